@@ -55,8 +55,8 @@ def test_a_causal_target_in_code_gives_0(name, code, capsys):
     assert capsys.readouterr().out.endswith("\ncausal\n")
 
 
-def test_a_leak_gives_1_and_is_told_in_json(code, capsys):
-    assert main([f"{code}:leaking", "--length=6", "--json"]) == 1
+def test_a_leak_gives_3_and_is_told_in_json(code, capsys):
+    assert main([f"{code}:leaking", "--length=6", "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
     assert [leak["layer"] for leak in report["leaks"]] == ["flipped", "flipped"]
 
@@ -67,7 +67,7 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
     model = keras.Sequential([keras.Input((None, 4)), namespace["Flipped"](name="flipped")])
     model.save(tmp_path / "model.keras")
     command = [f"{tmp_path}/model.keras", "--length=6", "--quick"]
-    assert main([*command, f"--custom={code}"]) == 1
+    assert main([*command, f"--custom={code}"]) == 3
     assert "in layer 'flipped'" in capsys.readouterr().out
     assert main(command) == 2
     assert "error: `--custom` must name a file with the code of Flipped, which " in capsys.readouterr().err
@@ -159,5 +159,5 @@ def test_a_preset_of_keras_hub_is_audited(tmp_path, capsys):
 def test_the_program_runs_as_a_module(code):
     command = [sys.executable, "-m", "tf_sparse_attention.audit", f"{code}:leaking", "--length=6"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 1, process.stderr
+    assert process.returncode == 3, process.stderr
     assert process.stdout.endswith("\nNOT CAUSAL\n")

@@ -1,4 +1,4 @@
-"""Audits whether a Keras model looks ahead, on TensorFlow, JAX or torch (variable KERAS_BACKEND).
+"""Audit whether a Keras model is causal, on TensorFlow, JAX or torch (variable KERAS_BACKEND).
 
 MODEL is one of
   NAME.keras           a file with a model or layer; --custom names a file with the code of its own layers
@@ -10,7 +10,7 @@ Examples:
   python -m tf_sparse_attention.audit train.py:make_model --length 256 --training --json
   python -m tf_sparse_attention.audit keras_hub:gpt2_base_en --length 512 --quick --random_weights
 
-Exit status: 0 causal, 1 looks ahead, 2 nothing can be concluded, with the reason in one line.
+Exit status: 0 causal, 3 not causal, 2 nothing can be concluded, with the reason in one line.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.analysis import causality_report
+from tf_sparse_attention.analysis import CausalityReport, causality_report
 
-CAUSAL, LOOKS_AHEAD, FAILED = 0, 1, 2
+CAUSAL, FAILED, NOT_CAUSAL = 0, 2, 3  # not 1, with which Python ends after an error of its own
 _KERAS_HUB = "keras_hub:"
 _NO_FILE = "`MODEL` and `--custom` must name files that exist. Received: {}."
 
@@ -63,7 +63,12 @@ def _audit(options, remarks):
     target = load_target(options.model, options.custom, options.random_weights)
     report = _report(target, options)
     print(_in_json(report, remarks) if options.json else report.to_text(), flush=True)
-    return CAUSAL if report.is_causal else LOOKS_AHEAD if report.leaks else FAILED
+    return exit_status(report)
+
+
+def exit_status(report: CausalityReport) -> int:
+    """Return the exit status of an audit: `CAUSAL`, `NOT_CAUSAL`, or `FAILED` where nothing can be concluded."""
+    return CAUSAL if report.is_causal else NOT_CAUSAL if report.leaks else FAILED
 
 
 def _in_json(report, remarks):

@@ -1,15 +1,15 @@
-"""Audits whether a model looks ahead.
+"""Audits whether the language model of a run is causal.
 
-Any Keras model in a file, or the model of a run. Takes random tokens or vectors, changes the later
-ones, and asks of each earlier output whether it changed and whether it has a gradient. The sequence
-has to be longer than the windows, blocks and clusters of the model: in a shorter one they hold
-every token, and a leak does not show. The backend is TensorFlow unless the variable KERAS_BACKEND
-says jax.
+Takes random tokens, changes the later ones, and asks of each earlier output whether it changed and
+whether it has a gradient. The sequence has to be longer than the windows, blocks and clusters of
+the model: in a shorter one they hold every token, and a leak does not show. For a model in a file
+there is `python -m tf_sparse_attention.audit`, with the same report and exit statuses. The backend
+is TensorFlow unless the variable KERAS_BACKEND says jax.
 
 Examples:
-  python -m trainers.audit --model=NAME.keras
-  python -m trainers.audit --model=NAME.keras --sequence_length=4096
+  python -m trainers.audit --workdir=runs/demo
   python -m trainers.audit --workdir=runs/demo --sequence_length=1024 --seed=1
+  python -m trainers.audit --workdir=gs://bucket/run --sequence_length=4096
 """
 
 import sys
@@ -18,30 +18,26 @@ from absl import flags
 
 from trainers.shared import console
 
-MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a model or a layer.")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, in place of --model.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, or its address, as gs://bucket/run.")
 LENGTH = flags.DEFINE_integer("sequence_length", 512, "Positions of the input.", lower_bound=2)
-HIDDEN = flags.DEFINE_integer("hidden_dim", 32, "Channels of the input, where the model leaves them open.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the inputs.")
 
 
 def main() -> None:
-    import tf_sparse_attention as tsa
-    from trainers.shared import loading, remote_run, workdir
+    from tf_sparse_attention import audit
+    from tf_sparse_attention.analysis import causality_report
+    from trainers.shared import remote_run, workdir
 
-    if WORKDIR.value is not None:
-        with remote_run.reading(WORKDIR.value) as folder:
-            model = workdir.load_language_model(folder)
-    else:
-        model = loading.load_model("--model", MODEL.value)  # type: ignore[arg-type]  # one of the two is given
-    report = tsa.analysis.causality_report(model, LENGTH.value, HIDDEN.value, seed=SEED.value)
+    with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
+        model = workdir.load_language_model(folder)
+    report = causality_report(model, LENGTH.value, seed=SEED.value)
     print(report.to_text(), flush=True)
-    sys.exit(0 if report.is_causal else console.LOOKS_AHEAD if report.leaks else console.WRONG_COMMAND)
+    sys.exit(audit.exit_status(report))
 
 
 def run() -> None:
     """Runs the program."""
-    flags.mark_flags_as_mutual_exclusive(["model", "workdir"], required=True)
+    flags.mark_flags_as_required(["workdir"])
     console.run(__name__, main)
 
 

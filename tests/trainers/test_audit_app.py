@@ -8,8 +8,10 @@ import keras
 import pytest
 
 from tests.conftest import ROOT
+from tf_sparse_attention import audit
 from tf_sparse_attention.analysis import causality_report
 from tf_sparse_attention.layers import LocalAttention
+from trainers.shared import console
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -25,13 +27,14 @@ def test_an_audit_is_told_in_lines(causal):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_model_in_a_file_is_audited(causal, tmp_path):
-    inputs = keras.Input((None, 4))
-    keras.Model(inputs, LocalAttention(1, 4, window=3)(inputs, use_causal_mask=causal)).save(tmp_path / "model.keras")
-    command = [sys.executable, "-m", "trainers.audit", f"--model={tmp_path}/model.keras", "--sequence_length=9"]
-    process = subprocess.run([*command, "--hidden_dim=4"], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == (0 if causal else 3), process.stderr
-    assert ("looks ahead: the output at position" in process.stdout) is not causal
-    assert process.stdout.endswith("\ncausal\n" if causal else "\nNOT CAUSAL\n")
+def test_the_model_of_a_run_is_audited(untrained):
+    command = [sys.executable, "-m", "trainers.audit", f"--workdir={untrained}", "--sequence_length=9"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.endswith("\ncausal\n")
     assert "oneDNN" not in process.stderr  # nor anything else of what TensorFlow says where nothing is wrong
+
+
+def test_both_audit_programs_have_the_exit_statuses_of_the_trainers():
+    assert (audit.CAUSAL, audit.FAILED, audit.NOT_CAUSAL) == (0, console.WRONG_COMMAND, console.NOT_CAUSAL)
+    assert audit.NOT_CAUSAL in console.EXIT_STATUSES

@@ -30,12 +30,12 @@ DISK_ADVICE = {
 }
 FULL_HELP = {"-helpfull", "--helpfull"}
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", *FULL_HELP}
-WRONG_COMMAND, LOOKS_AHEAD, INTERRUPTED = 2, 3, 130
+WRONG_COMMAND, NOT_CAUSAL, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
     0: "done",
     1: "a fault of the program, with a traceback",
     WRONG_COMMAND: "a wrong command, setting or file, in one line; of trainers.audit: nothing can be concluded",
-    LOOKS_AHEAD: "of trainers.audit: the model looks ahead",
+    NOT_CAUSAL: "of trainers.audit: the model is not causal",
     4: "of trainers.train: loss or weights are no longer finite; the last good checkpoint is kept",
     5: "of trainers.train: another worker of the run is gone; all have to be started again",
     129: "ended by a closed terminal (SIGHUP), likewise",
