@@ -177,6 +177,26 @@ def uses_of_keras_internals(source):
     return imported + reached
 
 
+def imports_in_error_handlers(source):
+    """Return the lines of imports that run while `source` handles an error, also in functions that are called there.
+
+    What such an import lacks would be told in place of the error.
+    """
+    functions = {node.name: node for node in ast.walk(parsed(source)) if isinstance(node, ast.FunctionDef)}
+
+    def found_in(node, called):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Import | ast.ImportFrom):
+                yield inner.lineno
+            name = ast.unparse(inner.func) if isinstance(inner, ast.Call) else None
+            if name in functions and name not in called:
+                yield from found_in(functions[name], called | {name})
+
+    handlers = [node for node in ast.walk(parsed(source)) if isinstance(node, ast.ExceptHandler)]
+    final = [node for block in ast.walk(parsed(source)) if isinstance(block, ast.Try) for node in block.finalbody]
+    return sorted({line for node in [*handlers, *final] for line in found_in(node, frozenset())})
+
+
 def assertions(source):
     """Returns the lines of `source` with an `assert` statement."""
     return [node.lineno for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]

@@ -16,6 +16,7 @@ from tests.source_rules import (
     backend_imports,
     exports_that_differ,
     foreign_imports,
+    imports_in_error_handlers,
     imports_that_point_up,
     more_than_exports,
     not_annotated,
@@ -60,6 +61,11 @@ def test_optional_packages_are_imported_on_use_and_not_at_all_by_the_portable_pa
 def test_no_file_reaches_into_keras_internals():
     everything = sources(LIBRARY, "trainers", "tests", "benchmarks", "docs")
     assert not offences({path: uses_of_keras_internals(source) for path, source in everything.items()})
+
+
+def test_nothing_is_imported_while_an_error_is_handled():
+    everything = sources(LIBRARY, "trainers")
+    assert not offences({path: imports_in_error_handlers(source) for path, source in everything.items()})
 
 
 def test_assert_is_for_tests():
@@ -143,6 +149,17 @@ def test_a_foreign_package_is_found():
     source = "import math\nimport keras\nimport scipy.special\ndef plot():\n    import matplotlib"
     assert [item.name for item in foreign_imports(source, deferred_allowed=False)] == ["scipy.special", "matplotlib"]
     assert [item.name for item in foreign_imports(source, deferred_allowed=True)] == ["scipy.special"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    f()\nexcept ValueError:\n    import tensorflow",
+        "try:\n    f()\nfinally:\n    tell()\ndef tell():\n    name()\ndef name():\n    import tensorflow",
+    ],
+)
+def test_an_import_in_an_error_handler_is_found(source):
+    assert imports_in_error_handlers(source) == [source.count("\n") + 1]
 
 
 @pytest.mark.parametrize("source", ["from keras.src import ops", "from keras import src", "x = keras.src.ops.sum"])

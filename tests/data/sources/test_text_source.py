@@ -199,7 +199,7 @@ class _Builder:
         self._prepare = prepare
         self.info = types.SimpleNamespace(full_name="big_text/1.0.0")
 
-    def download_and_prepare(self, download_config):
+    def download_and_prepare(self, download_config, file_format=None):
         self._prepare()
 
 
@@ -223,6 +223,18 @@ def test_a_disk_that_refuses_a_data_set_is_named(cause, said):
         raise RuntimeError("Failed to finalize writing") from cause
 
     with pytest.raises(OSError, match=rf"`data_dir` must be .* room for big_text/1.0.0, .*: /nowhere, with {said}"):
+        preparation._download_and_prepare(_Builder(prepare), None, False)
+
+
+def test_a_disk_that_refuses_a_data_set_is_named_without_tensorflow(monkeypatch):
+    def prepare():
+        raise OSError(errno.ENOSPC, "No space left on device", "/nowhere/x")
+
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setattr(preparation, "has_tensorflow", lambda: False)
+    with pytest.raises(
+        OSError, match=r"`data_dir` must be .* room for big_text/1.0.0, .* with No space left on device"
+    ):
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 

@@ -100,13 +100,13 @@ def _without_retries_in_log():
 
 def _refused_by_disk(error, root):
     """Returns what a disk that is full or read-only said, of an error or what led to it; None if it was another."""
-    import tensorflow as tf
-
+    tf: Any = sys.modules.get("tensorflow")  # imported where an error is TensorFlow's, and maybe not installed
+    of_tensorflow = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) if tf else ()
     while error is not None:
         is_here = str(root) in str(getattr(error, "filename", None) or root)  # and not a file that is read
         if isinstance(error, OSError) and error.errno in FULL_OR_READ_ONLY and is_here:
             return os.strerror(error.errno)
-        if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)):
+        if isinstance(error, of_tensorflow):
             return str(error.message).rpartition(";")[2].strip()
         error = error.__cause__ or error.__context__
     return None
