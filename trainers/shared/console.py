@@ -17,7 +17,7 @@ from trainers.shared.quiet import quiet_imports
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 # Raised for wrong flags: the first by absl, the others by a configuration.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
-# Raised by the programs for what a user can mend.
+# Raised by the programs for what a user can fix, unless they are marked as faults, see `faults.marked`.
 USER_ERRORS = (ValueError, OSError, ImportError)
 # What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
@@ -25,7 +25,7 @@ CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\
 KERAS_CALL = re.compile(r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL)
 # What to do where a file cannot be read or written.
 DISK_ADVICE = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on this disk"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room on this disk"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder in which you may read and write"),
 }
 FULL_HELP = {"-helpfull", "--helpfull"}
@@ -48,7 +48,7 @@ def run(name: str, main: Callable[[], None]) -> None:
     """Runs a program as `app.run` does.
 
     Help is printed before any backend is imported, with exit status 0: --help is a page, --helpfull has all. Errors of
-    a user are printed in one line.
+    a user are printed in one line, faults of the program with their traceback.
 
     Args:
         name: the `__name__` of its module, whose docstring and flags are its help.
@@ -139,7 +139,7 @@ def _exit_on_error(function, argv, errors):
     try:
         return function(argv)
     except errors as error:
-        if logging.get_verbosity() >= logging.DEBUG:
+        if logging.get_verbosity() >= logging.DEBUG or getattr(error, "is_fault", False):
             raise
         text = _text_of(error)
         if isinstance(error, OSError) and error.errno in DISK_ADVICE:
@@ -166,7 +166,8 @@ def exit_status(error: BaseException) -> int:
     """Returns the exit status of a program that an error ends while it runs, see `EXIT_STATUSES`."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    return getattr(error, "exit_status", WRONG_COMMAND if isinstance(error, USER_ERRORS) else 1)
+    is_of_user = isinstance(error, USER_ERRORS) and not getattr(error, "is_fault", False)
+    return getattr(error, "exit_status", WRONG_COMMAND if is_of_user else 1)
 
 
 def _is_own_or_warning(record):

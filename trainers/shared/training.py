@@ -14,6 +14,7 @@ from tf_sparse_attention.files import remove_stale
 from trainers.shared import (
     callbacks,
     components,
+    faults,
     lock,
     nonfinite,
     remote_run,
@@ -82,7 +83,8 @@ def _train(config, place, devices):
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
-            step, signal = run.fit(step)
+            with faults.marked():
+                step, signal = run.fit(step)
         elif step > config.train.num_steps:
             logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)
     if signal is None and devices.is_chief:

@@ -14,8 +14,10 @@ import pytest
 from absl import logging
 
 from tests.conftest import ROOT
+from tf_sparse_attention import remote_files
+from tf_sparse_attention.data import checksums
 from trainers.configs import base
-from trainers.shared import config_files, console, quiet, settings_help, training
+from trainers.shared import config_files, console, faults, quiet, settings_help, training
 from trainers.shared.nonfinite import NonfiniteError
 
 
@@ -68,6 +70,34 @@ def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path
         console._exit_on_error(lambda argv: training.train(config, tmp_path / "run"), [], console.USER_ERRORS)
     said = capsys.readouterr().err
     assert re.fullmatch(r"error: `path` must be an existing folder or file.*missing_folder.*\n\(--verb.*\)\n", said)
+
+
+@pytest.mark.parametrize("error", [ValueError("shapes (2, 3) and (4,)"), FileNotFoundError(errno.ENOENT, "none")])
+def test_an_error_inside_a_training_is_a_fault_with_its_traceback(error, make_plain_config, tmp_path, monkeypatch):
+    def fail(self, *arguments):
+        raise error
+
+    monkeypatch.setattr(training.Run, "_fit_until", fail)
+    with pytest.raises(type(error)) as raised:
+        console._exit_on_error(lambda argv: training.train(make_plain_config(), tmp_path), [], console.USER_ERRORS)
+    assert raised.value is error and raised.traceback[-1].name == "fail"
+    assert console.exit_status(error) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        remote_files.RemoteError("gs://bucket cannot be reached"),
+        checksums.DamagedDataError("a store is damaged"),
+        NonfiniteError("a loss of nan"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_user_can_do_something_about_is_no_fault_inside_a_training_either(error):
+    with pytest.raises(type(error)), faults.marked():
+        raise error
+    assert console.exit_status(error) in (2, 4)
 
 
 @pytest.mark.parametrize("name", ["unheard_of", "windw"])
