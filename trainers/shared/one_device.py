@@ -59,6 +59,9 @@ class OneDevice:
         jit_compile = True if jit_compile is None else jit_compile
         return {"jit_compile": jit_compile, "steps_per_execution": steps_per_execution}
 
+    def check_accumulation(self, num_steps: int | None) -> None:
+        """Raise a `ValueError` if gradients cannot be accumulated over `num_steps` steps. None: they are not."""
+
     def from_chief(self, values: Sequence[int]) -> list[int]:
         """Returns the values, integers from 0 to 255, that process 0 has, to all processes, which call this together.
 

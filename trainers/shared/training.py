@@ -64,6 +64,7 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
     place = remote_run.open_run(folder, config.train.keep_checkpoints)
     folder = workdir.open_workdir(place.folder, create=True)
     devices = strategy.choose_devices(config)
+    devices.check_accumulation(config.optimizer.gradient_accumulation_steps)
     if not devices.is_single_process and isinstance(place, remote_run.RemoteRun):
         raise ValueError(f"`workdir` must be on a disk that all processes share. Received: workdir={place.path}.")
     # Of several processes of one run the chief alone writes.
