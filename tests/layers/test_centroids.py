@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import tf_sparse_attention as tsa
 from tests.contracts import SIZE, assert_close, to_numpy
 from tests.layers.routing_state import X, assert_same_state, learned, ready, routing, state_of
 
@@ -203,3 +204,18 @@ def test_predict_and_evaluate_leave_the_state_alone_which_fit_moves_and_files_ke
     for other in loaded:  # and all of them go on alike
         other.get_layer("routing")(X, training=True)
         assert_same_state(state_of(layer), other.get_layer("routing"))
+
+
+def test_accumulated_gradients_move_centroids_on_every_batch():
+    heads = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 8, "num_clusters": 2, "cluster_size": 8}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 16, [heads], 32, seed=0))
+    optimizer = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2)
+    model.compile(optimizer, loss=tsa.models.language_model_loss(), jit_compile=False)
+    ids = np.arange(1, 17)[None]
+    moved = []
+    for _ in range(2):
+        before = [to_numpy(variable) for variable in model.variables]
+        model.train_on_batch(ids, ids)
+        pairs = zip(model.variables, before, strict=True)
+        moved.append({variable.name for variable, old in pairs if not np.array_equal(to_numpy(variable), old)})
+    assert moved[0] == {"centroids", "sums", "counts"} and moved[1] > moved[0]

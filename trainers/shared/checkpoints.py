@@ -85,24 +85,27 @@ def _stable_names(names, automatic):
         automatic: the name that Keras gives to the first object of each sibling's class. A name that is this one, with
             or without a number, gets the number of its place among them.
     """
-    places: dict[str, list[int]] = {}
-    numbers = []
+    used: dict[str, set[int]] = {}
+    numbers: list[int | None] = []
     for name, kind in zip(names, automatic, strict=True):
         match = re.fullmatch(rf"{kind}(?:_(\d+))?", name)
-        numbers.append(int(match[1] or 0) if match else None)
-        if match and numbers[-1] not in places.setdefault(kind, []):
-            places[kind].append(numbers[-1])
+        numbers.append(None if match is None else int(match[1] or 0))
+        if match is not None:
+            used.setdefault(kind, set()).add(int(match[1] or 0))
 
     def renamed(name, kind, number):
-        place = 0 if number is None else sorted(places[kind]).index(number)
-        return name if number is None else f"{kind}_{place}" if place else kind
+        if number is None:
+            return name
+        place = sorted(used[kind]).index(number)
+        return f"{kind}_{place}" if place else kind
 
     return _distinct(map(renamed, names, automatic, numbers))
 
 
 def _distinct(names):
     """Return names with the number of the occurrence after each further one: "kernel", "kernel~1"."""
-    taken, found = collections.Counter(), []
+    taken: collections.Counter[str] = collections.Counter()
+    found = []
     for name in names:
         found.append(f"{name}~{taken[name]}" if taken[name] else name)
         taken[name] += 1
@@ -125,7 +128,8 @@ def _optimizer_names(state, weights):
     by_prefix: dict[str, list[str]] = {}
     for name, weight in weights.items():
         by_prefix.setdefault(weight.path.replace("/", "_"), []).append(name)
-    names, taken = [], collections.Counter()
+    names = []
+    taken: collections.Counter[str] = collections.Counter()
     for variable in state:
         name, parts = variable.name, variable.name.split("_")
         cut = next((cut for cut in range(len(parts) - 1, 0, -1) if "_".join(parts[:cut]) in by_prefix), None)

@@ -63,12 +63,13 @@ def has_gpus_in_use() -> bool:
     """Return whether JAX has started and found GPUs; JAX that has not started stays so."""
     import jax
 
-    before = jax.config.jax_num_cpu_devices
+    config: Any = jax.config  # whose annotations lack its settings
+    before = config.jax_num_cpu_devices
     try:
-        jax.config.update("jax_num_cpu_devices", 2 if before == 1 else 1)
+        config.update("jax_num_cpu_devices", 2 if before == 1 else 1)
     except RuntimeError:  # JAX refuses this once it has started
         return any(device.platform == "gpu" for device in jax.devices())
-    jax.config.update("jax_num_cpu_devices", before)
+    config.update("jax_num_cpu_devices", before)
     return False
 
 
