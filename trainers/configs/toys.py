@@ -4,8 +4,12 @@ Command:   make tasks, or after `python -m benchmarks.tasks.made --folder=runs/t
            python -m trainers.train --config=trainers/configs/toys.py:translate --workdir=runs/tasks/translate
            The variants are language_model, masked, translate, answer, image, audio, speech and classify
 Hardware:  2 CPU cores, 4 GB of memory
-Time:      TIME
-Score:     SCORE
+Time:      9 minutes of processor time for all of `make tasks`, 22 minutes by the clock beside other programs; trainings
+           35 (image) to 161 (answer) seconds, with a kill and a resume in each
+Score:     on the test split, seed 0: language_model 0.20 bits per byte (xz -9: 1.02), masked 0.62 bits per masked byte,
+           translate 0.46 bits per byte (7.54 without the source), answer 0.05 (1.65 without the question; ROUGE-L
+           93.8), image 0.22 bits per dimension, audio 3.55 bits per byte, speech a character error rate of 0, classify
+           an accuracy of 1
 """
 
 from typing import Any
