@@ -1,5 +1,6 @@
 """The initial weights by depth are those of the paper."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -63,3 +64,20 @@ def test_a_tied_embedding_is_not_zero():
     model = LanguageModel(make().backbone, tie_embeddings=True)
     initialize_by_depth(model, seed=0)
     assert np.any(model(np.arange(20)[None]))
+
+
+def test_models_of_other_seeds_share_no_seeded_weights():
+    heads = {"num_heads": 1, "key_dim": 16}
+    routed = {"layer": "RoutingAttention", "num_clusters": 4, "cluster_size": 8, **heads}
+    persistent = {"layer": "AllAttention", "num_persistent": 4, "window": 8, **heads}
+    embedding = {"cutoffs": (100,), "grid": (8, 8)}
+    begins = []
+    for seed in (0, 1, 1000):
+        backbone = Backbone(300, 2, 16, [routed, routed, persistent], embedding=embedding, seed=seed)
+        for weight in LanguageModel(backbone).weights:
+            if weight.path.endswith(
+                ("centroids", "persistent/key", "persistent/value", "axis_0", "axis_1", "embeddings_0")
+            ):
+                values = keras.ops.convert_to_numpy(weight).ravel()[:4]
+                begins.append(tuple(np.round(values / values[0], 4)))
+    assert len(begins) == len(set(begins)) > 20

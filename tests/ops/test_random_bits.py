@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.ops import random_bits
-from tf_sparse_attention.ops.random_bits import pair_uniform, threefry, to_uniform, word
+from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform, threefry, to_uniform, word
 
 # Of the Random123 library, threefry2x32 with 20 rounds: counter, key, result.
 KNOWN = [
@@ -81,3 +81,10 @@ def test_a_seed_generator_moves_on_with_each_draw():
 def test_any_integer_is_a_seed():
     for seed in (-1, 2**31, 2**40 + 1):
         assert draw(seed, positions(1, 1, 3), positions(1, 1, 3)).max() < 1
+
+
+def test_seeds_derived_from_two_seeds_or_for_two_uses_differ():
+    seeds = [(seed, *use) for seed in (0, 1, 2, 1000, 2**32) for use in ((0,), (1,), (0, 0), (0, 1), (1000,))]
+    derived = [derived_seed(*each) for each in seeds]
+    assert len(set(derived)) == len(seeds) and all(0 <= seed < 2**31 for seed in derived)
+    assert derived_seed(7, 3) == derived_seed(7, 3) and derived_seed(None, 3) is None

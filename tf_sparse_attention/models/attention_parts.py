@@ -10,6 +10,7 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.deprecation import renamed_keys
 from tf_sparse_attention.layers.attention.all_attention import renamed_config
 from tf_sparse_attention.layers.attention.global_local_attention import RENAMED
+from tf_sparse_attention.ops.random_bits import derived_seed
 
 FORMS = (
     "a list of dictionaries or attention layers, one a part, or a list of such lists, one for each of the "
@@ -174,12 +175,12 @@ def make_attention(
     Args:
         parts: list of `Part`.
         index: number of the block.
-        seed: integer or None; the parts get the numbers after it.
+        seed: integer or None; the parts get seeds derived from it.
         dtype: dtype policy.
         name: of the attention.
         mixed: whether a single part is a `MixedAttention` as well, and not the layer itself.
     """
-    seeds = [None if seed is None else seed + number + 1 for number in range(len(parts))]
+    seeds = [derived_seed(seed, number) for number in range(len(parts))]
     if len(parts) == 1 and not mixed:
         return parts[0].make(index, name, seeds[0], dtype)
     made = [

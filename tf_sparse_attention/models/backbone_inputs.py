@@ -10,6 +10,7 @@ from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.layers.parts.masks import mask_of_tokens, zero_padding
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.models.token_ids import as_token_ids
+from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -27,11 +28,15 @@ class BackboneInputs:
         options, embedding_dim, seed = arguments["embedding"] or {}, arguments["embedding_dim"], arguments["seed"]
         self.embedding_dim: int = self.hidden_dim if embedding_dim is None else embedding_dim
         self.embedding_dropout, self.token_dropout = arguments["embedding_dropout"], arguments["token_dropout"]
-        self.embedding = None if self.vocabulary_size is None else self._make_embedding(options, seed)
+        self.embedding = (
+            None if self.vocabulary_size is None else self._make_embedding(options, derived_seed(seed, 0, 0))
+        )
         self.grid_embedding = self.embedding_projection = self.sinusoidal_embedding = None
         common = {"dtype": self.dtype_policy}
         if "grid" in options:
-            self.grid_embedding = layers.GridEmbedding(options["grid"], seed=seed, name="grid_embedding", **common)
+            self.grid_embedding = layers.GridEmbedding(
+                options["grid"], seed=derived_seed(seed, 0, 1), name="grid_embedding", **common
+            )
         if embedding_dim is not None:
             policy = policy_inside(self, "projection")
             self.embedding_projection = keras.layers.Dense(self.hidden_dim, dtype=policy, name="projection")

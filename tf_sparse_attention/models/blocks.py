@@ -7,10 +7,9 @@ import keras
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.models.attention_parts import make_attention, parse_attention
+from tf_sparse_attention.ops.random_bits import derived_seed
 
-# A block has this many seeds: the first its own, the next those of its attention, from a fourth on those of its
-# cross-attention, one in the middle for its feed-forward.
-SEEDS_OF_A_BLOCK = 1000
+ATTENTION, CROSS_ATTENTION, FEED_FORWARD = 0, 1, 2  # uses of a block's seed, beside its own dropout
 
 
 def make_blocks(
@@ -49,27 +48,22 @@ def make_blocks(
     if cross_attention is not None:
         across = parse_attention(cross_attention, num_layers, name="cross_attention")
     for index, (parts, cross_parts) in enumerate(zip(parsed, across, strict=True)):
-        block_seed = None if seed is None else seed + SEEDS_OF_A_BLOCK * (index + 1)
-        sublayers = {"attention": make_attention(parts, index, block_seed, dtype, mixed=mixed)}
+        block_seed = derived_seed(seed, 1, index)  # use 0 is the inputs
+        sublayers = {"attention": make_attention(parts, index, derived_seed(block_seed, ATTENTION), dtype, mixed=mixed)}
         if intermediate_dim is not None:
             sublayers["feed_forward"] = layers.FeedForward(
                 intermediate_dim,
                 activation,
                 dropout=activation_dropout,
-                seed=_seed_of(SEEDS_OF_A_BLOCK // 2, block_seed),
+                seed=derived_seed(block_seed, FEED_FORWARD),
                 dtype=dtype,
                 name="feed_forward",
             )
         if cross_parts is not None:
-            cross_seed = _seed_of(SEEDS_OF_A_BLOCK // 4, block_seed)
+            cross_seed = derived_seed(block_seed, CROSS_ATTENTION)
             sublayers["cross_attention"] = make_attention(
                 cross_parts, index, cross_seed, dtype, name="cross_attention", mixed=mixed
             )
         common = {"epsilon": layer_norm_epsilon, "seed": block_seed, "dtype": dtype, "name": f"block_{index}"}
         blocks.append(layers.TransformerBlock(**sublayers, **arguments, **common))
     return blocks
-
-
-def _seed_of(number, block_seed):
-    """Returns a seed of a block by its number."""
-    return None if block_seed is None else block_seed + number

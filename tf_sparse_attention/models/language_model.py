@@ -17,9 +17,10 @@ from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
 from tf_sparse_attention.models.token_ids import CheckedInputs
+from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 
-SEED_OF_SOFTMAX = 100  # added to that of the embedding, whose clusters have the same shapes
+SOFTMAX = 100  # use of the embedding's seed, whose clusters have the same shapes; its own uses are fewer
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -137,7 +138,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         source = {"embedding": embedding}
         if not self.tie_embeddings:
             source = {name: getattr(embedding, name) for name in ("vocabulary_size", "cutoffs", "div_value")}
-        seed = None if embedding.seed is None else embedding.seed + SEED_OF_SOFTMAX
+        seed = derived_seed(embedding.seed, SOFTMAX)
         return AdaptiveSoftmax(**source, seed=seed, dtype=self.dtype_policy, name="to_vocabulary")
 
     def build(self, input_shape: Any) -> None:

@@ -11,7 +11,7 @@ from keras import ops
 from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
-from tf_sparse_attention.ops.random_bits import pair_uniform
+from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform
 from tf_sparse_attention.ops.softmax import SELF_BIAS, lowest, softmax, softmax_of_values, softmax_with_sum
 from tf_sparse_attention.types import DType, Seed, Tensor
 
@@ -39,7 +39,7 @@ class Dropout(NamedTuple):
     def of_persistent(self) -> "Dropout":
         """Returns the dropout for persistent vectors, which have no positions."""
         # A seed that is a number would drop the same slots as it does of the keys.
-        seed = self.seed + 1 if isinstance(self.seed, int) else self.seed
+        seed = derived_seed(self.seed, 1) if isinstance(self.seed, int) else self.seed
         return Dropout(self.rate, seed)
 
 

@@ -1,12 +1,28 @@
 """Random bits as a function of keys and counters alone, the same on every backend and for every shape."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.types import Seed, Tensor
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+
+
+def derived_seed(seed: int | None, *use: int) -> int | None:
+    """Return the seed of one of several uses of a seed, an integer in [0, 2**31); None for None.
+
+    Seeds derived from two seeds, or for two uses, are independent. A sum would not be: use 1 of seed 0 would have the
+    seed of use 0 of seed 1, and a model of seed 1 weights of that of seed 0.
+
+    Args:
+        seed: integer, 0 or more, or None.
+        *use: numbers of the use, as of a block and a layer in it.
+    """
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence(seed, spawn_key=use).generate_state(1)[0]) >> 1
 
 
 def word(number: int) -> Tensor:

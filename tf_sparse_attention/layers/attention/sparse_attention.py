@@ -14,6 +14,7 @@ from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
+from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.groups import CentroidPattern
 from tf_sparse_attention.patterns.hashed import Hashed
@@ -103,7 +104,7 @@ class SparseAttention(AttentionLayer):
 
     def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
-        pattern, seed = leaf.pattern.rule, cast(int, self.seed) + leaf.index  # drawn where content decides
+        pattern, seed = leaf.pattern.rule, cast(int, derived_seed(self.seed, leaf.index))
         if isinstance(pattern, CentroidPattern):
             return Centroids(
                 num_heads,

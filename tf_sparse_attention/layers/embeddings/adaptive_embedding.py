@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.ops.word_clusters import Cluster, embed_words
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -141,7 +142,5 @@ def add_clusters(
 
 
 def _add_normal(layer, name, shape, size, number):
-    seed = None if layer.seed is None else layer.seed + number
-    return layer.add_weight(
-        name=name, shape=shape, initializer=keras.initializers.RandomNormal(stddev=size**-0.5, seed=seed)
-    )
+    normal = keras.initializers.RandomNormal(stddev=size**-0.5, seed=derived_seed(layer.seed, number))
+    return layer.add_weight(name=name, shape=shape, initializer=normal)

@@ -9,6 +9,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -59,7 +60,7 @@ class GridEmbedding(keras.layers.Layer):
                 name=f"axis_{axis}",
                 shape=(length, size),
                 initializer=keras.initializers.RandomNormal(
-                    stddev=(len(self.grid) * size) ** -0.5, seed=None if self.seed is None else self.seed + axis
+                    stddev=(len(self.grid) * size) ** -0.5, seed=derived_seed(self.seed, axis)
                 ),
             )
             for axis, length in enumerate(self.grid)

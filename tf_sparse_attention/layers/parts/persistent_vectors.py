@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Tensor
 
 
@@ -29,9 +30,8 @@ class PersistentVectors(keras.layers.Layer):
         super().__init__(**kwargs)
         self.count = count
         self.key_dim = key_dim
-        seeds = (None, None) if seed is None else (seed, seed + 1)
-        self.key = self._vectors("key", (num_heads, count, key_dim), key_dim, seeds[0])
-        self.value = self._vectors("value", (num_heads, count, value_dim), count, seeds[1])
+        self.key = self._vectors("key", (num_heads, count, key_dim), key_dim, derived_seed(seed, 0))
+        self.value = self._vectors("value", (num_heads, count, value_dim), count, derived_seed(seed, 1))
         self.built = True
 
     def _vectors(self, name, sizes, variance, seed):
