@@ -96,6 +96,12 @@ def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
     assert {tag: value for _, tag, value in events} == SCALARS
 
 
+def test_tensorboard_gets_infinity_for_what_is_beyond_float32(tmp_path):
+    writers.TensorBoard(tmp_path, {}).write(5, {"validation/perplexity_per_word": 1e300})
+    ((step, tag, value),) = events_of(tmp_path / "validation")
+    assert (step, tag, value) == (5, "perplexity_per_word", np.inf)
+
+
 def test_tensorboard_gets_the_settings_texts_and_pictures(tmp_path):
     writer = writers.TensorBoard(tmp_path, {"train.num_steps": 7, "model.norm": "pre", "model.dropout": None})
     writer.show(5, {"sample": "def f():\n  return"}, {"spans": np.full((2, 3, 4), 255, "uint8")})
