@@ -15,8 +15,9 @@ Score:     not run to the end; after these 5 minutes, on one hour of synthetic s
            "clustered" 3.10 % (0.14), "improved" 4.71 % (0.17), "lsh" 2.42 % (0.02), "local" 1.74 % (0.14), "routed"
            3.12 % (0.09); "full" with the attention of "improved" in place of its own 2.90 % (0.34), of "clustered"
            3.83 % (0.03). After 15 minutes (--minutes=15): "full" 1.05 % (0.03), "improved" 1.50 % (0.08), "full" with
-           the attention of "improved" 1.19 % (0.05). One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8
-           beams 1.82 %
+           the attention of "improved" 1.19 % (0.05). Both seeds saw nearly the same order of recordings; with
+           independent orders and a faster core "full" has 2.11 % (0.14) after 1,868 steps, "local" 1.07 % (0.05) after
+           2,511 (docs/tasks.md). One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8 beams 1.82 %
 """
 
 from typing import Any

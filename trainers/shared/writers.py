@@ -178,7 +178,7 @@ class TensorBoard(Writer):
 
         for name, value in scalars.items():
             kind = "validation" if name.startswith("validation/") else "train"
-            # A perplexity per word of a text of one word may be beyond float32, which TensorFlow refuses: infinite here.
+            # A perplexity per word of a text of one word may be beyond float32, which TensorFlow refuses: infinite.
             with self._writers[kind].as_default(step), np.errstate(over="ignore"):
                 tf.summary.scalar(name.removeprefix("validation/"), np.float32(value))
         for writer in self._writers.values():
