@@ -3,12 +3,13 @@
 import functools
 import inspect
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 
 from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
-from tf_sparse_attention.layers.parts.projections import input_sizes
+from tf_sparse_attention.layers.parts.projections import attribute_of, input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_generation import SwappedGeneration, generates
 from tf_sparse_attention.models.swapped_presets import COMMON_NAME, PACKAGE, name_classes, name_of
@@ -16,6 +17,7 @@ from tf_sparse_attention.types import Config
 
 # The methods in which KerasHub's decoders make a mask of all pairs of positions.
 MASK_METHODS = ("_compute_self_attention_mask", "_compute_attention_mask")
+OMITTED = "_omitted_arguments"  # the attribute with the names that `note_omitted_arguments` is given
 PADDING_MASKS = ("decoder_padding_mask", "padding_mask")
 
 
@@ -38,7 +40,8 @@ class SwappedModel:
             first_path = first_paths.setdefault(id(site.layer), site.index_path)
             is_first = first_path == site.index_path
             swapped[site.index_path] = keras.saving.serialize_keras_object(site.layer) if is_first else first_path
-        return {"model": _dense_config(self), "attention": swapped}
+        config = {"model": _dense_config(self), "attention": swapped}
+        return config | {"omitted": sorted(_omitted_names(self))}
 
     def save_to_preset(self, preset_dir: str, *args: Any, **kwargs: Any) -> None:
         """Saves a model of KerasHub as its class does; `tsa.convert.register_presets` says how to load it."""
@@ -48,6 +51,7 @@ class SwappedModel:
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> keras.layers.Layer:
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
+        note_omitted_arguments(model, config["omitted"])
         sites = {site.index_path: site for site in find_layer_sites(model)}
         missing = sorted(set(config["attention"]) - set(sites))
         if missing:
@@ -62,6 +66,20 @@ class SwappedModel:
                 new_layers[path] = new_layers[layer] if is_shared else keras.saving.deserialize_keras_object(layer)
             swap(sites[path], new_layers[path])
         return wrap_for_saving(model)
+
+
+def note_omitted_arguments(layer: keras.layers.Layer, names: Iterable[str]) -> None:
+    """Let the saved config of a layer have constructor arguments that the `get_config` of its class omits.
+
+    Args:
+        layer: layer or model; its attributes of the same names have the values.
+        names: names of constructor arguments.
+    """
+    vars(layer)[OMITTED] = {*_omitted_names(layer), *names}  # not by `setattr`, since Keras tracks sets
+
+
+def _omitted_names(layer):
+    return vars(layer).get(OMITTED, ())
 
 
 def wrap_for_saving(model: keras.layers.Layer) -> keras.layers.Layer:
@@ -105,6 +123,8 @@ def _dense_config(model):
         config = keras.saving.serialize_keras_object(model)
     finally:
         model.__class__ = swapped
+    for name in _omitted_names(model):
+        config["config"][name] = keras.saving.serialize_keras_object(attribute_of(model, name))
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 

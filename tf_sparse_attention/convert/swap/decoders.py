@@ -11,11 +11,12 @@ not what its model is published to compute:
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 
+from tf_sparse_attention.convert.swap.recorded_calls import RecordedCall
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts.copies import assign_copy
@@ -130,9 +131,18 @@ def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
     return quantized_reason(attention)
 
 
-def block_reason(block: keras.layers.Layer) -> str | None:
-    """Returns why the attention of a decoder's block cannot be replaced, None if nothing of the block is against it."""
-    return "it attends both ways to images and prompts" if type(block).__name__ in NOT_CAUSAL else None
+def block_reason(block: keras.layers.Layer, calls: Iterable[RecordedCall] = ()) -> str | None:
+    """Return why the attention of a decoder's block cannot be replaced, None if the block has no reason.
+
+    Args:
+        block: the layer that holds the attention.
+        calls: the calls of the block in a call of the model.
+    """
+    if type(block).__name__ in NOT_CAUSAL:
+        return "it attends both ways to images and prompts"
+    if any(call.arguments.get("vision_mask") is not None for call in calls):
+        return "it attends both ways to images: for text alone, make the model without its vision encoder"
+    return None
 
 
 def quantized_reason(attention: keras.layers.Layer) -> str | None:

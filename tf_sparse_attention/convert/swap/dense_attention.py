@@ -20,7 +20,12 @@ from tf_sparse_attention.layers.parts.projections import attribute_of
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
 KERAS_CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # words of `GroupQueryAttention`
-CACHE_ARGUMENTS = {"cache", "cache_update_index"}  # of KerasHub's `CachedMultiHeadAttention`
+CROSS_ATTENTION = "it attends to another sequence"
+# What a subclass may override and still compute the attention of its parent: KerasHub's have a `build` of their own.
+COMPUTING_METHODS = {"call", "_compute_attention", "_masked_softmax", "_compute_attention_mask", "_compute_causal_mask"}
+# Arguments of `call` that `SwappedAttention` has too: those of Keras, and KerasHub's for caches.
+CALL_ARGUMENTS = set(inspect.signature(keras.layers.MultiHeadAttention.call).parameters)
+CALL_ARGUMENTS |= {"cache", "cache_update_index"}
 
 
 def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> dict[str, Any]:
@@ -136,8 +141,9 @@ def looks_like_attention(layer: keras.layers.Layer) -> bool:
 
 
 def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
-    """Returns whether a dense attention takes KerasHub's caches."""
-    return set(inspect.signature(attention.call).parameters) >= CACHE_ARGUMENTS
+    """Return whether a dense attention is called as KerasHub's `CachedMultiHeadAttention` is, and not otherwise."""
+    names = set(inspect.signature(attention.call).parameters)
+    return {"cache", "cache_update_index"} <= names <= CALL_ARGUMENTS
 
 
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
@@ -150,8 +156,8 @@ def unsupported_reason(layer: keras.layers.Layer) -> str | None:
     if not is_keras_attention(layer):
         return f"{name} is no keras.layers.MultiHeadAttention, nor that of a decoder which is known"
     parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]
-    own = {name for part in parts for name in vars(part)}
-    if own & {"_compute_attention", "_masked_softmax"} or ("call" in own and not has_cache(layer)):
+    overridden = COMPUTING_METHODS & {name for part in parts for name in vars(part)}
+    if overridden - {"call"} or (overridden and not has_cache(layer)):
         return f"{name} computes something else than the attention it derives from"
     if not layer.built:
         return "it is not built"

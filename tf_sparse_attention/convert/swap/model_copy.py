@@ -1,6 +1,11 @@
 """Copies of models."""
 
+import contextlib
+import functools
+import gc
+import inspect
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,7 +13,12 @@ import keras
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank
 from tf_sparse_attention.layers.parts.copies import assign_copy
+from tf_sparse_attention.layers.parts.projections import attribute_of
 from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.models.swapped_model import note_omitted_arguments
+
+MISSING: Any = object()  # an attribute that a layer does not have
+COMPARABLE = (bool, int, float, str, type(None), keras.Initializer, keras.Regularizer, keras.constraints.Constraint)
 
 
 def is_plain_graph(model: keras.layers.Layer) -> bool:
@@ -23,14 +33,14 @@ def is_plain_graph(model: keras.layers.Layer) -> bool:
 
 
 def rebuild_model(model: keras.Model) -> keras.Model:
-    """Returns a new model of the same class, config and weights.
+    """Return a new model of the same class, config and weights.
 
     Raises:
         ValueError: If the model cannot be made from its config.
     """
     try:
         with initialize_with_zeros():
-            copy = type(model).from_config(model.get_config())
+            copy = copy_layer(model)
             if not copy.built:
                 copy.build_from_config(model.get_build_config())
     except Exception as error:  # whatever the model's own class raises
@@ -42,22 +52,140 @@ def rebuild_model(model: keras.Model) -> keras.Model:
     return copy
 
 
+def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
+    """Return a new layer or model of the same class and arguments, without the weights.
+
+    The arguments are those of the config. A constructor argument that a config omits is taken from the attribute of
+    the same name, if the copy differs in it. This includes the configs of all layers inside.
+
+    Raises:
+        ValueError: If the copy differs in an argument even so.
+    """
+    error = None
+    try:
+        copy = type(layer).from_config(layer.get_config())
+    except Exception as raised:  # whatever the class raises, such as a TypeError for a missing argument
+        copy, error = None, raised
+    omitted = _omitted_arguments(layer, copy)
+    if not omitted:
+        if error is not None:
+            raise error
+        return copy
+    del copy
+    gc.collect()  # the weights of a copy are held in cycles
+    with _complete_configs(layer, omitted):
+        copy = type(layer).from_config(layer.get_config())
+    if still_omitted := _omitted_arguments(layer, copy):
+        names = {name for arguments in still_omitted.values() for name in arguments}
+        raise ValueError(f"its config has no {', '.join(sorted(names))}.")
+    copies = _layers_by_path(copy)
+    for path, arguments in omitted.items():
+        if path in copies:
+            note_omitted_arguments(copies[path], arguments)
+    return copy
+
+
+def _layers_by_path(model):
+    return {"": model, **{site.index_path: site.layer for site in find_layer_sites(model)}}
+
+
+def _omitted_arguments(model, copy):
+    """Return, by index path of the layer, the constructor arguments that its config omits and the copy differs in.
+
+    Args:
+        model: the original.
+        copy: the copy, or None. Attributes are then compared with the defaults of the constructor.
+    """
+    copies = {} if copy is None else _layers_by_path(copy)
+    found = {}
+    for path, layer in _layers_by_path(model).items():
+        if copy is not None and path not in copies:
+            continue
+        names = {
+            name
+            for name, parameter in inspect.signature(type(layer).__init__).parameters.items()
+            if name not in ("self", "name")  # Keras numbers the names of new layers
+            and _differs(layer, name, parameter.default if copy is None else attribute_of(copies[path], name, MISSING))
+        }
+        if names and (names := names - _config_names(layer)):
+            found[path] = {name: attribute_of(layer, name) for name in sorted(names)}
+    return found
+
+
+def _differs(layer, name, other):
+    """Return whether an attribute of a layer differs from a value; False if the values cannot be compared."""
+    value = attribute_of(layer, name, MISSING)
+    if value is MISSING or not (_is_comparable(value) and (other is inspect.Parameter.empty or _is_comparable(other))):
+        return False
+    serialize = keras.saving.serialize_keras_object
+    return other is inspect.Parameter.empty or serialize(value) != serialize(other)
+
+
+def _is_comparable(value):
+    """Return whether a value is plain data, a function or one of the small objects that arguments name."""
+    if isinstance(value, dict | list | tuple):
+        return all(_is_comparable(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, COMPARABLE) or inspect.isfunction(value)
+
+
+def _config_names(layer):
+    try:
+        return set(layer.get_config())
+    except Exception:  # a layer without a config is made by the layer that holds it
+        return set(inspect.signature(type(layer).__init__).parameters)
+
+
+@contextlib.contextmanager
+def _complete_configs(model: keras.layers.Layer, omitted: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Context in which the configs of layers in a model have the arguments that they omit, by index path."""
+    layers = _layers_by_path(model)
+    completed = [layers[path] for path in omitted]
+    for layer, arguments in zip(completed, omitted.values(), strict=True):
+        vars(layer)["get_config"] = functools.partial(_complete_config, layer, arguments)
+    try:
+        yield
+    finally:
+        for layer in completed:
+            del vars(layer)["get_config"]
+
+
+def _complete_config(layer, arguments):
+    return {**type(layer).get_config(layer), **arguments}
+
+
 def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
-    """Copies the variables and assets of a layer, and of all layers in it, to a copy of it."""
-    copies = {"": new, **{site.index_path: site.layer for site in find_layer_sites(new)}}
-    originals = {"": old, **{site.index_path: site.layer for site in find_layer_sites(old)}}
+    """Copy the variables and assets of a layer, and of all layers in it, to a copy of it."""
+    originals, copies = _layers_by_path(old), _layers_by_path(new)
     copy_low_rank(originals, copies)
-    shapes = [[tuple(weight.shape) for weight in layer.weights] for layer in (old, new)]
-    if shapes[0] != shapes[1]:
+    if [tuple(weight.shape) for weight in old.weights] != [tuple(weight.shape) for weight in new.weights]:
         raise ValueError(
-            f"`model` must be reconstructible from its config; the copy of {old.name}, a {type(old).__name__}, has "
-            f"weights of shapes {shapes[1]}, not {shapes[0]}."
+            f"`model` must be reconstructible from its config; the copy of {old.name}, a {type(old).__name__}, "
+            f"{_weight_differences(originals, copies)}."
         )
     for path, layer in originals.items():
         if path in copies:
             _copy_own_state(layer, copies[path])
         elif layer.weights:  # layers of preprocessing that the first call makes have none
             raise ValueError(f"`model` must be reconstructible from its config; the copy has no {layer.name}.")
+
+
+def _weight_differences(originals, copies):
+    """Return how the weights of a copy differ from those of the original, as text."""
+    theirs, own = (dict(_shapes(layers)) for layers in (originals, copies))
+    lacks = [f"{name} {shape}" for name, shape in theirs.items() if own.get(name) != shape]
+    extra = [f"{name} {shape}" for name, shape in own.items() if theirs.get(name) != shape]
+    parts = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("has instead", extra)) if names]
+    return " and ".join(parts) or "has its weights in another order"
+
+
+def _shapes(layers):
+    """Iterate over pairs of the path and the shape of each weight, by the innermost layer that holds the weight."""
+    seen = set()
+    for path, layer in sorted(layers.items(), key=lambda item: -item[0].count(".")):
+        for weight in layer.weights:
+            if id(weight) not in seen:
+                seen.add(id(weight))
+                yield f"{path}.{weight.name}".lstrip("."), tuple(weight.shape)
 
 
 def _copy_own_state(old, new):

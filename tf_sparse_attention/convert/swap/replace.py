@@ -7,6 +7,7 @@ import keras
 from tf_sparse_attention.convert.swap.decoders import quantized_reason
 from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
 from tf_sparse_attention.convert.swap.replacement import Replacement
+from tf_sparse_attention.convert.swap.symbolic_calls import SymbolicCalls
 from tf_sparse_attention.models.layer_sites import find_layer_sites
 
 
@@ -65,11 +66,17 @@ def replace_attention(
     for site in find_layer_sites(model):
         if is_keras_attention(site.layer) and site.layer.built and (reason := quantized_reason(site.layer)):
             raise ValueError(f"`model` must not be quantized. Received: {model.name} with {site.path}: {reason}.")
-    replacement = Replacement(make_layer, causal, keep_windows)
+    calls = SymbolicCalls(model)
+    replacement = Replacement(make_layer, causal, calls, keep_windows)
     sparse = replacement.replace_sublayers(replacement.copy_model(model))
     report = replacement.report()
     if not replacement.replaced:
         raise ValueError(f"`model` must have attention that can be replaced. Received: {model.name}.\n{report}")
+    if error := calls.error_of(sparse):
+        raise ValueError(
+            f"`model` must be one that can be called with sparse attention: let `make_layer` return None where it "
+            f"cannot. Received: {model.name}, whose copy raises {type(error).__name__}: {error}\n{report}"
+        ) from error
     if print_fn is not None:
         print_fn(report)
     if (sampler := getattr(model, "sampler", None)) is not None:  # by which a model of KerasHub generates

@@ -7,6 +7,7 @@ import keras
 
 from tf_sparse_attention.convert.swap.decoders import block_reason, copy_head_parts, is_decoder_attention
 from tf_sparse_attention.convert.swap.dense_attention import (
+    CROSS_ATTENTION,
     is_dense_attention,
     is_keras_attention,
     is_sparse,
@@ -15,14 +16,14 @@ from tf_sparse_attention.convert.swap.dense_attention import (
     sliding_window_of,
     unsupported_reason,
 )
-from tf_sparse_attention.convert.swap.model_copy import copy_state, is_plain_graph, rebuild_model
+from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
+from tf_sparse_attention.convert.swap.symbolic_calls import SymbolicCalls
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
-CROSS_ATTENTION = "it attends to another sequence"
 DECLINED = "make_layer returned None"
 # By id of a dense layer, what stands in its place and its line of the report; None and () where it stays.
 Swapped: TypeAlias = dict[int, tuple[SwappedAttention | None, tuple[str, ...]]]
@@ -34,6 +35,7 @@ class Replacement:
     Args:
         make_layer: function of a dense attention layer that returns a new layer or None.
         causal: whether every new layer is called with `use_causal_mask`.
+        calls: the symbolic calls of the dense model.
         keep_windows: whether the window of a dense attention limits that of the new layer.
 
     Attributes:
@@ -45,10 +47,12 @@ class Replacement:
         self,
         make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None],
         causal: bool,
+        calls: SymbolicCalls,
         keep_windows: bool = True,
     ) -> None:
         self.make_layer = make_layer
         self.causal = causal
+        self.calls = calls
         self.keep_windows = keep_windows
         self.replaced: dict[str, tuple[str, ...]] = {}
         self.skipped: dict[str, tuple[str, str]] = {}
@@ -121,14 +125,19 @@ class Replacement:
                 continue
             if site.attribute is None:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
-            elif _is_cross_attention(site):
-                self.note_skipped(site.path, site.layer, CROSS_ATTENTION)
-            elif reason := block_reason(site.parent):
+            elif reason := self._site_reason(site):
                 self.note_skipped(site.path, site.layer, reason)
             else:
                 self._replace_at(site, by_dense)
         self._note_other_attention(sites)
         return wrap_for_saving(model) if by_dense else model
+
+    def _site_reason(self, site: LayerSite) -> str | None:
+        """Return why the attention at a site cannot be replaced; None if nothing around it is the reason."""
+        if site.index_path in self.calls.reasons:
+            return self.calls.reasons[site.index_path]
+        # No symbolic call of the model reached it.
+        return CROSS_ATTENTION if _looks_like_cross_attention(site) else block_reason(site.parent)
 
     def _replace_at(self, site: LayerSite, by_dense: Swapped) -> None:
         """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""
@@ -178,7 +187,7 @@ class _GraphCopy:
     def _copy_layer(self, layer):
         if is_plain_graph(layer):
             return self.replacement.copy_model(layer, f"{self.path}{layer.name}.")
-        copy = type(layer).from_config(layer.get_config())
+        copy = copy_layer(layer)
         if is_keras_attention(layer):
             self.dense[id(copy)] = [layer, copy]
         if isinstance(layer, keras.layers.Layer):  # additions and the like are operations without weights
@@ -216,8 +225,8 @@ def _not_causal(path, layer):
     return f"`make_layer` must return a layer that can be causal for {path}. Received: {layer!r}."
 
 
-def _is_cross_attention(site):
-    """Whether a dense attention inside another layer is cross-attention, judging by its names and sizes."""
+def _looks_like_cross_attention(site):
+    """Return whether a dense attention inside another layer has the names or the sizes of cross-attention."""
     if "cross" in f"{site.attribute} {site.layer.name}".lower():
         return True
     if unsupported_reason(site.layer):
