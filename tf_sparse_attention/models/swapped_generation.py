@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.layers.attention.swapped_caches import caches_in_use, using_caches
+from tf_sparse_attention.layers.attention.swapped_caches import Prompt, caches_in_use, using_caches
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Size, Tensor
 
@@ -37,12 +37,14 @@ class SwappedGeneration:
         kept, layers = _tokens_before.get(), _attention_layers(self)
         if kept is None or any(layer.cache_unsupported_reason for layer in layers):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
-        rows, length = shape(token_ids)
-        caches = [layer.init_cache(rows, length) for layer in layers]
-        with using_caches(layers, caches, kept) as used:
+        prompt = Prompt(shape(token_ids)[1], kept)
+        with using_caches(layers, [{}] * len(layers), prompt) as used:
             hidden_states, own = super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
-        if len(used.called) > len(set(used.called)):  # a layer has one cache, of one place
+        # A layer has one cache, for one place in the model.
+        if not prompt.fits or len(used.called) > len(set(used.called)):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
+        if len(used.called) < len(layers):  # the others are in encoders
+            own = _stand_in(own, len(used.called))
         return hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
 
     def call_with_cache(
@@ -52,7 +54,10 @@ class SwappedGeneration:
         layers = _attention_layers(self)
         if not isinstance(cache, dict):
             in_use = caches_in_use(layers[0]) if layers else None
-            cache = cache if in_use is None else _stand_in(cache, len(layers))
+            if in_use is not None:
+                if in_use.prompt is not None:
+                    in_use.prompt.max_length = _max_length(cache)
+                cache = _stand_in(cache, len(layers))
             return call(token_ids, cache, cache_update_index, *args, **kwargs)
         with using_caches(layers, cache["layers"]) as used:
             logits, hidden_states, own = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
@@ -78,6 +83,11 @@ def _attention_layers(model):
     """Returns the attention layers of this library that stand where dense ones stood, each once."""
     found = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
     return list({id(layer): layer for layer in found}.values())
+
+
+def _max_length(cache):
+    """Returns the positions of a cache of KerasHub: of all layers in one tensor, or a pair for each layer."""
+    return shape(cache[0][0])[1] if isinstance(cache, tuple) else shape(cache)[3]
 
 
 def _stand_in(cache, num_layers):

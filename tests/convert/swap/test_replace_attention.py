@@ -223,6 +223,9 @@ def test_a_subclass_that_computes_something_else_is_left():
     model = keras.Model(inputs, Other(2, 8, name="other")(inputs, inputs))
     with pytest.raises(ValueError, match="Other computes something else than the attention it derives from"):
         replace_attention(model, local())
+    model = keras.Model(inputs, Rotated(2, 8)(inputs, inputs))
+    with pytest.raises(ValueError, match="Rotated computes something else than the attention it derives from"):
+        replace_attention(model, local())
 
 
 def test_nodes_of_a_class_of_its_own_are_left_with_the_reason():
@@ -390,6 +393,129 @@ def test_a_model_that_is_not_reconstructible_is_refused():
     model(np.zeros((1, 12, 16), "float32"))
     with pytest.raises(ValueError, match=r"`model` must be reconstructible from its config; Sealed is not"):
         replace_attention(model, local())
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Forgetful(keras.Model):
+    """A functional model of a class of its own whose config has one of five arguments."""
+
+    def __init__(self, units, width=16, activation="relu", use_bias=True, scale=1, **kwargs):
+        x = inputs = keras.Input((12, 16))
+        x = Block()(keras.layers.Dense(width, activation=activation)(x))
+        super().__init__(inputs, keras.layers.Dense(units, use_bias=use_bias)(x) * scale, **kwargs)
+        self.activation, self.units, self.width = keras.activations.get(activation), units, width
+        self.scale = scale**2
+
+    def get_config(self):
+        return {"name": self.name, "width": self.width}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Around(keras.Model):
+    """A model that holds one whose config omits arguments."""
+
+    def __init__(self, inner, **kwargs):
+        inputs = keras.Input((12, 16))
+        super().__init__(inputs, inner(inputs), **kwargs)
+        self.inner = inner
+
+    def get_config(self):
+        return {"name": self.name, "inner": keras.saving.serialize_keras_object(self.inner)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "inner": keras.saving.deserialize_keras_object(config["inner"])})
+
+
+@pytest.mark.parametrize("around", [lambda model: model, Around, lambda model: keras.Sequential([keras.Input((12, 16)), model])])
+def test_arguments_that_a_config_omits_are_those_of_the_attributes(around, tmp_path):
+    model = randomized(around(Forgetful(5, activation="tanh")))
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    sparse = replace_attention(model, local(), print_fn=None)
+    assert difference(model(x), sparse(x)) < 1e-5
+    again = reloaded(reloaded(sparse, tmp_path), tmp_path)
+    assert difference(sparse(x), again(x)) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"use_bias": False}, r"the copy of .*, a Forgetful, has layers\[3\]\.bias \(5,\)\."),
+        ({"scale": 3}, r"Forgetful is not: its config has no scale\."),
+    ],
+)
+def test_what_a_config_omits_is_named_where_no_attribute_has_it(arguments, message):
+    with pytest.raises(ValueError, match=f"`model` must be reconstructible from its config; {message}"):
+        replace_attention(Forgetful(5, **arguments), local())
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Pooling(keras.layers.Layer):
+    """Attention of a vector to a sequence of the same size, without a word of it in any name."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = keras.layers.MultiHeadAttention(2, 8)
+        self.own = keras.layers.MultiHeadAttention(2, 8)
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+        self.own.build(shape, shape)
+        self.probe = self.add_weight(shape=(1, 1, shape[-1]), name="probe")
+
+    def call(self, x):
+        x = self.own(x, x)
+        return self.attention(ops.repeat(self.probe, ops.shape(x)[0], axis=0), x)
+
+
+@pytest.mark.parametrize("length", [12, None])
+def test_attention_to_another_sequence_is_told_by_its_calls(length):
+    inputs = keras.Input((length, 16))
+    model = randomized(keras.Model(inputs, Pooling(name="pooling")(inputs)))
+    sparse, lines = reported(model, local())
+    assert lines == [
+        "replaced  pooling.own: MultiHeadAttention by LocalAttention",
+        "skipped   pooling.attention: MultiHeadAttention, it attends to another sequence",
+    ]
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    assert difference(model(x), sparse(x)) < 1e-5
+
+
+def test_inputs_in_another_precision_are_the_own_sequence():
+    @keras.saving.register_keras_serializable(package="tests")
+    class Half(Block):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.attention = keras.layers.MultiHeadAttention(2, 8, dtype="mixed_bfloat16")
+
+        def call(self, x):
+            return self.norm(x + ops.cast(self.attention(x, x), x.dtype))
+
+    inputs = keras.Input((12, 16))
+    model = keras.Model(inputs, Half()(inputs))
+    assert reported(model, local())[1][0].startswith("replaced")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Scores(Block):
+    """A block that asks its attention for what no sparse layer has."""
+
+    def call(self, x):
+        return self.norm(x + self.attention(x, x, query_mask=ops.ones(ops.shape(x)[:2], "bool")))
+
+
+def test_a_model_whose_copy_cannot_be_called_is_refused_with_the_reason():
+    inputs = keras.Input((None, 16))
+    model = keras.Model(inputs, Scores(name="block")(inputs))
+    with pytest.raises(ValueError, match=r"(?s)copy raises TypeError.*'query_mask'.*replaced  block\.attention"):
+        replace_attention(model, local())
+
+
+class Rotated(keras.layers.MultiHeadAttention):
+    """Attention whose `call` takes caches as KerasHub's does, and something else."""
+
+    def call(self, query, value, key=None, attention_mask=None, cache=None, cache_update_index=None, rotary=None):
+        return super().call(query, value, key, attention_mask=attention_mask)
 
 
 @keras.saving.register_keras_serializable(package="tests")

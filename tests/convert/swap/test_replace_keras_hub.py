@@ -266,6 +266,82 @@ def test_a_cache_without_room_is_refused():
         layer(x, x, cache=np.zeros((1, 2, 4, 2, 2), "float32"), cache_update_index=0)
 
 
+def test_rotary_attention_that_derives_from_a_cached_one_is_reported():
+    sizes = {"encoder_num_layers": 1, "decoder_num_layers": 1, "encoder_num_heads": 2, "decoder_num_heads": 2}
+    widths = {"filter_dim": 16, "hidden_dim": 16, "intermediate_dim": 16}
+    model = keras_hub.models.MoonshineBackbone(50, **widths, **sizes)
+    with pytest.raises(ValueError, match="MoonshineMultiHeadAttention computes something else than") as error:
+        replace_attention(model, local())
+    assert str(error.value).count(": MoonshineMultiHeadAttention, ") == 3
+
+
+def pictures(seed=0):
+    return np.random.default_rng(seed).normal(size=(2, 16, 16, 3)).astype("float32")
+
+
+def test_attention_of_a_vector_to_an_image_is_left():
+    sizes = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 16}
+    encoder = keras_hub.models.SigLIPVisionEncoder(8, **sizes, image_shape=(16, 16, 3))
+    texts = keras_hub.models.SigLIPTextEncoder(50, 16, **sizes, max_sequence_length=LENGTH)
+    model, lines = randomized(keras_hub.models.SigLIPBackbone(encoder, texts)), []
+    sparse = replace_attention(model, local(), print_fn=lines.append)
+    *replaced, skipped = lines[0].split("\n")
+    assert len(replaced) == 2 and all(line.startswith("replaced ") for line in replaced)
+    assert skipped.endswith("_head.attention: MultiHeadAttention, it attends to another sequence")
+    inputs = {"images": pictures(), "token_ids": padded((12, 12))["token_ids"]}
+    assert difference(model(inputs), sparse(inputs)) < 1e-5
+
+
+def test_attention_of_positions_to_their_text_is_left():
+    encoder = keras_hub.models.ViTBackbone((16, 16, 3), 8, 1, 2, 16, 16, use_class_token=False)
+    model, lines = randomized(keras_hub.models.PARSeqBackbone(encoder, 50, LENGTH, 16, 2, 2, 16)), []
+    sparse = replace_attention(model, local(), print_fn=lines.append)
+    # The first block calls its attention with positions and with the text itself, the second with positions alone.
+    assert [line.split(":")[0].split()[0] for line in lines[0].split("\n")] == ["replaced", *["skipped"] * 4]
+    inputs = {"images": pictures(), **padded()}
+    assert difference(model(inputs), sparse(inputs)) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def blip2():
+    """A decoder behind an image of 4 vectors."""
+    models = keras_hub.models
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 16}
+    image = {"image_size": 16, "patch_size": 8, "use_patch_bias": True, "use_class_token": True, "use_mha_bias": True}
+    image |= {"use_mlp_bias": True, "dropout_rate": 0.0, "layer_norm_epsilon": 1e-6, "initializer_range": 0.02}
+    vectors = {"num_query_tokens": 4, "vision_dim": 16, "cross_attention_frequency": 1, "dropout": 0.0}
+    text = {**SIZES, "num_query_tokens": 4, "dropout": 0.0, "max_sequence_length": 32, "qformer_hidden_dim": 16}
+    backbone = models.BLIP2Backbone(
+        vision_encoder=models.BLIP2VisionEncoder(**sizes, **image),
+        qformer=models.BLIP2QFormer(**sizes, **vectors, layer_norm_epsilon=1e-6),
+        language_model=models.BLIP2CustomOPT(**text),
+    )
+    return randomized(models.BLIP2CausalLM(backbone=backbone, preprocessor=None))
+
+
+def written(model, prompts, eager):
+    model.compile(sampler="greedy", run_eagerly=eager)
+    return ops.convert_to_numpy(model.generate(dict(prompts), stop_token_ids=None)["token_ids"])
+
+
+@pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("images", [{"images": pictures()}, pytest.param({}, marks=pytest.mark.full)])
+def test_text_behind_an_image_is_that_of_the_dense_model(blip2, images, eager):
+    prompts = {**padded((4, 6)), **images}
+    sparse = replace_attention(blip2, local(32), print_fn=None)
+    np.testing.assert_array_equal(*(written(model, prompts, eager) for model in (blip2, sparse)))
+
+
+def test_a_window_behind_an_image_is_decoded_as_in_the_full_pass(blip2):
+    prompts = {**padded((4, 9)), "images": pictures()}
+    sparse = replace_attention(blip2, local(3), print_fn=None)
+    text = written(sparse, prompts, eager=True)
+    full = sparse({**prompts, "token_ids": text, "padding_mask": np.ones_like(text)})
+    best = ops.convert_to_numpy(full).argmax(-1)
+    for row, length in enumerate((4, 9)):
+        np.testing.assert_array_equal(text[row, length:], best[row, length - 1 : -1])
+
+
 @pytest.mark.full
 def test_models_are_replaced_on_jax(run_jax):
     found = run_jax(

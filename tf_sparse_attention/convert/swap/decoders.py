@@ -11,12 +11,11 @@ not what its model is published to compute:
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from tf_sparse_attention.convert.swap.recorded_calls import RecordedCall
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts.copies import assign_copy
@@ -68,6 +67,9 @@ WINDOWS: dict[str, Window] = {
     "GptOssAttention": _positions_before,
 }
 
+# Classes that mask their window where KerasHub does not call Keras's fused attention, so on TensorFlow alone.
+WINDOW_ON_TENSORFLOW = ("QwenAttention", "Qwen3Attention")
+
 # Blocks that take the attention of another family and show it masks which are not causal.
 NOT_CAUSAL = ("PaliGemmaDecoderBlock",)
 
@@ -80,6 +82,11 @@ def is_decoder_attention(layer: keras.layers.Layer) -> bool:
 def decoder_window(attention: keras.layers.Layer) -> int | None:
     """Returns the positions that a query of a decoder sees, counting its own, or None of one without a window."""
     return WINDOWS[type(attention).__name__](attention)
+
+
+def ignores_window(attention: keras.layers.Layer) -> bool:
+    """Return whether KerasHub applies no window on the present backend, though the attention of a decoder has one."""
+    return type(attention).__name__ in WINDOW_ON_TENSORFLOW and keras.backend.backend() != "tensorflow"
 
 
 def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
@@ -131,18 +138,21 @@ def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
     return quantized_reason(attention)
 
 
-def block_reason(block: keras.layers.Layer, calls: Iterable[RecordedCall] = ()) -> str | None:
-    """Return why the attention of a decoder's block cannot be replaced, None if the block has no reason.
-
-    Args:
-        block: the layer that holds the attention.
-        calls: the calls of the block in a call of the model.
-    """
+def block_reason(block: keras.layers.Layer) -> str | None:
+    """Return why the attention of a decoder's block cannot be replaced, None if the block has no reason."""
     if type(block).__name__ in NOT_CAUSAL:
         return "it attends both ways to images and prompts"
-    if any(call.arguments.get("vision_mask") is not None for call in calls):
+    if "vision_mask" in _input_names(block):
         return "it attends both ways to images: for text alone, make the model without its vision encoder"
     return None
+
+
+def _input_names(layer):
+    """Return the names of the symbolic tensors that a layer was called with in the graph of a functional model."""
+    try:
+        return {tensor.name for tensor in keras.tree.flatten(layer.input)}
+    except (AttributeError, ValueError):  # it has no place in a graph, or several
+        return set()
 
 
 def quantized_reason(attention: keras.layers.Layer) -> str | None:

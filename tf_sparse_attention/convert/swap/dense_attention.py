@@ -20,7 +20,6 @@ from tf_sparse_attention.layers.parts.projections import attribute_of
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
 KERAS_CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # words of `GroupQueryAttention`
-CROSS_ATTENTION = "it attends to another sequence"
 # What a subclass may override and still compute the attention of its parent: KerasHub's have a `build` of their own.
 COMPUTING_METHODS = {"call", "_compute_attention", "_masked_softmax", "_compute_attention_mask", "_compute_causal_mask"}
 # Arguments of `call` that `SwappedAttention` has too: those of Keras, and KerasHub's for caches.

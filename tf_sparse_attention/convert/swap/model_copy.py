@@ -174,14 +174,14 @@ def _weight_differences(originals, copies):
     theirs, own = (dict(_shapes(layers)) for layers in (originals, copies))
     lacks = [f"{name} {shape}" for name, shape in theirs.items() if own.get(name) != shape]
     extra = [f"{name} {shape}" for name, shape in own.items() if theirs.get(name) != shape]
-    parts = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("has instead", extra)) if names]
+    parts = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("has", extra)) if names]
     return " and ".join(parts) or "has its weights in another order"
 
 
 def _shapes(layers):
     """Iterate over pairs of the path and the shape of each weight, by the innermost layer that holds the weight."""
     seen = set()
-    for path, layer in sorted(layers.items(), key=lambda item: -item[0].count(".")):
+    for path, layer in reversed(layers.items()):  # `_layers_by_path` has the outermost first
         for weight in layer.weights:
             if id(weight) not in seen:
                 seen.add(id(weight))

@@ -5,9 +5,13 @@ from typing import TypeAlias
 
 import keras
 
-from tf_sparse_attention.convert.swap.decoders import block_reason, copy_head_parts, is_decoder_attention
+from tf_sparse_attention.convert.swap.decoders import (
+    block_reason,
+    copy_head_parts,
+    ignores_window,
+    is_decoder_attention,
+)
 from tf_sparse_attention.convert.swap.dense_attention import (
-    CROSS_ATTENTION,
     is_dense_attention,
     is_keras_attention,
     is_sparse,
@@ -24,6 +28,7 @@ from tf_sparse_attention.layers.parts.projections import copy_trainable, input_s
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
+CROSS_ATTENTION = "it attends to another sequence"
 DECLINED = "make_layer returned None"
 # By id of a dense layer, what stands in its place and its line of the report; None and () where it stays.
 Swapped: TypeAlias = dict[int, tuple[SwappedAttention | None, tuple[str, ...]]]
@@ -98,6 +103,9 @@ class Replacement:
         window = sliding_window_of(dense) if self.keep_windows else None
         if window is not None:
             layer, remarks = limit_window(layer, window)
+            if ignores_window(dense):
+                backend = keras.backend.backend()
+                remarks.append(f"KerasHub ignores this window on {backend}, so that the dense results differ")
         try:
             with scope_around(dense):
                 layer.copy_projections(dense)
@@ -134,10 +142,10 @@ class Replacement:
 
     def _site_reason(self, site: LayerSite) -> str | None:
         """Return why the attention at a site cannot be replaced; None if nothing around it is the reason."""
-        if site.index_path in self.calls.reasons:
-            return self.calls.reasons[site.index_path]
-        # No symbolic call of the model reached it.
-        return CROSS_ATTENTION if _looks_like_cross_attention(site) else block_reason(site.parent)
+        is_cross = self.calls.crossings.get(site.index_path)
+        if is_cross is None:  # no symbolic call of the model reached it
+            is_cross = _looks_like_cross_attention(site)
+        return CROSS_ATTENTION if is_cross else block_reason(site.parent)
 
     def _replace_at(self, site: LayerSite, by_dense: Swapped) -> None:
         """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""

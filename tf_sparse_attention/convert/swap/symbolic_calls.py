@@ -9,15 +9,14 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.convert.swap.decoders import block_reason
-from tf_sparse_attention.convert.swap.dense_attention import CROSS_ATTENTION, is_dense_attention, is_keras_attention
-from tf_sparse_attention.convert.swap.recorded_calls import recorded_calls
+from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
 from tf_sparse_attention.models.layer_sites import find_layer_sites
 from tf_sparse_attention.types import Shape
 
 # Sizes of the axes that the inputs of a model leave open, to try until the model accepts one. A few positions first,
 # since long windows have many blocks to trace. None: symbolic. 4096: sounds in front of convolutions with strides.
+# After these the sizes of embeddings of positions, which may be for one length alone.
 SIZES = (16, None, 4, 4096)
 DTYPES = ("float32", "int32")  # to try where a model does not define its inputs
 Inputs = list[Any]  # the positional arguments of a call
@@ -30,12 +29,12 @@ class SymbolicCalls:
         model: a built model.
 
     Attributes:
-        reasons: by the index path of each dense attention that the model calls, why these calls keep the attention
-            from being replaced, or None. Empty if no inputs were found that the model accepts.
+        crossings: by the index path of each attention of Keras that the model calls, whether a call attends to another
+            sequence. Empty if no inputs were found that the model accepts.
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self.reasons: dict[str, str | None] = {}
+        self.crossings: dict[str, bool] = {}
         accepted = (inputs for inputs in _possible_inputs(model) if self._accepts(model, inputs))
         first = next(accepted, None)
         self._accepted = accepted if first is None else itertools.chain([first], accepted)
@@ -54,11 +53,11 @@ class SymbolicCalls:
 
     def _accepts(self, model, inputs):
         try:
-            with _recorded_reasons(model) as reasons:
+            with _recorded_crossings(model) as crossings:
                 _call(model, inputs)
         except Exception:  # whatever its layers raise
             return False
-        self.reasons = self.reasons or reasons
+        self.crossings = self.crossings or crossings
         return True
 
 
@@ -90,7 +89,7 @@ def _call(model: keras.Model, inputs: Inputs) -> None:
 
 def _possible_inputs(model: keras.Model) -> Iterator[Inputs]:
     """Iterate over symbolic inputs that a model may accept."""
-    sizes = [size for size in SIZES if size is not None or keras.backend.backend() == "tensorflow"]
+    sizes = [*SIZES, *sorted({size for weight in model.weights if "position" in weight.path for size in weight.shape})]
     if isinstance(model, keras.Function | keras.Sequential):
         inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
         for size in sizes:
@@ -120,28 +119,22 @@ def _map_shapes(function: Callable[[Shape], Any], shapes: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _recorded_reasons(model: keras.Model) -> Iterator[dict[str, str | None]]:
-    """Context that yields `SymbolicCalls.reasons`, which are complete when it ends."""
-    sites = [site for site in find_layer_sites(model) if is_dense_attention(site.layer)]
-    parents = {id(site.parent): site.parent for site in sites if not is_keras_attention(site.layer)}
-    crossings: dict[int, list[bool]] = {id(site.layer): [] for site in sites if is_keras_attention(site.layer)}
-    reasons: dict[str, str | None] = {}
+def _recorded_crossings(model: keras.Model) -> Iterator[dict[str, bool]]:
+    """Context that yields `SymbolicCalls.crossings`, which are complete when it ends."""
+    sites = [site for site in find_layer_sites(model) if is_keras_attention(site.layer)]
+    calls: dict[int, list[bool]] = {}
+    crossings: dict[str, bool] = {}
     with contextlib.ExitStack() as stack:
-        blocks = stack.enter_context(recorded_calls(parents.values()))
         for layer in {id(site.layer): site.layer for site in sites}.values():
-            if id(layer) in crossings:
-                stack.enter_context(_recorded_crossings(layer, crossings[id(layer)]))
-        yield reasons
+            stack.enter_context(_recording(layer, calls.setdefault(id(layer), [])))
+        yield crossings
     for site in sites:
-        if is_keras_attention(site.layer):
-            if calls := crossings[id(site.layer)]:
-                reasons[site.index_path] = CROSS_ATTENTION if any(calls) else None
-        elif calls := blocks[id(site.parent)]:
-            reasons[site.index_path] = block_reason(site.parent, calls)
+        if calls[id(site.layer)]:
+            crossings[site.index_path] = any(calls[id(site.layer)])
 
 
 @contextlib.contextmanager
-def _recorded_crossings(layer: keras.layers.Layer, calls: list[bool]) -> Iterator[None]:
+def _recording(layer: keras.layers.Layer, calls: list[bool]) -> Iterator[None]:
     """Context in which each call of Keras's attention appends whether it attends to another sequence.
 
     `__call__` is observed, and not `call`, because Keras may cast one tensor into three in between.
