@@ -427,7 +427,9 @@ class Around(keras.Model):
         return cls(**{**config, "inner": keras.saving.deserialize_keras_object(config["inner"])})
 
 
-@pytest.mark.parametrize("around", [lambda model: model, Around, lambda model: keras.Sequential([keras.Input((12, 16)), model])])
+@pytest.mark.parametrize(
+    "around", [lambda model: model, Around, lambda model: keras.Sequential([keras.Input((12, 16)), model])]
+)
 def test_arguments_that_a_config_omits_are_those_of_the_attributes(around, tmp_path):
     model = randomized(around(Forgetful(5, activation="tanh")))
     x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
@@ -509,6 +511,29 @@ def test_a_model_whose_copy_cannot_be_called_is_refused_with_the_reason():
     model = keras.Model(inputs, Scores(name="block")(inputs))
     with pytest.raises(ValueError, match=r"(?s)copy raises TypeError.*'query_mask'.*replaced  block\.attention"):
         replace_attention(model, local())
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Remembering(Block):
+    """A block that keeps a tensor of its first call."""
+
+    def call(self, x):
+        if not hasattr(self, "scale"):
+            self.scale = 2 * ops.ones_like(x[:1, :1])
+        return super().call(x * self.scale)
+
+
+def test_layers_keep_no_tensor_of_the_symbolic_calls():
+    inputs = keras.Input((12, 16))
+    model = keras.Model(inputs, Remembering()(inputs))
+    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
+    for layer in model.layers:
+        vars(layer).pop("scale", None)  # of the graph that Keras made
+    sparse = replace_attention(model, local(), print_fn=None)
+    assert not any(hasattr(layer, "scale") for layer in model.layers)
+    for layer in sparse.layers:
+        vars(layer).pop("scale", None)
+    assert difference(model(x), sparse(x)) < 1e-5
 
 
 class Rotated(keras.layers.MultiHeadAttention):

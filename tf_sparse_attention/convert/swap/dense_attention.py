@@ -135,8 +135,10 @@ def is_sparse(layer: keras.layers.Layer) -> bool:
 
 
 def looks_like_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer's class is named attention, whatever it computes."""
-    return any("Attention" in kind.__name__ for kind in type(layer).__mro__) and not is_sparse(layer)
+    """Return whether a layer's class is named attention, whatever it computes, and not a mask for attention."""
+    if is_sparse(layer) or "Mask" in type(layer).__name__:
+        return False
+    return any("Attention" in kind.__name__ for kind in type(layer).__mro__)
 
 
 def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:

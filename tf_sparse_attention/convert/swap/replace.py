@@ -6,6 +6,7 @@ import keras
 
 from tf_sparse_attention.convert.swap.decoders import quantized_reason
 from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
+from tf_sparse_attention.convert.swap.model_copy import is_plain_graph
 from tf_sparse_attention.convert.swap.replacement import Replacement
 from tf_sparse_attention.convert.swap.symbolic_calls import SymbolicCalls
 from tf_sparse_attention.models.layer_sites import find_layer_sites
@@ -66,9 +67,11 @@ def replace_attention(
     for site in find_layer_sites(model):
         if is_keras_attention(site.layer) and site.layer.built and (reason := quantized_reason(site.layer)):
             raise ValueError(f"`model` must not be quantized. Received: {model.name} with {site.path}: {reason}.")
-    calls = SymbolicCalls(model)
-    replacement = Replacement(make_layer, causal, calls, keep_windows)
-    sparse = replacement.replace_sublayers(replacement.copy_model(model))
+    replacement = Replacement(make_layer, causal, keep_windows)
+    copy = replacement.copy_model(model)
+    # The copy of a plain graph has sparse nodes already.
+    calls = SymbolicCalls(model if is_plain_graph(model) else copy)
+    sparse = replacement.replace_sublayers(copy, calls.crossings)
     report = replacement.report()
     if not replacement.replaced:
         raise ValueError(f"`model` must have attention that can be replaced. Received: {model.name}.\n{report}")

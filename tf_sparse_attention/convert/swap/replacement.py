@@ -21,7 +21,6 @@ from tf_sparse_attention.convert.swap.dense_attention import (
     unsupported_reason,
 )
 from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
-from tf_sparse_attention.convert.swap.symbolic_calls import SymbolicCalls
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
@@ -40,7 +39,6 @@ class Replacement:
     Args:
         make_layer: function of a dense attention layer that returns a new layer or None.
         causal: whether every new layer is called with `use_causal_mask`.
-        calls: the symbolic calls of the dense model.
         keep_windows: whether the window of a dense attention limits that of the new layer.
 
     Attributes:
@@ -52,12 +50,10 @@ class Replacement:
         self,
         make_layer: Callable[[keras.layers.Layer], keras.layers.Layer | None],
         causal: bool,
-        calls: SymbolicCalls,
         keep_windows: bool = True,
     ) -> None:
         self.make_layer = make_layer
         self.causal = causal
-        self.calls = calls
         self.keep_windows = keep_windows
         self.replaced: dict[str, tuple[str, ...]] = {}
         self.skipped: dict[str, tuple[str, str]] = {}
@@ -123,8 +119,13 @@ class Replacement:
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
         return layer
 
-    def replace_sublayers(self, model: keras.layers.Layer) -> keras.layers.Layer:
-        """Replaces dense attention inside other layers, in place; returns the model itself."""
+    def replace_sublayers(self, model: keras.layers.Layer, crossings: dict[str, bool]) -> keras.layers.Layer:
+        """Replaces dense attention inside other layers, in place; returns the model itself.
+
+        Args:
+            model: what `copy_model` returned.
+            crossings: see `SymbolicCalls`.
+        """
         known = {**self.replaced, **self.skipped}
         sites = find_layer_sites(model)
         by_dense: Swapped = {}
@@ -133,19 +134,12 @@ class Replacement:
                 continue
             if site.attribute is None:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
-            elif reason := self._site_reason(site):
+            elif reason := _site_reason(site, crossings):
                 self.note_skipped(site.path, site.layer, reason)
             else:
                 self._replace_at(site, by_dense)
         self._note_other_attention(sites)
         return wrap_for_saving(model) if by_dense else model
-
-    def _site_reason(self, site: LayerSite) -> str | None:
-        """Return why the attention at a site cannot be replaced; None if nothing around it is the reason."""
-        is_cross = self.calls.crossings.get(site.index_path)
-        if is_cross is None:  # no symbolic call of the model reached it
-            is_cross = _looks_like_cross_attention(site)
-        return CROSS_ATTENTION if is_cross else block_reason(site.parent)
 
     def _replace_at(self, site: LayerSite, by_dense: Swapped) -> None:
         """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""
@@ -231,6 +225,14 @@ class _GraphCopy:
 
 def _not_causal(path, layer):
     return f"`make_layer` must return a layer that can be causal for {path}. Received: {layer!r}."
+
+
+def _site_reason(site, crossings):
+    """Return why the attention at a site cannot be replaced; None if nothing around it is the reason."""
+    is_cross = crossings.get(site.index_path)
+    if is_cross is None:  # no symbolic call of the model reached it
+        is_cross = _looks_like_cross_attention(site)
+    return CROSS_ATTENTION if is_cross else block_reason(site.parent)
 
 
 def _looks_like_cross_attention(site):

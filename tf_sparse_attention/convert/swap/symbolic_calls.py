@@ -1,6 +1,7 @@
 """Symbolic calls of a model: whether the model runs, and how it calls the attention in it."""
 
 import contextlib
+import functools
 import inspect
 import itertools
 import warnings
@@ -77,7 +78,7 @@ def _call(model: keras.Model, inputs: Inputs) -> None:
                 errors.append(error)
                 raise
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_new_tensors(model):
         warnings.simplefilter("ignore")  # the user's own call is to warn
         try:
             Call().compute_output_spec(inputs)
@@ -87,18 +88,36 @@ def _call(model: keras.Model, inputs: Inputs) -> None:
             raise
 
 
+@contextlib.contextmanager
+def _without_new_tensors(model: keras.Model) -> Iterator[None]:
+    """Context after which the layers of a model hold no tensor of a symbolic call, as layers that cache results do."""
+    layers = list({id(layer): layer for layer in (model, *(site.layer for site in find_layer_sites(model)))}.values())
+    before = [dict(vars(layer)) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, old in zip(layers, before, strict=True):
+            for name, value in list(vars(layer).items()):
+                if value is old.get(name) or not any(map(keras.ops.is_tensor, keras.tree.flatten(value))):
+                    continue
+                if name in old:
+                    vars(layer)[name] = old[name]
+                else:
+                    del vars(layer)[name]
+
+
 def _possible_inputs(model: keras.Model) -> Iterator[Inputs]:
     """Iterate over symbolic inputs that a model may accept."""
     sizes = [*SIZES, *sorted({size for weight in model.weights if "position" in weight.path for size in weight.shape})]
     if isinstance(model, keras.Function | keras.Sequential):
         inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
         for size in sizes:
-            yield [keras.tree.map_structure(lambda x, size=size: _tensor(x.shape, x.dtype, size), inputs)]
+            yield [keras.tree.map_structure(functools.partial(_like, size=size), inputs)]
         return
     config = model.get_build_config() or {}
     shapes = [config["input_shape"]] if "input_shape" in config else list(config.get("shapes_dict", {}).values())
     for size, dtype in itertools.product(sizes, DTYPES) if shapes else ():
-        yield [_map_shapes(lambda shape, size=size, dtype=dtype: _tensor(shape, dtype, size), each) for each in shapes]
+        yield [_map_shapes(functools.partial(_tensor, dtype=dtype, size=size), each) for each in shapes]
 
 
 def _tensor(shape: Shape, dtype: str, size: int | None) -> keras.KerasTensor:
@@ -107,6 +126,10 @@ def _tensor(shape: Shape, dtype: str, size: int | None) -> keras.KerasTensor:
         batch, *others = shape
         shape = (batch or 2, *(size if axis is None else axis for axis in others))
     return keras.KerasTensor(shape, dtype)
+
+
+def _like(x, size):
+    return _tensor(x.shape, x.dtype, size)
 
 
 def _map_shapes(function: Callable[[Shape], Any], shapes: Any) -> Any:
@@ -139,7 +162,7 @@ def _recording(layer: keras.layers.Layer, calls: list[bool]) -> Iterator[None]:
 
     `__call__` is observed, and not `call`, because Keras may cast one tensor into three in between.
     """
-    kind = type(layer)
+    kind: Any = type(layer)
     names = list(inspect.signature(layer.call).parameters)
 
     def call_and_record(self, *args, **kwargs):

@@ -1,0 +1,37 @@
+"""The table of KerasHub's families in docs/converting.md: it is complete, and what it says is what is found."""
+
+import re
+
+import pytest
+
+pytest.importorskip("keras_hub")
+
+from tests import family_table
+from tests.convert.swap.hub_families import MODELS, families
+
+
+def table_on_the_page():
+    start, end = family_table.MARKS
+    return family_table.PAGE.read_text(encoding="utf-8").split(start)[1].split(end)[0]
+
+
+def test_every_family_of_kerashub_has_a_model_and_a_place_in_the_table():
+    found = families()
+    assert {label.split(" (")[0] for label in MODELS} == set(found)
+    cells = "".join(line.split("|")[1] for line in table_on_the_page().splitlines()[2:])
+    words = set(re.findall(r"\w+", cells))
+    assert {name for names in found.values() for name in names} - words == set()
+
+
+# One of each kind: with other attention inside, of a class of its own, without attention.
+@pytest.mark.parametrize("label", ["Bart", "Falcon", "VGG"])
+def test_an_entry_says_what_becomes_of_its_attention(label):
+    found = family_table.outcome(label)
+    row = next(line for line in table_on_the_page().splitlines() if re.search(rf"\b{label}\b", line.split("|")[1]))
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == family_table.cells(found)
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_of_families_is_what_is_found():
+    assert table_on_the_page() == f"{family_table.table()}\n"

@@ -1,0 +1,117 @@
+"""The table of KerasHub's families in docs/converting.md: `python -m tests.family_table` prints it.
+
+With `--write` the table goes to the page. A tiny model of each family with random weights is made sparse with a window
+as long as the sequence. Where something is replaced, the model is called and compared with the dense one.
+"""
+
+import pathlib
+import re
+import sys
+import warnings
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from tests.convert.swap.hub_families import LENGTH, MODELS, families, inputs_of, model_of
+from tf_sparse_attention.convert import arguments_of, replace_attention
+from tf_sparse_attention.layers import LocalAttention
+
+PAGE = pathlib.Path(__file__).parent.parent / "docs" / "converting.md"
+MARKS = "<!-- families -->\n", "<!-- /families -->"
+COLUMNS = ("families", "replaced", "not replaced, with the reason in the report")
+BOUND = 1e-4  # of the largest result; rounding errors grow through the layers of DepthAnything to 1e-5
+# What reasons of the report have in common, and how the table says it.
+REASONS = {
+    "is no keras.layers.MultiHeadAttention": "classes of their own",
+    "computes something else than": "subclasses that compute something else",
+    "attends to another sequence": "attention to another sequence",
+    "its rotary positions are scaled by": "rotary positions whose scaling changes with the length",
+    "attends both ways to images and prompts": "attention both ways to images and prompts",
+    "attends both ways to images": "attention both ways to images",
+    "attends both ways": "attention both ways",
+    "no attention found": "no attention",
+}
+
+
+class Outcome(NamedTuple):
+    """What becomes of the attention of a model.
+
+    Attributes:
+        replaced: names of the classes that are replaced.
+        reasons: why others are not replaced, as the table says it.
+    """
+
+    replaced: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def outcome(label: str) -> Outcome:
+    """Return what becomes of the attention of a model of `MODELS`.
+
+    Raises:
+        ValueError: If the results of the sparse model are not those of the dense one.
+    """
+    dense, lines = model_of(label), []
+
+    def make_layer(attention):
+        return LocalAttention(**arguments_of(attention, window=4 * LENGTH))  # images have more tokens
+
+    try:
+        sparse = replace_attention(dense, make_layer, print_fn=lines.append)
+    except ValueError as error:
+        return Outcome((), _reasons(str(error)))
+    if not (found := difference(dense, sparse)) < BOUND:
+        raise ValueError(f"`{label}` must have the same results with sparse attention. Received: {found:.0e} off.")
+    replaced = re.findall(r"^replaced .*: (\w+) by", lines[0], flags=re.MULTILINE)
+    return Outcome(tuple(sorted(set(replaced))), _reasons(lines[0]))
+
+
+def _reasons(report):
+    """Return why attention is not replaced, by the lines of a report."""
+    found = []
+    for line in re.findall(r"^(?:skipped .*|no attention found)$", report, flags=re.MULTILINE):
+        found.append(next((words for part, words in REASONS.items() if part in line), line))
+    return tuple(sorted(set(found)))
+
+
+def difference(dense: keras.Model, sparse: keras.Model) -> float:
+    """Return the largest difference of two models' results, in parts of the largest result."""
+    inputs = inputs_of(dense)
+    outputs = (map(keras.ops.convert_to_numpy, keras.tree.flatten(each(inputs))) for each in (dense, dense, sparse))
+    # Models of images may draw random numbers: outputs that a second call repeats are compared.
+    results = [(x, y) for x, repeated, y in zip(*outputs, strict=True) if (x == repeated).all()]
+    return float(max(np.abs(x - y).max() / np.abs(x).max() for x, y in results))
+
+
+def table() -> str:
+    """Return the table in Markdown."""
+    names = families()
+    rows: dict[Outcome, list[str]] = {}
+    for label in MODELS:
+        family, *option = label.split(" (")
+        rows.setdefault(outcome(label), []).append(" (".join(["/".join(names[family]), *option]))
+    lines = [COLUMNS, *((", ".join(labels), *cells(found)) for found, labels in sorted(rows.items(), key=_order))]
+    head, *lines = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|---" * len(COLUMNS) + "|", *lines])
+
+
+def cells(found):
+    return [", ".join(values) or "-" for values in found]
+
+
+def _order(row):
+    """Return what rows are sorted by: those without attention last, before them those that are not replaced at all."""
+    found, _ = row
+    return "no attention" in found.reasons, not found.replaced, found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    text = table()
+    print(text)
+    if "--write" in sys.argv[1:]:
+        start, end = MARKS
+        page = PAGE.read_text(encoding="utf-8")
+        before, after = page.split(start)[0], page.split(end)[1]
+        PAGE.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
