@@ -13,12 +13,10 @@ import keras
 from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank
 from tf_sparse_attention.layers.parts.copies import assign_copy
-from tf_sparse_attention.layers.parts.projections import attribute_of
 from tf_sparse_attention.models.layer_sites import find_layer_sites
 from tf_sparse_attention.models.swapped_model import note_omitted_arguments
 
-MISSING: Any = object()  # an attribute that a layer does not have
-COMPARABLE = (bool, int, float, str, type(None), keras.Initializer, keras.Regularizer, keras.constraints.Constraint)
+MISSING: Any = object()  # an attribute or a default that does not exist
 
 
 def is_plain_graph(model: keras.layers.Layer) -> bool:
@@ -101,31 +99,61 @@ def _omitted_arguments(model, copy):
     for path, layer in _layers_by_path(model).items():
         if copy is not None and path not in copies:
             continue
-        names = {
-            name
-            for name, parameter in inspect.signature(type(layer).__init__).parameters.items()
-            if name not in ("self", "name")  # Keras numbers the names of new layers
-            and _differs(layer, name, parameter.default if copy is None else attribute_of(copies[path], name, MISSING))
+        arguments = {
+            name: _attribute(layer, name)
+            for name, default in _parameters(layer).items()
+            if _differ(_attribute(layer, name), default if copy is None else _attribute(copies[path], name))
         }
-        if names and (names := names - _config_names(layer)):
-            found[path] = {name: attribute_of(layer, name) for name in sorted(names)}
+        omitted = {name: value for name, value in arguments.items() if name not in _config_names(layer)}
+        if omitted:
+            found[path] = omitted
     return found
 
 
-def _differs(layer, name, other):
-    """Return whether an attribute of a layer differs from a value; False if the values cannot be compared."""
-    value = attribute_of(layer, name, MISSING)
-    if value is MISSING or not (_is_comparable(value) and (other is inspect.Parameter.empty or _is_comparable(other))):
+def _parameters(layer):
+    """Return the defaults of the constructor of a layer by name, `MISSING` where there is none."""
+    parameters = inspect.signature(type(layer).__init__).parameters.values()
+    named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    # Keras numbers the names of new layers.
+    return {
+        each.name: MISSING if each.default is each.empty else each.default
+        for each in named
+        if each.name not in ("self", "name")
+    }
+
+
+def _attribute(layer, name):
+    """Return an attribute that a constructor has set, under its own name or with an underscore, or `MISSING`."""
+    return vars(layer).get(name, vars(layer).get(f"_{name}", MISSING))
+
+
+def _differ(value, other):
+    """Return whether an argument differs from another value; False if no comparison is possible."""
+    if value is MISSING:
         return False
-    serialize = keras.saving.serialize_keras_object
-    return other is inspect.Parameter.empty or serialize(value) != serialize(other)
+    try:
+        return other is MISSING or _comparable(value) != _comparable(other)
+    except TypeError:
+        return False
 
 
-def _is_comparable(value):
-    """Return whether a value is plain data, a function or one of the small objects that arguments name."""
-    if isinstance(value, dict | list | tuple):
-        return all(_is_comparable(item) for item in (value.values() if isinstance(value, dict) else value))
-    return isinstance(value, COMPARABLE) or inspect.isfunction(value)
+def _comparable(value):
+    """Return an argument in a form that can be compared: plain data.
+
+    Raises:
+        TypeError: If it is neither plain data, nor a function, nor of one of the small classes of Keras.
+    """
+    if isinstance(value, dict):
+        return {name: _comparable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(item) for item in value]
+    if inspect.isfunction(value):
+        return value.__module__, value.__qualname__
+    if isinstance(value, keras.Initializer | keras.Regularizer | keras.constraints.Constraint):
+        return keras.saving.serialize_keras_object(value)
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    raise TypeError(f"`value` must be an argument that can be compared. Received: {value!r}.")
 
 
 def _config_names(layer):

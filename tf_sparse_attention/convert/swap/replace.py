@@ -30,12 +30,16 @@ def replace_attention(
     it, or has another cap or scale than a decoder. A window as long as the sequence gives the results of the dense
     model. Cross-attention and subclasses that compute something else are not replaced.
 
+    How a model calls its attention is seen in a call with symbolic inputs. Where the inputs of a model are not known,
+    as where a subclass has no `build`, cross-attention inside other layers is recognized by "cross" in its name or by
+    sizes that differ. The copy is called with the same symbolic inputs. Constructor arguments that a config omits are
+    read from attributes of the same name.
+
     Args:
         model: a built `keras.Model`: functional, Sequential, or reconstructible from its config. It is not changed.
         make_layer: function of a dense attention layer that returns an unbuilt attention layer of this library to
-            replace it with, or None to keep it. Cross-attention inside other layers is recognized by "cross" in its
-            name or by sizes that differ; for any other, return None. `arguments_of` returns the arguments that both
-            layers share. The parts of a `MixedAttention` take consecutive heads.
+            replace it with, or None to keep it. `arguments_of` returns the arguments that both layers share. The parts
+            of a `MixedAttention` take consecutive heads.
         causal: whether the masks that the model passes to its attention hide later positions, which patterns that
             depend on it cannot see from a mask. Not needed where the model passes Keras's `use_causal_mask`, nor for
             KerasHub's decoders. Default: False.
@@ -49,7 +53,7 @@ def replace_attention(
 
     Raises:
         ValueError: If the model is not built, quantized, or not reconstructible from its config, nothing can be
-            replaced, or a layer does not fit the weights.
+            replaced, a layer does not fit the weights, or the copy cannot be called.
 
     Example:
         >>> inputs = keras.Input((None, 16))
