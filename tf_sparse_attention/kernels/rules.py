@@ -94,7 +94,7 @@ class _Grid(NamedTuple):
         )
         seen = evaluate(rule, queries[:, None], keys[None])
         seen = seen.reshape(rows[1] - rows[0], self.sizes[0], columns[1] - columns[0], self.sizes[1])
-        return Blocks(seen.any((1, 3)), seen.all((1, 3)))
+        return Blocks(np.asarray(seen.any((1, 3))), np.asarray(seen.all((1, 3))))
 
     def evaluate_inside(self, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> Blocks:
         """Return `evaluate`, but for slots beyond the ends, which are hidden."""

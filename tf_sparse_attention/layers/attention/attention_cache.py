@@ -12,8 +12,8 @@ from tf_sparse_attention.layers.attention.cache_checks import (
     NUM_TOKENS,
     check_cache,
     check_index,
+    check_prompt_start,
     check_space,
-    is_empty_and_padded_right,
     next_positions,
 )
 from tf_sparse_attention.layers.attention.cross_attention_cache import CrossAttentionCache, describe_keys
@@ -134,6 +134,7 @@ class AttentionCache(CrossAttentionCache):
         if is_unturned(cache):
             check_prompt(self, plans, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
+        is_valid = check_prompt_start(cache, masks.query_mask)
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
         output = self.attend(
@@ -145,11 +146,11 @@ class AttentionCache(CrossAttentionCache):
             lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
         if kept is not None:
             lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
-        is_valid = is_empty_and_padded_right(cache, masks.query_mask)
-        if is_valid is not True:
+        cache = {**self.fill_attention(heads, cache, lengths), NUM_TOKENS: lengths}
+        if is_valid is not None:
             output = ops.where(is_valid[:, None, None], output, float("nan"))
-        num_tokens = lengths if is_valid is True else ops.where(is_valid, lengths, -1)
-        return output, {**self.fill_attention(heads, cache, lengths), NUM_TOKENS: num_tokens}
+            cache[NUM_TOKENS] = ops.where(is_valid, lengths, -1)
+        return output, cache
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
         """Returns the result for the next token and the cache after it.

@@ -89,15 +89,15 @@ def _counts_tokens(cache: Any) -> bool:
     return isinstance(cache, Mapping) and (NUM_TOKENS in cache or any(map(_counts_tokens, cache.values())))
 
 
-def is_empty_and_padded_right(cache: Cache, mask: Tensor | None) -> bool | Tensor:
-    """Return whether a prompt can start in each row: the cache holds no tokens, and padding is on the right.
+def check_prompt_start(cache: Cache, mask: Tensor | None) -> Tensor | None:
+    """Check that a prompt can start in each row: the cache holds no tokens, and padding is on the right.
 
     Args:
         cache: of `init_cache`.
         mask: bool (B or 1, T), False for padding, or None.
 
     Returns:
-        True if it is known of all rows, else bool (B,).
+        None where the values can be read, else bool (B,), whether a prompt can start in the row.
 
     Raises:
         ValueError: if it is known that a prompt cannot start in some row.
@@ -110,7 +110,7 @@ def is_empty_and_padded_right(cache: Cache, mask: Tensor | None) -> bool | Tenso
             f"Received: a cache of {values_of(cache[NUM_TOKENS]).tolist()} tokens per row."  # type: ignore[union-attr]
         )
     if mask is None or mask.shape[1] == 1:
-        return True if known is not None else is_empty
+        return None if known is not None else is_empty
     is_right = ops.all(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:])), axis=1)
     known_right = values_of(is_right)
     if known_right is not None and not known_right.all():
@@ -119,7 +119,7 @@ def is_empty_and_padded_right(cache: Cache, mask: Tensor | None) -> bool | Tenso
             f"before True in rows {np.flatnonzero(~known_right).tolist()}."
         )
     if known is not None and known_right is not None:
-        return True
+        return None
     return ops.logical_and(is_empty, is_right)
 
 

@@ -42,8 +42,9 @@ class SlotRule:
     @property
     def period(self) -> int | None:
         """By how many slots a query and a key can move together without a change; None: by none."""
-        periods = [pattern.period for pattern in (self.pattern, *self.excluded)]
-        if self.slot_positions is not None or self.key_length is not None or None in periods:
+        patterns = (self.pattern, *self.excluded)
+        periods = [pattern.period for pattern in patterns if pattern.period is not None]
+        if self.slot_positions is not None or self.key_length is not None or len(periods) < len(patterns):
             return None
         return math.lcm(*periods)
 
