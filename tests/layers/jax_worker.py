@@ -195,6 +195,20 @@ def exported(name):
     return max(errors)
 
 
+def forward_mode(name):
+    """Returns the error of `jax.jvp` of a layer against central differences, or the class of what it raises."""
+    layer, x, step = built(CASES[name]), normal(1, 13, SIZE), normal(1, 13, SIZE, seed=1)
+
+    def call(x):
+        return layer(x, use_causal_mask=CASES[name].causal)
+
+    try:
+        _, found = jax.jit(lambda x: jax.jvp(call, (x,), (step,)))(x)
+    except TypeError:
+        return "TypeError"
+    return float(np.abs(found - (call(x + 1e-2 * step) - call(x - 1e-2 * step)) / 2e-2).max())
+
+
 def saved_model(name, folder):
     """Exports a layer by Keras as a SavedModel with free batch and length, and returns its error in TensorFlow."""
     import tensorflow as tf

@@ -73,6 +73,20 @@ def test_a_layer_is_exported_by_jax_for_any_batch_and_length(run_jax, name):
     assert run_checks(run_jax, f"exported={name}")["exported"] < 1e-5
 
 
+@pytest.mark.parametrize(
+    "name", ["local_window", *(pytest.param(x, marks=pytest.mark.full) for x in ("dense", "fixed"))]
+)
+def test_patterns_of_positions_have_forward_derivatives_on_jax(run_jax, name):
+    assert run_checks(run_jax, f"forward_mode={name}")["forward_mode"] < 5e-3  # of differences in float32
+
+
+@pytest.mark.parametrize(
+    "name", ["nearest", *(pytest.param(x, marks=pytest.mark.full) for x in ("selected", "sparse_sinks"))]
+)
+def test_patterns_with_gradients_of_their_own_refuse_forward_derivatives_on_jax(run_jax, name):
+    assert run_checks(run_jax, f"forward_mode={name}")["forward_mode"] == "TypeError"
+
+
 @every_case("top_k", "improved_clustered", "global_window")
 def test_a_saved_model_that_jax_exports_runs_in_tensorflow(run_jax, name, tmp_path):
     if name == "local_2d_blocks":

@@ -1,0 +1,50 @@
+"""Keras's own LiteRT export of attention layers: what the interpreter computes, in a process that it may abort."""
+
+import pytest
+import tensorflow as tf
+
+from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
+from tests.contracts import SIZE, built
+from tf_sparse_attention.ops.masks import MOST_AXES
+
+RUN = """
+import keras
+import numpy as np
+import tensorflow as tf
+from tests.cases import CASES
+from tests.contracts import SIZE, built, normal
+
+case, inputs, x = CASES[{name!r}], keras.Input((13, SIZE), batch_size={batch}), normal(2, 13, SIZE)
+model = keras.Model(inputs, built(case)(inputs, use_causal_mask=case.causal))
+model.export({path!r}, format="litert", verbose=False)
+interpreter = tf.lite.Interpreter({path!r})
+(given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+interpreter.resize_tensor_input(given["index"], x.shape)
+interpreter.allocate_tensors()
+interpreter.set_tensor(given["index"], x)
+interpreter.invoke()
+print(float(np.abs(interpreter.get_tensor(result["index"]) - model(x)).max()))
+"""
+ALL = [pytest.param(name, marks=() if name == "nearest" else pytest.mark.large) for name in CASES]
+ALL = [pytest.param(name, marks=pytest.mark.full) if name in OF_EACH_CLASS else each for name, each in zip(CASES, ALL)]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("batch", [None, pytest.param(2, marks=pytest.mark.full)])
+def test_a_layer_that_keras_exports_to_litert_gives_the_same_result(run_python, tmp_path, name, batch):
+    found = run_python(RUN.format(name=name, batch=batch, path=str(tmp_path / "layer.tflite")))
+    assert float(found.splitlines()[-1]) < 1e-5
+
+
+@every_layer(by_default=(*FEW, "lsh", "global_window"))
+@pytest.mark.parametrize("length", [13, None])
+def test_no_logical_operation_broadcasts_more_axes_than_litert_can(case, length):
+    """LiteRT converts such an operation, and its interpreter aborts the process."""
+    layer = built(case)
+    function = tf.function(lambda x: layer(x, use_causal_mask=case.causal), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec((None, length, SIZE))).graph
+    for operation in graph.get_operations():
+        if operation.type in ("LogicalAnd", "LogicalOr") and operation.outputs[0].shape.rank > MOST_AXES:
+            first, second = (x.shape.as_list() for x in operation.inputs)
+            # An axis that one mask does not know may be the one that the other knows.
+            assert all(1 not in pair or pair == (1, 1) for pair in zip(first, second, strict=True)), operation.name
