@@ -133,7 +133,7 @@ NORMALIZED = {"key_dim": 4}
 
 
 @st.composite
-def routing(draw, selections=(None, "nearest", "random")):
+def routing(draw, selections=("nearest", "random")):
     own = {"num_clusters": draw(st.integers(1, 6)), "cluster_size": draw(REACH)}
     own |= {"selection": draw(st.sampled_from(selections)), "share_qk": draw(st.booleans())}
     own |= {"mask_self": draw(st.sampled_from([None, True, False]))}

@@ -25,8 +25,14 @@ interpreter.set_tensor(given["index"], x)
 interpreter.invoke()
 print(float(np.abs(interpreter.get_tensor(result["index"]) - model(x)).max()))
 """
-ALL = [pytest.param(name, marks=() if name == "nearest" else pytest.mark.large) for name in CASES]
-ALL = [pytest.param(name, marks=pytest.mark.full) if name in OF_EACH_CLASS else each for name, each in zip(CASES, ALL)]
+
+
+def marks(name):
+    """Returns the run that a layer belongs to: each takes a process of its own, of some 12 seconds."""
+    return () if name == "nearest" else pytest.mark.full if name in OF_EACH_CLASS else pytest.mark.large
+
+
+ALL = [pytest.param(name, marks=marks(name)) for name in CASES]
 
 
 @pytest.mark.parametrize("name", ALL)

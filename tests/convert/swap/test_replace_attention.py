@@ -8,7 +8,7 @@ from keras import ops
 from tests.convert.swap.swap_models import Block, Classifier, difference, ids, local, mixed, randomized, routed
 from tests.convert.swap.swap_models import transformer as make_transformer
 from tests.draws import first
-from tf_sparse_attention.analysis import CausalityError, assert_causal
+from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import (
     AllAttention,
@@ -16,7 +16,6 @@ from tf_sparse_attention.layers import (
     GlobalLocalAttention,
     LocalAttention,
     NativeSparseAttention,
-    RoutingAttention,
     SwappedAttention,
 )
 
@@ -169,13 +168,20 @@ def test_a_pattern_can_be_told_that_masks_hide_later_positions():
     earlier = np.tril(np.ones((1, 16, 16), dtype=bool))
     model = randomized(keras.Model(inputs, keras.layers.MultiHeadAttention(2, 8)(x, x, attention_mask=earlier)))
 
-    def make(dense):
-        return RoutingAttention(**arguments_of(dense), num_clusters=4, cluster_size=2, share_qk=False)
+    calls = []
 
-    told = replace_attention(model, make, causal=True, print_fn=None)
-    assert_causal(told, sequence_length=16, num_cuts=4)
-    with pytest.raises(CausalityError):  # top-k members are chosen over all of the sequence
-        assert_causal(replace_attention(model, make, print_fn=None), sequence_length=16, num_cuts=4)
+    class Recording(LocalAttention):
+        def compute_attention(self, heads, masks, causal, *args):
+            calls.append(causal)
+            return super().compute_attention(heads, masks, causal, *args)
+
+    for causal in (True, False):
+        calls.clear()
+        sparse = replace_attention(
+            model, lambda dense: Recording(**arguments_of(dense), window=4), causal=causal, print_fn=None
+        )
+        assert_causal(sparse, sequence_length=16, num_cuts=4)
+        assert set(calls) == {causal}
 
 
 def test_what_cannot_be_replaced_is_reported_with_the_reason():

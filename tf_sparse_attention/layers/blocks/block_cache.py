@@ -6,7 +6,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
 from tf_sparse_attention.layers.attention.cache_checks import check_entries, check_source
-from tf_sparse_attention.layers.parts.masks import mask_of_tokens, zero_padding
+from tf_sparse_attention.layers.parts.masks import finite_padding, mask_of_tokens
 from tf_sparse_attention.layers.parts.norms import is_before
 from tf_sparse_attention.types import Size, Tensor
 
@@ -76,7 +76,7 @@ class BlockCache:
         """
         self._check_encoder_sequence(encoder_sequence)
         mask = mask_of_tokens("mask", mask, inputs)
-        inputs = zero_padding(inputs, mask)
+        inputs = finite_padding(inputs, mask)
 
         def attend_across(x, own):
             check_source("encoder_sequence", encoder_sequence, own)

@@ -15,7 +15,7 @@ from tf_sparse_attention.layers.blocks.block_cache import BlockCache
 from tf_sparse_attention.layers.blocks.block_checks import check_causal, check_sublayers, parts_of
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.masks import hide_from_attention, implicit_mask, mask_of_tokens, zero_padding
+from tf_sparse_attention.layers.parts.masks import finite_padding, hide_from_attention, implicit_mask, mask_of_tokens
 from tf_sparse_attention.layers.parts.norms import NORMS, is_around, is_before, make_norm
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
 from tf_sparse_attention.layers.replicas import SeedGenerator
@@ -183,7 +183,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         if self.reproduce_reference:
             inputs, given = hide_from_attention(inputs, "query_mask", given)
         else:
-            inputs = zero_padding(inputs, mask_of_tokens("mask", mask, inputs))
+            inputs = finite_padding(inputs, mask_of_tokens("mask", mask, inputs))
         if memory is not None:
             memory = self._attention_norm(memory) if is_before(self.norm) else memory
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}

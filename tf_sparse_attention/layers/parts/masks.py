@@ -117,6 +117,14 @@ def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else ops.where(mask[..., None], x, 0)
 
 
+def finite_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return tokens (B, T, D) with zeros in place of NaN and infinity where their mask (B, T) is False.
+
+    As `zero_padding`, for residual branches, through which padding that is finite keeps its own values.
+    """
+    return x if mask is None else ops.where(ops.logical_or(mask[..., None], ops.isfinite(x)), x, 0)
+
+
 def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Masks]:
     """Returns tokens and the masks of a call in which their padding is hidden from attention and is there all the same.
 
