@@ -3,12 +3,12 @@
 python -m benchmarks.decoding [--positions 512 8192] [--keys 64 256 1024] [--heads 8] [--markdown]
 
 All models are alike but for their attention: local, local and routed, strided, selected blocks, which keep all keys and
-read four blocks, and dense, which is a window as long as the cache. Each decodes greedily in one compiled loop that
+read four blocks, and dense. Each decodes greedily in one compiled loop that
 begins at a position; figures are those of the best run of several, in turn.
 
 1. By position: the last column but three compares the last position with the first, and `prompt` is the time of
    `prefill` over that of a call, for a prompt of 2048 tokens.
-2. By size: a query sees so many keys, and beside each sparse model a dense one whose cache has as many bytes.
+2. By size: a query sees so many keys. Next to each sparse model is one with a window whose cache has as many bytes.
 """
 
 import argparse
@@ -49,7 +49,8 @@ def attention(kind, heads, length, keys=KEYS):
         "local and routed": [{**local, "num_heads": heads // 2}, {**routing, "num_heads": heads - heads // 2}],
         "strided": [{"layer": "StridedAttention", **sizes, "stride": keys // 2, "heads": "merged"}],
         "selected": [{"layer": "BlockSelectedAttention", **sizes, "block_size": max(keys // 4, 1), "num_blocks": 4}],
-        "dense": [{**local, "window": length}],
+        "dense": [{"layer": "DenseAttention", **sizes, "position": "rotary"}],
+        "window of all": [{**local, "window": length}],
     }[kind]
 
 
@@ -176,7 +177,7 @@ def by_size(given):
             cache = model.init_cache(given.batch, position + given.steps)
             size = cache_bytes(cache)
             places = size // (given.batch * given.layers * given.heads * 2 * 64 * 4)
-            dense = make_model("dense", given.layers, given.heads, max(places, 1))
+            dense = make_model("window of all", given.layers, given.heads, max(places, 1))
             rates = []
             for one, kept in ((model, cache), (dense, dense.init_cache(given.batch, position + given.steps))):
                 loop = make_loop(one, given.steps)
