@@ -93,8 +93,8 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
         >>> print(cache_sizes(model, max_length=8192))
         | layer | attention | slots of 8,192 | bytes | bytes a token |
         |---|---|---|---|---|
-        | text/block_0/attention/local_0 | LocalAttention | 64 | 8,448 | 1.03 |
-        | all | | | 8,448 | 1.03 |
+        | text/block_0/attention/local_0 | LocalAttention | 64 | 8,452 | 1.03 |
+        | all | | | 8,452 | 1.03 |
     """
     checks.check_count("max_length", max_length)
     checks.check_count("batch_size", batch_size)
