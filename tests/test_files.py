@@ -59,6 +59,22 @@ def test_two_writers_publish_one_whole_folder(tmp_path):
     assert os.listdir(tmp_path) == ["made"] and os.listdir(tmp_path / "made") == ["of first"]
 
 
+def test_a_folder_that_another_writer_publishes_in_between_is_replaced(tmp_path, monkeypatch):
+    rename, target, others = os.rename, tmp_path / "made", ["of another"]
+
+    def rename_after_another(source, destination):
+        if destination == target and others:
+            target.mkdir()
+            (target / others.pop()).touch()
+        rename(source, destination)
+
+    with atomic_folder(target) as folder:
+        folder.mkdir()
+        (folder / "own").touch()
+        monkeypatch.setattr(os, "rename", rename_after_another)
+    assert os.listdir(target) == ["own"]
+
+
 def test_temporaries_of_living_processes_stay_and_those_of_killed_ones_go(tmp_path):
     old = time.time() - STALE_AFTER - 60
     with atomic_file(tmp_path / "made.npz") as file, atomic_folder(tmp_path / "made") as folder:

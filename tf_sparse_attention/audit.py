@@ -29,7 +29,7 @@ import keras
 
 from tf_sparse_attention.analysis import CausalityReport, causality_report
 
-CAUSAL, FAILED, NOT_CAUSAL = 0, 2, 3  # not 1, with which Python ends after an error of its own
+CAUSAL, FAILED, NOT_CAUSAL = 0, 2, 3  # not 1: Python's own status after an uncaught error
 _KERAS_HUB = "keras_hub:"
 _NO_FILE = "`MODEL` and `--custom` must name files that exist. Received: {}."
 

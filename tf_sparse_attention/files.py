@@ -61,7 +61,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def _publish(temporary, path):
-    """Rename the folder "new" in `temporary` to `path`; what is there, also from another writer, becomes "old"."""
+    """Rename the folder "new" in `temporary` to `path`. An existing folder at `path` is moved to "old0" first."""
     for number in itertools.count():
         with contextlib.suppress(FileNotFoundError):  # there is none, or another writer has just moved it away
             os.rename(path, temporary / f"old{number}")

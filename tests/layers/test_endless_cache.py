@@ -71,6 +71,18 @@ def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(
     assert_close(far[:, 0], near[:, -1], 1e-5)
 
 
+def test_in_half_precision_a_window_is_as_accurate_far_away_as_at_the_start():
+    layer, x = layer_of(Window(16), dtype="bfloat16"), normal(2, 20, SIZE)
+    exact = layer_of(Window(16))
+    errors, expected = [], to_numpy(exact(x, use_causal_mask=True))[:, -1]
+    for start in (0, 10**8):
+        cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
+        for index in range(20):
+            found, cache = layer.decode(x[:, index : index + 1], cache, start + index)
+        errors.append(np.abs(to_numpy(ops.cast(found, "float32"))[:, 0] - expected).mean())
+    assert errors[1] < 1.5 * errors[0] < 0.1
+
+
 def by_the_rule(layer, x):
     """StreamingLLM in NumPy: each token asks its cache, whose keys are turned by their places in it."""
     queries, keys, values = (to_numpy(part).astype("float64") for part in layer.project(ops.convert_to_tensor(x)))

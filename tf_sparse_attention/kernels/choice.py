@@ -57,8 +57,8 @@ class SlotPairs(NamedTuple):
 
     Attributes:
         rule: hashable function of two int arrays that broadcast, slots of queries and of keys, to bool. It may have a
-            `period`, by which query and key can move together without a change; `num_keys`, if it allows the first so
-            many keys alone; and `rules`, those of which it is the union.
+            `period`, by which query and key can move together without a change; `num_keys`, if only the
+            first `num_keys` keys can be visible; and `rules`, those of which it is the union.
         limits: pair of integers; no key slot minus query slot that the rule allows is outside.
         numbers: `SlotNumbers`; a pair attends where both rules say so. None: where `rule` does.
         last: hashable function of the pair of slots and the pair of numbers to the pairs that count only where a query

@@ -60,7 +60,7 @@ def visible_blocks(rule: Callable, limits: tuple[int, int], lengths: tuple[int, 
         sizes: query and key slots of a block.
 
     Returns:
-        `Blocks`. Of a union, blocks that no single part covers count as those with hidden pairs.
+        `Blocks`. In a union, a block that no single part covers counts as partly hidden.
     """
     grid = _Grid(limits, lengths, sizes)
     parts = [_blocks_of(part, grid) for part in getattr(rule, "rules", (rule,))]
@@ -120,7 +120,7 @@ def _blocks_of(rule: Callable, grid: _Grid) -> Blocks:
 def _blocks_of_period(rule: Callable, period: int, grid: _Grid) -> Blocks:
     """Return the `Blocks` of a rule that stays the same where query and key move by `period` slots.
 
-    The rows of blocks of one common multiple of the period and both sizes repeat, each time further to the right.
+    The rows of blocks in one common multiple of the period and both sizes repeat, shifted by that multiple.
     """
     blocks = Blocks(*(np.zeros(grid.counts, bool) for _ in Blocks._fields))
     whole = math.lcm(period, *grid.sizes)

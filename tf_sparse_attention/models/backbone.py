@@ -144,6 +144,8 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         for name in ("attention", "cross_attention"):
             arguments[name] = serialize_attention(arguments[name])
+        if seed is not None:
+            checks.check_seed(seed)
         check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size  # type: ignore[assignment]  # None of features

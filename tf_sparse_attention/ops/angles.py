@@ -15,9 +15,9 @@ STEP = 2.0**-14
 def cosines_and_sines(positions: Tensor, frequencies: np.ndarray, dtype: DType) -> tuple[Tensor, Tensor]:
     """Compute cosines and sines of position times frequency, accurate at every position below 2^30.
 
-    In float32 the product itself is off by position 2^-24 radians: 0.06 at a million. So each digit of the position
-    turns by itself, in turns instead of radians, and whole turns are dropped before the digits are added. The error is
-    that of the last step, about 1e-6.
+    In float32 the product itself has an error of position x 2^-24 radians, 0.06 at a million. So each digit of the
+    position is multiplied by itself, in turns instead of radians, and whole turns are dropped before the products are
+    added. The remaining error is about 1e-6.
 
     Args:
         positions: int (..., T), absolute value below 2^30.

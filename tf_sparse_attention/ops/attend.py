@@ -140,7 +140,7 @@ def attend(
 
 def capped(scores: Tensor, soft_cap: float) -> Tensor:
     """Compute c tanh(scores / c), c being the soft cap, in the dtype of the scores."""
-    if keras.backend.standardize_dtype(scores.dtype) == "float64":  # of which Keras's tanh makes float32 on JAX
+    if keras.backend.standardize_dtype(scores.dtype) == "float64":  # Keras's tanh returns float32 for it on JAX
         return soft_cap * (2 * ops.sigmoid(scores * (2 / soft_cap)) - 1)
     return soft_cap * ops.tanh(scores / soft_cap)
 

@@ -111,9 +111,9 @@ def statistics(x: Tensor, clusters: Tensor, num_clusters: int, token_mask: Tenso
 def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tensor | None = None) -> Tensor:
     """Compute the mean of (x - stop(mu))^2, mu being the centroid of a token; a scalar.
 
-    The mean over heads, channels and the tokens of a row without padding, then over the rows. So several replicas that
-    weigh their means by rows have the loss of one device on the joined batch, however their padding differs. 0 without
-    rows. `x`, `clusters` and `token_mask` are as in `statistics`.
+    The mean over heads, channels and the tokens of a row without padding, then over the rows. Replicas
+    that weight their means by rows therefore have the loss of one device on the joined batch, however their padding
+    differs. 0 without rows. `x`, `clusters` and `token_mask` are as in `statistics`.
     """
     members = ops.one_hot(clusters, centroids.shape[1], dtype=x.dtype)
     own = ops.stop_gradient(ops.einsum("BNTK,NKH->BNTH", members, ops.cast(centroids, x.dtype)))

@@ -14,7 +14,7 @@ def largest(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]:
     operation, so the program sorts instead, which takes several times as long.
 
     Args:
-        x: numbers (..., T), no integer the smallest of its dtype.
+        x: numbers (..., T); integers must exceed the smallest value of their dtype.
         k: at most T.
         sorted: whether the largest must come first. Default False: any order.
 

@@ -100,7 +100,7 @@ def _and(first, second):
 
 
 def _broadcast(first, second):
-    """Return two masks in their common shape. Nothing to do on JAX, which compares no unknown sizes."""
+    """Return two masks in their common shape, on JAX unchanged: it cannot compare unknown sizes."""
     if keras.backend.backend() != "tensorflow":
         return first, second
     rank = max(len(first.shape), len(second.shape))
@@ -114,7 +114,7 @@ def _common_size(one: Size, other: Size) -> Size:
     if are_known(one) and are_known(other):
         return other if one == 1 else one
     known = next((size for size in (one, other) if are_known(size)), None)
-    if known is None:  # an axis of 1 beside an axis of 0 has 0
+    if known is None:  # sizes 1 and 0 broadcast to 0
         return ops.where(one == 1, other, one)
     return known if known != 1 else (other if are_known(one) else one)
 

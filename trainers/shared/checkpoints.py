@@ -82,8 +82,8 @@ def _stable_names(names, automatic):
 
     Args:
         names: of the siblings.
-        automatic: the name that Keras gives to the first object of each sibling's class. A name that is this one, with
-            or without a number, gets the number of its place among them.
+        automatic: the name that Keras gives to the first object of each sibling's class. An automatic name,
+            with or without a number, gets the number of its place among the automatic names.
     """
     used: dict[str, set[int]] = {}
     numbers: list[int | None] = []
@@ -122,7 +122,7 @@ def _optimizer_names(state, weights):
     """Return {path of the weight and slot, or own name: variable} of an optimizer's variables.
 
     Args:
-        state: the variables. Keras names one of a weight by the weight's path with "_" between, and the slot.
+        state: the variables. Keras names an optimizer variable by the path of its weight, joined by "_", and the slot.
         weights: {path: variable} of the model.
     """
     by_prefix: dict[str, list[str]] = {}
@@ -196,13 +196,21 @@ class Checkpoints:
             Dictionary, the metadata it was written with, "step" among them; None if there is no checkpoint.
 
         Raises:
-            ValueError: If there are checkpoints, all of them damaged.
+            ValueError: If there are checkpoints, all of them damaged or of another format.
         """
+        formats = set()
         for step in reversed(self.steps()):
             try:
                 return _read_metadata(self.path(step))
+            except _OtherFormatError as error:
+                formats.add(error.format)
             except (OSError, *damage.ERRORS) as error:
                 logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
+        if formats:
+            raise ValueError(
+                f"`workdir` must have checkpoints of format {FORMAT}: finish the run with the version that started it, "
+                f"or start another run in a new folder. Received: format {formats.pop()} in {self.folder}."
+            )
         if self.steps():
             raise ValueError(
                 "`workdir` must have a checkpoint that can be read; remove the folder to start again. "
@@ -228,8 +236,8 @@ class Checkpoints:
             if missing or unused:
                 ours, saved = (", ".join(names[:3]) or "nothing" for names in (missing, unused))
                 raise ValueError(
-                    f"`model` must be that of the checkpoint {self.path(step)}. Received: a model that alone has {ours}"
-                    f" ({len(missing)} in all); the checkpoint alone has {saved} ({len(unused)} in all)."
+                    f"`model` must be that of the checkpoint {self.path(step)}. Only in the model: {ours} "
+                    f"({len(missing)} in all). Only in the checkpoint: {saved} ({len(unused)} in all)."
                 )
             for name, variable in variables.items():
                 value = _read(archive, name, dtypes[name])
@@ -241,6 +249,14 @@ class Checkpoints:
                 variable.assign(value.astype(ops.convert_to_numpy(variable).dtype, copy=False))
 
 
+class _OtherFormatError(Exception):
+    """A checkpoint that another version has written."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(f"its format is {found}, not {FORMAT}")
+        self.format = found
+
+
 def _read_metadata(path):
     with zipfile.ZipFile(path) as archive:
         bad = archive.testzip()
@@ -248,7 +264,7 @@ def _read_metadata(path):
             raise ValueError(f"the checksum of {bad!r} is wrong")
         metadata = json.loads(archive.read(METADATA))
     if metadata["format"] != FORMAT:
-        raise ValueError(f"its format is {metadata['format']}, not {FORMAT}")
+        raise _OtherFormatError(metadata["format"])
     return metadata
 
 

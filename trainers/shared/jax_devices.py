@@ -60,7 +60,7 @@ class JaxDevices(OneDevice):
 
 
 def has_gpus_in_use() -> bool:
-    """Return whether JAX has started and found GPUs; JAX that has not started stays so."""
+    """Return whether JAX has started and found GPUs; does not initialize JAX."""
     import jax
 
     config: Any = jax.config  # whose annotations lack its settings

@@ -38,8 +38,8 @@ class TensorFlowReplicas(OneDevice):
             )
         if steps_per_execution > 1:
             raise ValueError(
-                "`config.train.steps_per_execution` must be 1 with several TensorFlow replicas, of which Keras runs "
-                "one step at a time: leave it unset, or train on JAX (KERAS_BACKEND=jax). "
+                "`config.train.steps_per_execution` must be 1 with several TensorFlow replicas: Keras runs one step at "
+                "a time there. Leave it unset, or train on JAX (KERAS_BACKEND=jax). "
                 f"Received: steps_per_execution={steps_per_execution}, {self.num_replicas} replicas."
             )
         return {"jit_compile": False, "steps_per_execution": 1}
@@ -47,9 +47,9 @@ class TensorFlowReplicas(OneDevice):
     def check_accumulation(self, num_steps: int | None) -> None:
         if num_steps is not None:
             raise ValueError(
-                "`config.optimizer.gradient_accumulation_steps` must be unset with several TensorFlow replicas, with "
-                "which Keras cannot accumulate: make config.data.batch_size as many times larger, with `remat` where "
-                "memory is short, or train on JAX (KERAS_BACKEND=jax). "
+                "`config.optimizer.gradient_accumulation_steps` must be unset: Keras does not support accumulation "
+                "with several TensorFlow replicas. Multiply config.data.batch_size by it and set `remat` if memory is "
+                "short, or train on JAX (KERAS_BACKEND=jax). "
                 f"Received: gradient_accumulation_steps={num_steps}, {self.num_replicas} replicas."
             )
 

@@ -20,7 +20,7 @@ from tf_sparse_attention.layers.parts.projections import attribute_of
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
 KERAS_CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # words of `GroupQueryAttention`
-# What a subclass may override and still compute the attention of its parent: KerasHub's have a `build` of their own.
+# Methods that compute attention: a subclass that overrides one may compute something else. KerasHub overrides `build`.
 COMPUTING_METHODS = {"call", "_compute_attention", "_masked_softmax", "_compute_attention_mask", "_compute_causal_mask"}
 # Arguments of `call` that `SwappedAttention` has too: those of Keras, and KerasHub's for caches.
 CALL_ARGUMENTS = set(inspect.signature(keras.layers.MultiHeadAttention.call).parameters)
@@ -142,7 +142,7 @@ def looks_like_attention(layer: keras.layers.Layer) -> bool:
 
 
 def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
-    """Return whether a dense attention is called as KerasHub's `CachedMultiHeadAttention` is, and not otherwise."""
+    """Return whether a dense attention takes exactly the call arguments of KerasHub's `CachedMultiHeadAttention`."""
     names = set(inspect.signature(attention.call).parameters)
     return {"cache", "cache_update_index"} <= names <= CALL_ARGUMENTS
 

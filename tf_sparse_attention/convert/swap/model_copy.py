@@ -70,7 +70,7 @@ def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
             raise error
         return copy
     del copy
-    gc.collect()  # the weights of a copy are held in cycles
+    gc.collect()  # reference cycles keep the weights of the copy alive
     with _complete_configs(layer, omitted):
         copy = type(layer).from_config(layer.get_config())
     if still_omitted := _omitted_arguments(layer, copy):

@@ -30,8 +30,8 @@ def replace_attention(
     it, or has another cap or scale than a decoder. A window as long as the sequence gives the results of the dense
     model. Cross-attention and subclasses that compute something else are not replaced.
 
-    How a model calls its attention is seen in a call with symbolic inputs. Where the inputs of a model are not known,
-    as where a subclass has no `build`, cross-attention inside other layers is recognized by "cross" in its name or by
+    A call with symbolic inputs shows how the model calls its attention. If these inputs are unknown, for example of a
+    subclass without `build`, cross-attention inside other layers is recognized by "cross" in its name or by
     sizes that differ. The copy is called with the same symbolic inputs. Constructor arguments that a config omits are
     read from attributes of the same name.
 

@@ -65,7 +65,7 @@ def _listed(seed, epoch, size):
 
 
 def _walked(numbers, size, keys):
-    """Return numbers encrypted until each is below `size`: the cycle of a number comes back to one that is."""
+    """Encrypt each number repeatedly until it is below `size`, which ends because the cipher is a permutation."""
     bits = (size - 1).bit_length()
     found = _encrypted(numbers, bits, keys)
     beyond = np.flatnonzero(found >= size)

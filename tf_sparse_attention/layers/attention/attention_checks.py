@@ -15,7 +15,7 @@ from tf_sparse_attention.types import Shape, Tensor
 # Of kinds of positions that need it, what `key_dim` has to be a multiple of.
 MULTIPLES = {"rotary": 2, "rotary_2d": 4}
 
-# Arguments of Keras's attention layers that these layers lack: values that ask for nothing, and what to do instead.
+# Arguments of Keras's attention layers that these layers lack: neutral values, and what to do instead.
 KERAS_ARGUMENTS = {
     "flash_attention": ((None, False), "Kernels are chosen automatically."),
     "sliding_window": ((None,), "Use `window` of a layer that has it, such as `LocalAttention`."),
@@ -68,7 +68,7 @@ def take_keras_arguments(layer: keras.layers.Layer, keywords: dict[str, Any]) ->
         `attention_axes` as a tuple, or None.
 
     Raises:
-        ValueError: if an argument asks for something that the layer cannot do.
+        ValueError: for a value that the layer does not support.
     """
     for name, (neutral, hint) in KERAS_ARGUMENTS.items():
         value = keywords.pop(name, None)

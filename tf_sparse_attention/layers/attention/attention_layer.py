@@ -257,7 +257,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         key_shape: Shape | None = None,
         segment_ids_shape: Shape | None = None,
     ) -> tuple[int | None, ...]:
-        self._sequence_shapes(query_shape, value_shape, key_shape)  # which must fit each other
+        self._sequence_shapes(query_shape, value_shape, key_shape)  # check that the shapes agree
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
 
     def compute_output_spec(

@@ -42,6 +42,7 @@ def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan]) -> None:
 def check_cache(x: Tensor, cache: Cache, plans: Iterable[HeadPlan]) -> None:
     """Raises a `ValueError` for a cache that is not of `plans`, or known to have another number of rows than `x`."""
     check_pattern_entries(cache, plans)
+    check_entries(cache, [NUM_TOKENS])
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
@@ -74,7 +75,7 @@ def check_index(x: Tensor, index: Size) -> None:
             f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
         )
     if not ops.is_tensor(index) and np.min(index) < 0:
-        raise ValueError(f"`index` must be the number of tokens before, at least 0. Received: index={index}.")
+        raise ValueError(f"`index` must be the number of tokens in the cache, at least 0. Received: index={index}.")
 
 
 def tokens_in(cache: Mapping[str, Any]) -> Tensor:
@@ -124,7 +125,7 @@ def check_prompt_start(cache: Cache, mask: Tensor | None) -> Tensor | None:
 
 
 def next_positions(cache: Cache, index: Tensor) -> Tensor:
-    """Return the positions of the next tokens, int32 (B,), -1 where `index` is another one than the cache expects.
+    """Return the positions of the next tokens, int32 (B,), -1 where `index` is not the number of tokens in the cache.
 
     Raises:
         ValueError: if a value of `index` that can be read is neither negative nor the number of tokens in the cache.

@@ -40,8 +40,8 @@ class CachesInUse:
     """The caches of the layers of a model during one of its calls.
 
     Attributes:
-        caches: by the id of a layer, its cache before the call, afterwards the one after it. A prompt makes new
-            ones, and layers that it does not reach have an empty dictionary.
+        caches: by the id of a layer, its cache before the call, afterwards the one after it. A prompt creates
+            new caches; a layer that it does not reach has an empty dictionary.
         prompt: the prompt of the call, or None for a step.
         called: the ids of the layers that attended, one for each time.
     """

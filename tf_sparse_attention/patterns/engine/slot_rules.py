@@ -27,7 +27,7 @@ class SlotRule:
         slot_positions: function of slots to positions, or None.
         key_length: positions of keys, with `slot_positions`, since there may be more slots.
         excluded: patterns that go by positions, whose pairs are left out.
-        num_keys: the first so many keys are all that the pattern shows. None: any key.
+        num_keys: only the first `num_keys` keys can be visible. None: any key.
     """
 
     pattern: Pattern
