@@ -247,7 +247,7 @@ def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
     _, cache = layer.decode(x[:, :1], cache, np.array([11, 11]))
     with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
         layer.decode(x[:, :1], cache, 12)
-    with pytest.raises(ValueError, match=r"`index` must be the number of tokens before, at least 0"):
+    with pytest.raises(ValueError, match=r"`index` must be the number of tokens in the cache, at least 0"):
         layer.decode(x[:, :1], cache, -1)
 
 

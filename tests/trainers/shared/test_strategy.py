@@ -96,7 +96,7 @@ def test_several_replicas_are_never_compiled_with_xla(two_replicas):
 
 
 def test_several_replicas_run_one_step_at_a_time(two_replicas):
-    message = r"`config.train.steps_per_execution` must be 1 .*: leave it unset.* Received: .*=5, 2 replicas"
+    message = r"`config.train.steps_per_execution` must be 1 .* Leave it unset.* Received: .*=5, 2 replicas"
     with pytest.raises(ValueError, match=message):
         two_replicas.execution(None, 5)
 
@@ -105,7 +105,7 @@ def test_several_replicas_accumulate_no_gradients(make_plain_config, tmp_path):
     config = make_plain_config()
     config.train.num_logical_cpus = 2
     config.optimizer.gradient_accumulation_steps = 4
-    message = r"`config.optimizer.gradient_accumulation_steps` must be unset .* make config.data.batch_size .*=4, 2 rep"
+    message = r"`config.optimizer.gradient_accumulation_steps` must be unset: .* Multiply config.data.batch_size .*=4, 2 rep"
     with pytest.raises(ValueError, match=message):
         training.train(config, tmp_path)
 
