@@ -342,6 +342,19 @@ def test_in_a_program_wrong_rows_are_nan_and_stay_so_after_a_prompt(name):
     assert nan_rows(y) == [True, True, True]
 
 
+@pytest.mark.parametrize("name", [*NAMES, *SELECTED, *NATIVE, "successors", "successors_window", "successors_separate"])
+def test_a_row_without_a_token_keeps_nothing(name):
+    layer, x = made(name), normal(2, 8, SIZE)
+    decode = as_program(layer.decode)
+    _, cache = layer.prefill(x[:, :5], layer.init_cache(2, 8))
+    # Neither -1 nor a wrong index in a program, ahead or back, leaves a trace.
+    for index in ([-1, -1], [7, 3]):
+        y, after = decode(x[:, :1] + 1, cache, np.array(index, "int32"))
+        assert np.isnan(y).all()
+        for old, new in zip(keras.tree.flatten(cache), keras.tree.flatten(after), strict=True):
+            np.testing.assert_array_equal(old, new)
+
+
 def test_a_model_says_where_its_cache_ends():
     part = {"layer": "StridedAttention", "num_heads": 2, "key_dim": 4, "stride": 3}
     model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, [part]))

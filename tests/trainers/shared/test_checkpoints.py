@@ -147,7 +147,9 @@ def test_another_dtype_is_an_error(tmp_path):
 def test_variables_of_another_name_are_an_error_that_names_both(tmp_path):
     weight = {"optimizer/w": keras.Variable([1.0])}
     Checkpoints(tmp_path).save(1, {**weight, "model/old": keras.Variable([1.0])}, {})
-    with pytest.raises(ValueError, match=r"Only in the model: model/new \(1 in all\).*Only in the checkpoint: model/old \(1 in"):
+    with pytest.raises(
+        ValueError, match=r"Only in the model: model/new \(1 in all\).*Only in the checkpoint: model/old \(1 in"
+    ):
         Checkpoints(tmp_path).load(1, {**weight, "model/new": keras.Variable([1.0])})
     Checkpoints(tmp_path).load(1, {"model/old": keras.Variable([1.0])})  # the model alone, as for an evaluation
 

@@ -105,7 +105,9 @@ def test_several_replicas_accumulate_no_gradients(make_plain_config, tmp_path):
     config = make_plain_config()
     config.train.num_logical_cpus = 2
     config.optimizer.gradient_accumulation_steps = 4
-    message = r"`config.optimizer.gradient_accumulation_steps` must be unset: .* Multiply config.data.batch_size .*=4, 2 rep"
+    message = (
+        r"`config.optimizer.gradient_accumulation_steps` must be unset: .* Multiply config.data.batch_size .*=4, 2 rep"
+    )
     with pytest.raises(ValueError, match=message):
         training.train(config, tmp_path)
 

@@ -98,11 +98,12 @@ def decode_pattern(
     turned, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
     cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
-        entry, (query_groups, key_groups), is_kept = cache[entry_name(leaf)], groups[leaf.index], kept
+        entry, (query_groups, key_groups), is_kept = dict(cache[entry_name(leaf)]), groups[leaf.index], kept
         if leaf.pattern.reads_successors:  # the key of the token before comes with the value of this one
             last = {"last_key": own_key} if key_groups is None else {"last_key": own_key, "last_group": key_groups}
             own_key, key_groups = entry["last_key"], entry.get("last_group")
-            entry, is_kept = {**entry, **last}, merge(kept, index[:, None] > 0)
+            entry |= {name: _where_kept(kept, ops.cast(x, entry[name].dtype), entry[name]) for name, x in last.items()}
+            is_kept = merge(kept, index[:, None] > 0)
         if leaf.pattern.by_content:
             queries[leaf.index], keys[leaf.index], count = _count(entry["count"], query_groups, key_groups, is_kept)
             entry = {**entry, "count": count}
@@ -211,6 +212,11 @@ def _count(count, query_groups, key_groups, kept):
     count = write_slot(count, ranks + 1, key_groups[..., 0], kept)
     last = take_numbers(count, query_groups)[..., 0] - 1
     return {"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}, count
+
+
+def _where_kept(kept: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Return new values (B, ...) in the rows that are `kept`, bool (B, 1), old ones in the others."""
+    return ops.where(ops.reshape(kept, (-1, *[1] * (len(new.shape) - 1))), new, old)
 
 
 def _write(
