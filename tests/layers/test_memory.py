@@ -99,6 +99,20 @@ def test_a_block_remembers_its_inputs(norm, remat):
     assert_close(actual, block(join(memory, x))[:, MEMORY:], CLOSE)
 
 
+def test_nan_where_a_memory_has_nothing_reaches_no_token():
+    layer = LocalAttention(2, 4, window=6)
+    layer.build((None, None, SIZE))
+    x, memory, exists = normal(2, 5, SIZE), normal(2, 4, SIZE, seed=1), np.arange(4) >= np.array([[0], [2]])
+    results = []
+    for fill in (0.0, np.nan):
+        given = np.where(exists[..., None], memory, fill).astype("float32")
+        called = layer(x, memory=given, memory_segment_ids=np.where(exists, 0, -1), use_causal_mask=True)
+        filled, _ = layer.prefill(x, layer.init_cache(2, 5, given, exists))
+        results.append((np.asarray(called), np.asarray(filled)))
+    np.testing.assert_array_equal(results[0], results[1])
+    assert np.isfinite(results[1]).all()
+
+
 def test_an_empty_memory_is_as_none():
     layer, x = make("window"), normal(2, LENGTH, SIZE)
     empty = {"memory": normal(2, MEMORY, SIZE), "memory_segment_ids": np.full((2, MEMORY), -1)}

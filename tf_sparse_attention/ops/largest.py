@@ -11,7 +11,7 @@ def largest(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]:
     """Find the k largest numbers of the last axis, of equal ones the earlier.
 
     The result of `keras.ops.top_k`. A program of JAX with unknown sizes is exported: TensorFlow cannot load JAX's
-    operation, so the program sorts instead, which takes several times as long.
+    operation, so the program sorts instead, which takes several times as long. There -0 equals 0, and NaN comes last.
 
     Args:
         x: numbers (..., T); integers must exceed the smallest value of their dtype.

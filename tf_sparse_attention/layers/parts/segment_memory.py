@@ -8,7 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.layers.parts.integers import as_integers
-from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens
+from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens, zero_padding
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.types import Size, Tensor
@@ -46,6 +46,7 @@ def with_memory(
     if num_memory == 0:
         return masks, value
     memory, memory_segment_ids = (latest(x, num_memory) for x in (memory, memory_segment_ids))
+    memory = zero_padding(memory, None if memory_segment_ids is None else memory_segment_ids >= 0)
     key_mask, attention_mask = masks.key_mask, masks.attention_mask
     if key_mask is not None:
         seen = ops.ones((batch, num_memory), dtype="bool")
@@ -81,6 +82,7 @@ def keys_of_memory(
     if memory_mask is not None:
         memory_mask = mask_of_tokens("memory_mask", memory_mask, memory)
         seen = ops.broadcast_to(memory_mask, sizes)
+        memory = zero_padding(memory, memory_mask)
     _, key, value = layer.project(memory)
     positions = ops.arange(sizes[1], dtype="int32") - sizes[1]
     return layer.position_encoding.rotate(key, positions), value, seen
