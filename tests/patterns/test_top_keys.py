@@ -14,12 +14,12 @@ from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.member_blocks import ChosenKeys
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, own_cluster_sets
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
-from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.top_keys import ChosenKeys
 
 # Cluster 0 has keys 0, 1 and 3, cluster 1 has 1, 2 and 5; nobody has 4.
 MEMBERS = [[0, 1, 3], [1, 2, 5]]

@@ -14,7 +14,7 @@ from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers.attention.groupers import assign_groups, leaves_with_groupers, sides_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.patterns.nearest import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 
 
 @dataclasses.dataclass(frozen=True)

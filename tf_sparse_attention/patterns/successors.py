@@ -5,13 +5,12 @@ from typing import cast
 
 import keras
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.blocks import shift_back, shift_forward
 from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
 from tf_sparse_attention.patterns.caches import CachePolicy
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 

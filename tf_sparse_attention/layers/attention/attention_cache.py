@@ -29,9 +29,9 @@ from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.layers.parts.masks import token_masks, zero_padding
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.patterns.call import check_length
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
+from tf_sparse_attention.patterns.pattern import check_length
 from tf_sparse_attention.types import Size, Tensor
 
 # Queries, keys (None where queries serve as keys) and values, heads first; and what else a layer projects.

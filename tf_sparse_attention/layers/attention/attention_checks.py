@@ -9,7 +9,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
-from tf_sparse_attention.patterns.call import check_causal
+from tf_sparse_attention.patterns.pattern import check_causal
 from tf_sparse_attention.types import Shape, Tensor
 
 # Of kinds of positions that need it, what `key_dim` has to be a multiple of.

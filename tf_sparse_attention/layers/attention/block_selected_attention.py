@@ -11,7 +11,7 @@ from tf_sparse_attention.layers.parts.key_convolution import KeyConvolution
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.selected import SelectedBlocks
+from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 CONVOLUTION = "convolution"  # the entry of a cache

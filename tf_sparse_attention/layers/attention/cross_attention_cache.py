@@ -13,10 +13,9 @@ from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens, ze
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.positions import rotate_key
-from tf_sparse_attention.patterns.call import check_length
 from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Pattern, check_length
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -14,11 +14,9 @@ from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
-from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.call import Known
-from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
-from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.patterns.hashed import ChunkedRounds, Hashed, HashedChunk
+from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 SELECTIONS = ("band", "chunks")

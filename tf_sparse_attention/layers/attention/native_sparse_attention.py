@@ -17,13 +17,12 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
-from tf_sparse_attention.patterns.call import Call, Known, check_causal
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.selected import ChosenBlocks
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, check_causal
+from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 

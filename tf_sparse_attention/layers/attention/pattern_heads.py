@@ -13,13 +13,12 @@ from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import rotate_both
-from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
 

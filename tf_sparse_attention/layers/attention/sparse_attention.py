@@ -16,8 +16,8 @@ from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.groups import CentroidPattern
 from tf_sparse_attention.patterns.hashed import Hashed
+from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 

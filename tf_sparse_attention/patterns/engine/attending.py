@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
@@ -19,13 +18,13 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
-from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.arrangement import Arrangement, Together
 from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Tensor
 
 
@@ -126,7 +125,7 @@ def attend_arranged(
     """Computes attention inside the groups of one arrangement: arrange, attend, restore.
 
     Args:
-        arrangement: an `ops.arrangement.Arrangement`.
+        arrangement: an `Arrangement`.
         leaf: the `Leaf` that it arranges.
         inputs: an `Inputs`.
         call: a `Call`.

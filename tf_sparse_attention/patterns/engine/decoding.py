@@ -13,7 +13,6 @@ from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
-from tf_sparse_attention.patterns.conditions import rule_conditions
 from tf_sparse_attention.patterns.engine.choices import choices_of_next
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import (
@@ -32,7 +31,8 @@ from tf_sparse_attention.patterns.engine.slots import (
     group_columns,
     holds,
 )
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import rule_conditions
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 

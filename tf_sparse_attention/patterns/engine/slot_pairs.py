@@ -8,15 +8,14 @@ from keras import ops
 
 from tf_sparse_attention.kernels.choice import SlotNumbers, SlotPairs, SpanRule
 from tf_sparse_attention.kernels.rules import can_ask
-from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import groups_of_keys
-from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.slot_rules import GROUP, POSITION, Number, NumberRule, OwnSlot, SlotRule
-from tf_sparse_attention.patterns.groups import GroupBand
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.group_band import GroupBand
+from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.types import Tensor
 
 HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next

@@ -17,9 +17,10 @@ from keras import ops
 from tf_sparse_attention.ops.blocks import max_over, shape, shift_forward
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
-from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
+from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.group_band import group_counts
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, merge, self_only_when_alone
-from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Tensor
 
 

@@ -1,13 +1,11 @@
 """Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
-from tf_sparse_attention.patterns.call import Call
-from tf_sparse_attention.patterns.conditions import rule_conditions
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
