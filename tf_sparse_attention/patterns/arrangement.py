@@ -1,13 +1,13 @@
 """Arrangements: queries and keys in groups, so that a query attends within its group."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, combine_attended
+from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import are_known, join, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.positions import Distances
@@ -25,7 +25,12 @@ class Arrangement:
     and documents, are (B or 1, N or 1, T) with `axis` -1. What is outside the sequence is zero or False. Rows of keys
     may be of fewer heads, M, that N query heads share; where content decides, their numbers go to all N.
 
+    An arrangement may consist of `parts`, which are computed one by one and joined by `combine`. Then it has none of
+    the other methods.
+
     Attributes:
+        parts: the arrangements that it consists of; empty for most.
+        shares_softmax: whether the parts have the same queries, so that `combine` needs their log-sum-exps.
         key_length: S.
         offsets: constant int array (t, s), key minus query position where it is the same in every group; of an
             arrangement that sorts tokens, key minus query rank. None where groups differ in it.
@@ -40,6 +45,8 @@ class Arrangement:
             are the slots, or ranks that go with them.
     """
 
+    parts: "tuple[Arrangement, ...]" = ()
+    shares_softmax = False
     key_length: Size
     offsets: np.ndarray | None = None
     is_exact = False
@@ -146,27 +153,32 @@ class Arrangement:
         """Returns tokens in the order of the slots, (.., T, ..) to (.., T', ..); a slot of none is zero or False."""
         return x
 
-    def joined(self, x: Tensor) -> Tensor:
-        """Returns rows in groups in the order of the slots, (B, N, G, t, X) to (B, N, T', X)."""
-        raise NotImplementedError(f"{type(self).__name__} must define `joined`.")
-
     def from_order(self, x: Tensor) -> Tensor:
         """Returns rows in the order of the sequence, (B, N, T', X) to (B, N, T, X)."""
         return x
 
+    def combine(self, results: Sequence[Attended]) -> Attended:
+        """Return the `Attended` of all queries, given that of each part."""
+        raise NotImplementedError(f"{type(self).__name__} must define `combine`.")
 
-class Together:
-    """Several arrangements of the same queries whose results are one softmax.
 
-    Attributes:
-        arrangements: the `Arrangement`s.
+class QueryRuns(Arrangement):
+    """Arrangements of consecutive runs of queries.
+
+    Args:
+        parts: the `Arrangement` of each run, in the order of the queries.
     """
 
-    arrangements: tuple[Any, ...]
+    def __init__(self, parts: Iterable[Arrangement]) -> None:
+        self.parts = tuple(parts)
 
-    def merge(self, results: Sequence[Attended]) -> Attended:
-        """Returns the result of all, an `Attended`, of those of each, which have log-sum-exps."""
-        return combine_attended(results)
+    def combine(self, results: Sequence[Attended]) -> Attended:
+        output, weights, log_sum_exp = (None if part[0] is None else part for part in zip(*results, strict=True))
+        return Attended(
+            ops.concatenate(output, axis=-2),
+            None if weights is None else ops.concatenate(weights, axis=-2),
+            None if log_sum_exp is None else ops.concatenate(log_sum_exp, axis=-1),
+        )
 
 
 class OneGroup(Arrangement):
@@ -275,9 +287,6 @@ class Grid(Arrangement):
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return join(x, axis, self.query_length)
-
-    def joined(self, x: Tensor) -> Tensor:
-        return self.restore(x)
 
     def key_positions(self) -> Tensor:
         starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.key_size + self.lead

@@ -32,7 +32,6 @@ class GroupBand(Pattern):
     """
 
     by_content = True
-    takes_successors = True
 
     @property
     def num_groups(self) -> int:
@@ -127,9 +126,6 @@ class SortedGrid(Arrangement):
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self.from_order(self._grid.restore(x, axis))
-
-    def joined(self, x: Tensor) -> Tensor:
-        return self._grid.restore(x)
 
     def from_order(self, x: Tensor) -> Tensor:
         return permute_rows(x, self._inverse, self._order)

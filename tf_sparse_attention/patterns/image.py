@@ -11,7 +11,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import are_known, is_zero, no_more_than, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.patterns.arrangement import Arrangement, RowsBesideAll
+from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
 from tf_sparse_attention.patterns.caches import CachePolicy, Ring
 from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.patterns.token_info import Place
@@ -89,7 +89,7 @@ class ImageBlocks(Pattern):
         near = near_pixels(*pixels, self.image, self.before, self.after)
         return (pixels[0] < 0) | ((pixels[1] >= 0) & near) if self.num_first else near
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement | list[Arrangement]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         around = self.image, self.before, self.after, call.causal
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)
@@ -97,7 +97,9 @@ class ImageBlocks(Pattern):
         num_queries, num_keys = (n - no_more_than(n, self.num_first) for n in (call.query_length, call.key_length))
         if is_zero(num_queries):
             return first
-        return [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]
+        return QueryRuns(
+            [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]
+        )
 
     def cache(self) -> CachePolicy:
         return Ring(self._farthest(*self.before) + 1)

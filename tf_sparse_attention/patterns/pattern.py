@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.blocks import positions_of, shape
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge, starts_of_both
 from tf_sparse_attention.ops.members import Members
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers, Together
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, WholeSequence
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Config, Size, Tensor
@@ -95,6 +95,28 @@ def rule_conditions(pattern: "Pattern", query: Place, key: Place) -> tuple[Tenso
     return seen if isinstance(seen, tuple) else (seen,)
 
 
+def dense_rule(pattern: "Pattern", call: Call, features: Numbers | None) -> Tensor:
+    """Evaluate the mask rule of a pattern for all pairs, before masks: bool broadcastable to (B, n, T, S).
+
+    Args:
+        pattern: a `Pattern`.
+        call: a `Call`.
+        features: of queries and of keys, int (B or 1, n, T) and (B or 1, m, S) by name; or None.
+    """
+    of_queries, of_keys = ({}, {}) if features is None else features
+    queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.lead
+    starts = (0, 0)
+    if call.starts is not None and pattern.uses_starts:
+        starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
+    heads = max((x.shape[1] for x in of_queries.values()), default=None)
+    of_keys = {name: for_query_heads(x, heads)[..., None, :] for name, x in of_keys.items()}
+    query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in of_queries.items()})
+    key = Place(keys[None, :], starts[1], of_keys)
+    past = key.position <= query.position if call.causal else None
+    merged = merge(*rule_conditions(pattern, query, key), past)
+    return np.ones((1, 1), bool) if merged is None else merged
+
+
 class Pattern:
     """Which keys each query sees: a value, equal to another of the same class and fields.
 
@@ -123,8 +145,6 @@ class Pattern:
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
         max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
-        takes_successors: whether `Successors` can be made of it: its arrangement takes a `Call.lead` of -1.
-        reads_successors: whether the value of a key is that of the token after it, see `Successors`.
 
     Example:
         A window that sees every second position; see `docs/adding_a_pattern.md`.
@@ -155,8 +175,6 @@ class Pattern:
     chooses_keys = False
     queries_choose = False
     must_be_causal = False
-    takes_successors = False
-    reads_successors = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
         @property
@@ -202,7 +220,7 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement | Together | Sequence[Arrangement]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         """Returns how to bring side by side what can be visible.
 
         Args:
@@ -211,7 +229,7 @@ class Pattern:
                 a pattern that is `by_content` or where `queries_choose`, else None.
 
         Returns:
-            An `Arrangement`, a list of them for consecutive runs of queries, or a `Together`.
+            An `Arrangement`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 
@@ -249,19 +267,7 @@ class Pattern:
             call: a `Call`.
             known: as in `arrange`.
         """
-        described = self.describe(known)
-        sides = ({}, {}) if described is None else described
-        queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.lead
-        starts = (0, 0)
-        if call.starts is not None and self.uses_starts:
-            starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
-        query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
-        heads = max((x.shape[1] for x in sides[0].values()), default=None)
-        known_keys = {name: for_query_heads(x, heads)[..., None, :] for name, x in sides[1].items()}
-        key = Place(keys[None, :], starts[1], known_keys)
-        past = key.position <= query.position if call.causal else None
-        merged = merge(*rule_conditions(self, query, key), past)
-        return np.ones((1, 1), bool) if merged is None else merged
+        return dense_rule(self, call, self.describe(known))
 
     def cache(self) -> CachePolicy | None:
         """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
@@ -274,11 +280,6 @@ class Pattern:
     def cache_unsupported_reason(self) -> str | None:
         """Returns why the pattern cannot decode with a cache, as text; None if it can."""
         return None if self.cache() is not None else f"{type(self).__name__} has no cache"
-
-    @property
-    def rule(self) -> "Pattern":
-        """The pattern whose rule and groups it has: itself, unless it is made of another one."""
-        return self
 
     def leaves(self) -> "list[Pattern]":
         """Returns the patterns that are no compositions, in order."""

@@ -25,7 +25,7 @@ from tf_sparse_attention.ops.selected_blocks import (
     sum_groups,
 )
 from tf_sparse_attention.ops.softmax import lowest
-from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, Numbers, Together
+from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, Numbers
 from tf_sparse_attention.patterns.caches import CachePolicy, Everything
 from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.patterns.token_info import Place
@@ -74,7 +74,7 @@ class ChosenBlocks(Pattern):
             seen = (chosen == block) | seen
         return seen
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement | Together:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         chosen = list(known[0].values())
         own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
         if not chosen:
@@ -329,7 +329,7 @@ class SelectedTiles(Arrangement):
         return Attended(*(None if x is None else ops.reshape(x, (*sizes, *shape(x)[3:])) for x in parts))
 
 
-class OwnAndSelected(Together):
+class OwnAndSelected(Arrangement):
     """A query's own block, and the blocks that it chose: one softmax, merged by the log-sum-exp of each.
 
     Args:
@@ -337,11 +337,13 @@ class OwnAndSelected(Together):
         selected: a `SelectedTiles`.
     """
 
-    def __init__(self, own: OwnBlocks, selected: SelectedTiles) -> None:
-        self.arrangements = own, selected
+    shares_softmax = True
 
-    def merge(self, results: Sequence[Attended]) -> Attended:
-        own, selected = results[0], self.arrangements[1].by_choice(results[1])
+    def __init__(self, own: OwnBlocks, selected: SelectedTiles) -> None:
+        self.parts, self._selected = (own, selected), selected
+
+    def combine(self, results: Sequence[Attended]) -> Attended:
+        own, selected = results[0], self._selected.by_choice(results[1])
         first = ops.expand_dims(own.log_sum_exp, axis=2)
         sums = ops.concatenate([first, selected.log_sum_exp], axis=2)  # (B, N, 1 + R, T)
         of_own, of_others = ops.split(ops.softmax(sums, axis=2)[..., None], [1], axis=2)

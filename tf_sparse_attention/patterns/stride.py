@@ -160,9 +160,6 @@ class PhaseGrid(Arrangement):
     def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
         return _join_phases(self._phases(x, axis, shape(x)[axis]), axis)
 
-    def joined(self, x: Tensor) -> Tensor:
-        return _join_phases(self._whole_phases(x, -2), -2)
-
     def from_order(self, x: Tensor) -> Tensor:
         batch, heads, _, size = shape(x)
         phases = ops.reshape(x, (batch, heads, self.stride, num_rows(self.query_length, self.stride), size))

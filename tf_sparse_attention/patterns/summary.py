@@ -1,14 +1,13 @@
 """Fixed attention: summary columns of every block."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import are_known, in_range, join, shape, slice_axis, split
-from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.patterns.token_info import Place
@@ -65,7 +64,7 @@ class Summary(Pattern):
         column = key.position % self.block_size - self.columns.first
         return column >= 0, column < self.num_summary
 
-    def arrange(self, call: Call, known: Known = None) -> Sequence[Arrangement]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         return column_runs(call.query_length, call.key_length, self.columns, call.causal)
 
     def cache(self) -> CachePolicy:
@@ -164,8 +163,8 @@ class ColumnGrid(OneGroup):
         return (self.key_positions() < self.key_length)[:, None, :]
 
 
-def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: bool) -> list[ColumnGrid]:
-    """Returns the `ColumnGrid` of each run of queries: all in one, or, if causal, several whose keys end where they do.
+def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: bool) -> Arrangement:
+    """Arrange queries with the summary columns: all in one run, in a causal call in several, each without later blocks.
 
     Args:
         query_length: T, an integer or a scalar tensor.
@@ -175,10 +174,10 @@ def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: 
     """
     num_blocks, taken = columns.num_blocks(key_length), TakenColumns(columns)
     if not (causal and are_known(query_length, key_length)):
-        return [ColumnGrid(0, query_length, num_blocks, taken, key_length)]
+        return ColumnGrid(0, query_length, num_blocks, taken, key_length)
     blocks_in_run = -(-query_length // (MAX_RUNS * columns.block_size))
     size = blocks_in_run * columns.block_size
-    return [
+    return QueryRuns(
         ColumnGrid(
             start,
             min(start + size, query_length),
@@ -187,7 +186,7 @@ def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: 
             key_length,
         )
         for start in range(0, query_length, size)
-    ]
+    )
 
 
 @dataclasses.dataclass(frozen=True)

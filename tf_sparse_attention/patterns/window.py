@@ -27,7 +27,6 @@ class Window(Pattern):
     size: int
     period = 1
     takes_memory = True
-    takes_successors = True
 
     def __post_init__(self) -> None:
         checks.check_count("size", self.size)

@@ -104,7 +104,7 @@ class SparseAttention(AttentionLayer):
 
     def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
-        pattern, seed = leaf.pattern.rule, cast(int, derived_seed(self.seed, leaf.index))
+        pattern, seed = leaf.pattern, cast(int, derived_seed(self.seed, leaf.index))
         if isinstance(pattern, CentroidPattern):
             return Centroids(
                 num_heads,
@@ -161,7 +161,7 @@ def _checked_pattern(pattern: Any) -> Pattern:
             "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
-    for part in (leaf.rule for leaf in pattern.leaves()):
+    for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
         if part.by_content and not isinstance(part, CentroidPattern | Hashed) and not hasattr(part, "make_grouper"):
             raise ValueError(
                 "`pattern` must define `make_grouper` in each part in which content decides. "

@@ -166,7 +166,7 @@ def _drops(dropout):
 def _are_one_rule_of_positions(leaves, inputs):
     """Whether leaves go by positions alone, and a pair that several show counts once."""
     return all(
-        inputs.known[leaf.index] is None and not leaf.pattern.reads_successors and len(leaf.excluded) == number
+        inputs.known[leaf.index] is None and not leaf.reads_successors and len(leaf.excluded) == number
         for number, leaf in enumerate(leaves)
     )
 

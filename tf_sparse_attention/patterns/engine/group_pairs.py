@@ -85,7 +85,7 @@ def _add_described(known, arrangement, each, leaf, inputs):
     """Adds what the rule of a leaf reads beside positions; `leaf` is the one that is arranged."""
     described = inputs.known[each.index]
     if each is not leaf:
-        described = each.pattern.describe(described)
+        described = each.features(described)
     if described is not None:
         for own, numbers in zip(known, arrangement.known(described), strict=True):
             own |= {Number(name, each.index): x for name, x in numbers.items()}

@@ -77,7 +77,7 @@ def empty_cache(
                     entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
             if leaf.pattern.by_content:
                 entry["count"] = ops.zeros((batch_size, heads, leaf.pattern.num_groups), dtype="int32")
-            if leaf.pattern.reads_successors:
+            if leaf.reads_successors:
                 entry["last_key"] = ops.zeros((batch_size, heads, 1, sizes[0]), dtype=dtype)
                 if leaf.pattern.by_content:
                     entry["last_group"] = ops.zeros((batch_size, heads, 1), dtype="int32")
@@ -137,7 +137,7 @@ def fill_cache(
     cache, known = dict(cache), {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
-        if leaf.pattern.reads_successors:
+        if leaf.reads_successors:
             entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}
             own_key = shift_forward(own_key, -2)
             own_groups = None if own_groups is None else shift_forward(own_groups, -1, leaf.pattern.num_groups)
@@ -148,7 +148,7 @@ def fill_cache(
             entry = {**entry, "count": count}
         place = Place(tokens, 0, known.get(leaf.index, {}))
         positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
-        if leaf.pattern.reads_successors:  # no token comes before the first
+        if leaf.reads_successors:  # no token comes before the first
             positions = ops.where(positions > 0, positions, -1)
         entry = {**entry, **cache_policy(leaf).digest_of_prompt(entry, own_key, lengths)}
         cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))

@@ -62,8 +62,8 @@ def _dense_heads(
 
 def _dense_leaf(leaf: Leaf, call: Call, known: Sequence[Known], masks: TokenMasks) -> Tensor:
     """Returns what a leaf shows, broadcastable to (B, n, T, S), without the masks of a call but for successors."""
-    seen = leaf.pattern.dense(call, known[leaf.index])
-    if not leaf.pattern.reads_successors:
+    seen = leaf.dense(call, known[leaf.index])
+    if not leaf.reads_successors:
         return seen
     followed = has_successor(masks)
     return seen if followed is None else merge(seen, followed[:, None, None])

@@ -16,7 +16,7 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     if not arrangement.is_exact:
         conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
     for other in leaf.excluded:
-        described = other.pattern.describe(inputs.known[other.index])
+        described = other.features(inputs.known[other.index])
         conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
     if call.causal:
         conditions.append(arrangement.past())
@@ -35,7 +35,7 @@ def token_masks(arrangement: Arrangement, leaf: Leaf, masks: TokenMasks) -> Toke
     if not arrangement.keeps_token_masks:
         return masks
     # But for the tokens that have no successor.
-    return masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
+    return masks._replace(key_mask=masks.key_mask if leaf.reads_successors else None, query_segments=None)
 
 
 def arranged_conditions(
