@@ -8,8 +8,8 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
+from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
 from tf_sparse_attention.layers.parts.integers import as_integers
-from tf_sparse_attention.layers.parts.norms import is_before, make_norm
 from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
 from tf_sparse_attention.models.backbone_arguments import (
     arguments_of_block,

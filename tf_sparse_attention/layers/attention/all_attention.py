@@ -7,11 +7,10 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.ops.masks import TokenMasks

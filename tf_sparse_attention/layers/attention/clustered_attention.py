@@ -6,9 +6,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, dropout_of_call, random_directions
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
+from tf_sparse_attention.layers.parts.variables import drawn_seed, dropout_of_call, random_directions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits

@@ -8,12 +8,12 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
+from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
 from tf_sparse_attention.layers.parts.masks import as_tensor
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask

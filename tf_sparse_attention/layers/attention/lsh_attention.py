@@ -8,11 +8,10 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.attention_checks import warn_of_causal_mask
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
-from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
+from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.ops.masks import TokenMasks

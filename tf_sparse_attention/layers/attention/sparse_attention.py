@@ -7,11 +7,11 @@ from typing import Any, cast
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention.attention_checks import refuse_causal_mask
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
-from tf_sparse_attention.layers.attention.lookahead import refuse_causal_mask
 from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
+from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.ops.random_bits import derived_seed
