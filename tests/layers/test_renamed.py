@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.layers import (
-    AllAttention,
     GlobalLocalAttention,
     LocalAttention,
     MixedAttention,
     SoftmaxFeedForward,
     TransformerBlock,
 )
-from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.models.attention_parts import rename_arguments
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8)).astype("float32")
 OLD = {
@@ -29,17 +26,10 @@ def marked(**options):
     return GlobalLocalAttention(2, 4, window=3, **options)
 
 
-def backbone(name, **options):
-    part = {"layer": name, "num_heads": 2, "key_dim": 4, "window": 3}
-    return Backbone(9, num_layers=1, hidden_dim=8, attention=[part], intermediate_dim=8, **options)
-
-
 @pytest.mark.parametrize("old", OLD)
 def test_attributes_had_other_names(old):
     made = [marked(), MixedAttention([marked()])]
-    made += (
-        [TransformerBlock(marked()), LanguageModel(backbone("LocalAttention"))] if old == "reason_against_cache" else []
-    )
+    made += [TransformerBlock(marked())] if old == "reason_against_cache" else []
     for layer in made:
         with pytest.warns(DeprecationWarning, match=f"`{old}` is now `{OLD[old]}`"):
             assert getattr(layer, old) == getattr(layer, OLD[old])
@@ -80,29 +70,6 @@ def test_the_number_of_persistent_vectors_had_another_name():
     config = layer.get_config()
     assert config.pop("num_persistent") == 3
     assert SoftmaxFeedForward.from_config({**config, "num_vectors": 3}).num_persistent == 3
-
-
-def test_whether_all_attention_sees_itself_had_another_name_and_the_opposite_sense():
-    sizes = {"num_heads": 2, "key_dim": 4, "num_persistent": 1, "window": 3}
-    for see_self in (True, False):
-        with pytest.warns(DeprecationWarning, match="`see_self=False` is now `mask_self=True`"):
-            layer = AllAttention(**sizes, see_self=see_self)
-        config = layer.get_config()
-        assert config.pop("mask_self") == layer.mask_self == (not see_self)
-        old = {**config, "see_self": see_self}
-        assert AllAttention.from_config(old).mask_self == layer.mask_self
-        part = {"layer": "AllAttention", **sizes, "see_self": see_self}
-        (renamed,) = rename_arguments([part])
-        assert renamed == {"layer": "AllAttention", **sizes, "mask_self": not see_self}
-
-
-def test_models_of_earlier_configs_are_made_without_a_warning():
-    config = backbone("GlobalLocalAttention", causal=False).get_config()
-    config["attention"][0]["first_global"] = 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        again = Backbone.from_config(config)
-    assert again.get_config()["attention"][0]["num_first_global"] == 1
 
 
 def test_a_layer_is_saved_without_a_warning_of_its_old_names(tmp_path):
