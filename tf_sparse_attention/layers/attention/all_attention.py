@@ -1,12 +1,11 @@
 """All-attention as a Keras layer."""
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
@@ -72,9 +71,6 @@ class AllAttention(AttentionLayer):
         adaptive_span: bool | dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if "see_self" in kwargs:
-            renamed("see_self=False", "mask_self=True")
-            mask_self = not kwargs.pop("see_self")
         checks.check_choice("variant", variant, VARIANTS)
         self.variant = variant  # first, for the checks of heads
         super().__init__(num_heads, key_dim, **kwargs)
@@ -208,15 +204,3 @@ class AllAttention(AttentionLayer):
     def get_config(self) -> Config:
         names = ("num_persistent", "window", "mask_self", "variant", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**renamed_config(config))
-
-
-def renamed_config(config: Config) -> Config:
-    """Returns the arguments of an `AllAttention` with `mask_self` in place of `see_self`, its opposite and old name."""
-    if "see_self" not in config:
-        return config
-    others = {name: value for name, value in config.items() if name != "see_self"}
-    return {**others, "mask_self": not config["see_self"]}

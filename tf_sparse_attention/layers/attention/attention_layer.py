@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_checks import (
     NUM_TOKENS,
@@ -64,12 +63,6 @@ from tf_sparse_attention.types import Config, Constraint, Initializer, Regulariz
 ProjectedHeads: TypeAlias = tuple[Any, ...]
 
 
-@renamed_attributes(
-    decode_across="decode_cross",
-    further_masks="extra_mask_names",
-    reason_against_cache="cache_unsupported_reason",
-    reason_against_crossing="cross_cache_unsupported_reason",
-)
 class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
 

@@ -1,13 +1,12 @@
 """Local attention with global tokens as a Keras layer."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
@@ -25,11 +24,8 @@ from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global
 from tf_sparse_attention.patterns.pattern import Pattern, Union
 from tf_sparse_attention.types import Config, Shape, Tensor
 
-RENAMED = {"first_global": "num_first_global"}
-
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(**RENAMED)
 class GlobalLocalAttention(LocalAttention):
     """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
 
@@ -70,7 +66,6 @@ class GlobalLocalAttention(LocalAttention):
     cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
     extra_mask_names = ("global_mask",)
 
-    @renamed_arguments(**RENAMED)
     def __init__(
         self,
         num_heads: int,
@@ -236,10 +231,6 @@ class GlobalLocalAttention(LocalAttention):
         names = ("num_global", "num_first_global", "own_projections", "dense_length")
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in config.items() if name != "key_block_size"}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**renamed_keys(config, RENAMED))
 
 
 def _check_not_causal(causal: bool) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_checks import check_entries
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache, check_has_cross_cache
@@ -23,12 +22,6 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(
-    decode_across="decode_cross",
-    further_masks="extra_mask_names",
-    reason_against_cache="cache_unsupported_reason",
-    reason_against_crossing="cross_cache_unsupported_reason",
-)
 class MixedAttention(AdaptableMixin, keras.layers.Layer):
     """Attention whose heads follow different patterns: the sum of its parts.
 

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention.attention_checks import (
     check_entries,
     check_extra_masks,
@@ -27,7 +26,6 @@ SUBLAYERS = ("attention", "cross_attention", "feed_forward")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(reason_against_cache="cache_unsupported_reason")
 class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     """Attention, perhaps cross-attention, and feed-forward, each with a residual connection and a layer norm.
 
