@@ -88,18 +88,17 @@ class AllAttention(AttentionLayer):
         self.window = window
         self.mask_self = mask_self
         self.adaptive_span = checked_span(adaptive_span, window)
+        self.has_relative_values = False
 
     @property
-    def has_relative_values(self) -> bool:
-        return False
+    def pattern(self) -> Pattern:
+        """The window of the heads, with the query's position, which `mask_self` masks."""
+        return Window(computed_window(self) + (1 if self.mask_self else 0))
 
     @property
     def num_pattern_heads(self) -> int:
-        """The heads that have a window; with "head_split" the others have no keys."""
+        """The number of heads with a window. With "head_split" the others have persistent vectors alone."""
         return (self.num_heads + 1) // 2 if self.variant == "head_split" else self.num_heads
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        return Window(self._to_compute(computed_window(self)))
 
     def build(
         self,
@@ -131,11 +130,11 @@ class AllAttention(AttentionLayer):
     def position_encoding(self) -> NoPosition:
         return super().position_encoding.of_heads(slice(0, self.num_pattern_heads))
 
-    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
+    def attention_options(self, training: bool = False) -> AttentionOptions:
         persistent = self.persistent if self.variant == "all" else None
         return (
             super()
-            .attention_options(causal)
+            .attention_options()
             ._replace(
                 span=span_of_call(self, training),
                 hide_self="always" if self.mask_self else None,
@@ -196,10 +195,6 @@ class AllAttention(AttentionLayer):
             nothing = ops.zeros((*shape(others)[:3], shape(weights)[-1]), weights.dtype)
             weights = ops.concatenate([weights, nothing], axis=1)
         return output, weights
-
-    def _to_compute(self, window):
-        """Returns the window as patterns count it, the query's own position included."""
-        return window + 1 if self.mask_self else window
 
     def get_config(self) -> Config:
         names = ("num_persistent", "window", "mask_self", "variant", "adaptive_span")

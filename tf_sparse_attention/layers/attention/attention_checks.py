@@ -13,7 +13,6 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.layers.parts.integers import values_of
-from tf_sparse_attention.patterns.call import check_causal
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
 from tf_sparse_attention.types import Shape, Size, Tensor
@@ -112,31 +111,48 @@ def check_shapes(query_shape: Shape, value_shape: Shape, key_shape: Shape) -> No
     _check_batch(query_shape, value_shape, key_shape)
 
 
-def check_sources(layer: Any, value: Tensor | None, key: Tensor | None) -> None:
-    """Raises a `ValueError` for a key without a value, and for a value that a layer does not take."""
+def can_be_causal(layer: Any) -> bool:
+    """Return whether an attention layer supports `use_causal_mask=True`."""
+    return layer.pattern is not None and layer.pattern.can_be_causal
+
+
+def name_with_leaf(layer: Any, flag: str, value: bool = True) -> str:
+    """Return the class names of a layer and of the first primitive pattern whose attribute `flag` has a value."""
+    leaves = [] if layer.pattern is None else layer.pattern.leaves()
+    names = [type(leaf).__name__ for leaf in leaves if getattr(leaf, flag) == value]
+    return f"{type(layer).__name__} ({names[0]})" if names else type(layer).__name__
+
+
+def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: bool) -> None:
+    """Raise a `ValueError` if the pattern of an attention layer does not support a call.
+
+    Args:
+        layer: an `AttentionLayer`.
+        value: as in the call, None for self-attention.
+        key: as in the call.
+        causal: whether later positions are masked.
+    """
     if key is not None and value is None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
-    if value is not None and layer.must_be_causal:
-        raise ValueError(
-            f"`value` and `key` must be None, or `query` itself, with {layer.causal_part}, which is for causal "
-            "self-attention alone. Received: a value other than the query."
-        )
+    must_be_causal = layer.pattern is not None and layer.pattern.must_be_causal
+    if must_be_causal and (value is not None or not causal):
+        name = f"{name_with_leaf(layer, 'must_be_causal')}, which is for causal self-attention alone"
+        if value is not None:
+            raise ValueError(
+                f"`value` and `key` must be None, or `query` itself, with {name}. Received: a value other than the "
+                "query."
+            )
+        raise ValueError(f"`use_causal_mask` must be True with {name}. Received: use_causal_mask=False.")
     if value is not None and layer.share_qk:
         raise ValueError(
             "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
             f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
         )
-
-
-def check_symbolic_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: bool) -> None:
-    """Raises a `ValueError` for what a layer does not take, whatever the numbers are: when a model is put together."""
-    check_sources(layer, value, key)
-    if part := layer.causal_part:
-        check_causal(part, causal)
-    if causal and not layer.can_be_causal:
+    if causal and not can_be_causal(layer):
         raise ValueError(
-            f"`use_causal_mask` must be False with {type(layer).__name__} as it is made here, which cannot hide later "
-            "positions. Received: use_causal_mask=True."
+            f"`use_causal_mask` must be False with {name_with_leaf(layer, 'can_be_causal', False)}, which cannot mask "
+            "later positions. Use LocalAttention, StridedAttention, FixedAttention or RoutingAttention with "
+            f"selection='nearest'. Received: use_causal_mask=True, pattern={layer.pattern!r}."
         )
 
 
@@ -157,12 +173,11 @@ def check_lengths(query: Tensor, value: Tensor) -> None:
         raise ValueError(f"`value` must be as long as `query`. Received: lengths {lengths[0]} and {lengths[1]}.")
 
 
-def check_call(
-    layer: keras.layers.Layer, query: Tensor, value: Tensor | None, key: Tensor | None, sizes: Iterable[int]
-) -> None:
-    """Raises a `ValueError` unless the inputs fit each other and a layer that was built for `sizes` of features."""
+def check_inputs(layer: Any, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> None:
+    """Raise a `ValueError` unless the shapes of inputs match each other and a built attention layer."""
     value = query if value is None else value
     check_shapes(query.shape, value.shape, value.shape if key is None else key.shape)
+    sizes = layer.num_features, layer.value_dense.kernel.shape[0]
     check_features(layer.name, sizes, query=query.shape, value=value.shape)
 
 
@@ -357,45 +372,13 @@ def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int 
         )
 
 
-def warn_of_causal_mask(layer: keras.layers.Layer, what: str, instead: str) -> None:
-    """Warns, the first time, that a causal mask does not make a selection of a layer causal that looks ahead.
+def warn_once(layer: keras.layers.Layer, reason: str) -> None:
+    """Warn once per layer that its selection is not causal.
 
     Args:
-        layer: with `selection`; it remembers that it has warned.
-        what: what depends on the whole sequence, as text.
-        instead: the selection to use, as text.
+        layer: an attention layer with `selection`.
+        reason: the second half of the sentence.
     """
-    _warn_once(
-        layer,
-        f"under a causal mask is not causal: {what} depends on the whole sequence. Use selection={instead!r}, the "
-        "default.",
-    )
-
-
-def warn_of_causal_block(layer: keras.layers.Layer) -> None:
-    """Warns, the first time, that the cross-attention of a causal block chooses among queries that come later."""
-    _warn_once(
-        layer,
-        "as cross-attention of a causal block is not causal: which tokens a cluster holds depends on later queries. "
-        "Use selection='top_keys'.",
-    )
-
-
-def _warn_once(layer, reason):
-    if getattr(layer, "_has_warned", False):
-        return
-    layer._has_warned = True
-    warnings.warn(f"{type(layer).__name__} with selection={layer.selection!r} {reason}", stacklevel=4)
-
-
-def refuse_causal_mask(selection: str, instead: str) -> None:
-    """Raises a `ValueError` for a causal call of heads whose clusters choose their keys.
-
-    Args:
-        selection: what chooses so, as text.
-        instead: what to use where later positions must be hidden, as text.
-    """
-    raise ValueError(
-        f"`use_causal_mask` must be False with {selection}, whose keys are chosen of the whole sequence: "
-        f"take {instead} where later positions must be hidden. Received: use_causal_mask=True."
-    )
+    if not getattr(layer, "_has_warned", False):
+        layer._has_warned = True
+        warnings.warn(f"{type(layer).__name__} with selection={layer.selection!r} {reason}", stacklevel=4)

@@ -12,7 +12,6 @@ from tf_sparse_attention.ops.key_convolution import convolve_keys, convolve_next
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring import ring_positions, take_positions, write_slot
 from tf_sparse_attention.patterns.engine.slots import Cache
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.selected import SelectedBlocks
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
@@ -78,15 +77,18 @@ class BlockSelectedAttention(AttentionLayer):
         self.use_shared_choice = use_shared_choice
         self.choice_chunk_size = choice_chunk_size
 
-    def build_projections(self, query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
-        super().build_projections(query_shape, value_shape, key_shape)
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
+        super().build(query_shape, value_shape, key_shape)
         self._convolution = None
         if self.key_convolution is not None:
             sizes = self.key_convolution, self.num_key_heads, self.key_dim
             self._convolution = KeyConvolution(*sizes, name="key_convolution", dtype=self.dtype_policy)
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        return self._pattern
 
     def compute_attention(
         self,
@@ -106,8 +108,9 @@ class BlockSelectedAttention(AttentionLayer):
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
 
-    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
-        return {} if self._convolution is None else {CONVOLUTION: self._convolution.empty_cache(batch_size)}
+    def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
+        cache = super().init_cache(batch_size, *args, **kwargs)
+        return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
         # Padding is on the right, and so comes into no key of a token.

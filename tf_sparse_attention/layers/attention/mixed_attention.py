@@ -18,6 +18,8 @@ from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_ma
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
 from tf_sparse_attention.ops.masks import mask_of_heads
 from tf_sparse_attention.patterns.engine.slots import Cache
+from tf_sparse_attention.patterns.heads import Heads
+from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
@@ -75,24 +77,15 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         return sum(part.num_heads for part in self.parts)
 
     @property
-    def num_features(self) -> int:
+    def num_features(self) -> int | None:
         """D, the channels of the query that the layer was built for."""
         return self.parts[0].num_features
 
     @property
-    def can_be_causal(self) -> bool:
-        """Whether every part can hide later positions."""
-        return all(part.can_be_causal for part in self.parts)
-
-    @property
-    def causal_selection(self) -> bool:
-        """Whether every part chooses what a query sees without later tokens, under a causal mask."""
-        return all(part.causal_selection for part in self.parts)
-
-    @property
-    def supports_memory(self) -> bool:
-        """Whether every part takes the inputs of earlier positions as further keys."""
-        return all(part.supports_memory for part in self.parts)
+    def pattern(self) -> Pattern | None:
+        """The patterns of the parts as `Heads`. None if a part has no pattern."""
+        groups = [(part.num_heads, part.pattern) for part in self.parts]
+        return None if any(pattern is None for _, pattern in groups) else Heads(groups)
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
@@ -342,12 +335,9 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         for part in self.parts:
-            attention_checks.check_symbolic_call(part, value, key, use_causal_mask)
+            attention_checks.check_call(part, value, key, use_causal_mask)
         output_shape = self.compute_output_shape(query.shape, *(None if x is None else x.shape for x in (value, key)))
         return projections.output_spec(self, output_shape, query, value, return_attention_scores)
-
-    def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        return previous_mask
 
     def get_config(self) -> Config:
         return {**super().get_config(), "parts": [keras.saving.serialize_keras_object(part) for part in self.parts]}

@@ -19,6 +19,7 @@ from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
+from tf_sparse_attention.layers.parts.segment_memory import supports_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
@@ -265,12 +266,12 @@ def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
 def _goes_by_content(attention: keras.layers.Layer) -> bool:
     """Whether queries are in clusters or groups too, so that padding must be no query."""
     parts = getattr(attention, "parts", [attention])
-    return any(isinstance(part, ClusteredAttention) or part.make_pattern(False).by_content for part in parts)
+    return any(isinstance(part, ClusteredAttention) or part.pattern.by_content for part in parts)
 
 
 def _sees_a_window(attention: keras.layers.Layer) -> bool:
     """Whether what a query sees lies in a window before it, so that keys and values of the window are enough."""
-    if not isinstance(attention, AttentionLayer) or not attention.supports_memory:
+    if not isinstance(attention, AttentionLayer) or not supports_memory(attention):
         return False
     return getattr(attention, "window", None) is not None and attention.key_dim == attention.value_dim
 
@@ -286,7 +287,7 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, M, H)
     cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
     batch, length, count = shape(cache)[0], shape(cache)[2], shape(query)[1]
-    before = min(attention.reach, length)
+    before = min(attention.pattern.reach, length)
     positions = ops.arange(before + count, dtype="int32") + (index - before)
     # The rows themselves: zeros before the cache would be a copy of all of it at every step.
     rows = ops.clip(positions, 0, length - 1)

@@ -7,10 +7,12 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_checks import (
+    can_be_causal,
     check_entries,
     check_extra_masks,
     check_source,
-    warn_of_causal_block,
+    name_with_leaf,
+    warn_once,
 )
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
@@ -123,8 +125,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     @property
     def causal_selection(self) -> bool:
         """Whether, in a causal block, which keys a query sees is independent of later tokens."""
-        layers = self.attention, self.cross_attention
-        return all(layer.causal_selection for layer in layers if layer is not None)
+        return all(map(_is_causal_selection, [*parts_of(self.attention), *parts_of(self.cross_attention)]))
 
     def build(
         self, inputs_shape: Shape, encoder_sequence_shape: Shape | None = None, **other_shapes: Shape | None
@@ -212,8 +213,12 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         if self.reproduce_reference:
             encoder_sequence, masks = hide_from_attention(encoder_sequence, "value_mask", {**masks, "query_mask": None})
         for part in parts_of(self.cross_attention):
-            if self.causal and not part.causal_selection:
-                warn_of_causal_block(part)
+            if self.causal and not _is_causal_selection(part):
+                warn_once(
+                    part,
+                    "as cross-attention of a causal block is not causal: which tokens a cluster holds depends on later "
+                    "queries. Use selection='top_keys'.",
+                )
 
         def attend(x):
             return self._run(self.cross_attention, x, training, encoder_sequence, **masks)
@@ -354,9 +359,6 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     def compute_output_shape(self, inputs_shape: Shape, **other_shapes: Shape | None) -> Shape:
         return inputs_shape
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        return previous_mask
-
     def get_config(self) -> Config:
         names = ("norm", "causal", "dropout", "epsilon", "remat", "seed", "reproduce_reference")
         layers = {name: getattr(self, name) for name in SUBLAYERS}
@@ -399,10 +401,10 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
         raise ValueError(
             f"`causal` must be True with {alone[0]}, which is for causal self-attention alone. Received: causal=False."
         )
-    never = [part for part in parts if not part.can_be_causal]
+    never = [part for part in parts if not can_be_causal(part)]
     if causal and never:
         raise ValueError(
-            f"`causal` must be False with {never[0].__class__.__name__} as it is made here, which cannot hide later "
+            f"`causal` must be False with {name_with_leaf(never[0], 'can_be_causal', False)}, which cannot mask later "
             "positions. Received: causal=True."
         )
     across = parts_of(cross_attention)
@@ -427,7 +429,14 @@ def parts_of(attention: Attention | None) -> list[AttentionLayer]:
 
 
 def _causal_parts(parts):
-    return [name for part in parts if (name := part.causal_part)]
+    """Return the names of the parts for causal self-attention alone."""
+    patterns = ((part, part.pattern) for part in parts)
+    return [name_with_leaf(part, "must_be_causal") for part, own in patterns if own is not None and own.must_be_causal]
+
+
+def _is_causal_selection(part):
+    """Return whether, in a causal block, the keys that a query of an attention layer sees depend on no later token."""
+    return part.pattern is None or part.pattern.causal_selection
 
 
 def _is_published(part):
