@@ -30,7 +30,6 @@ from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, position_of, rotate_both, rotate_key
-from tf_sparse_attention.patterns.call import Call, Known, check_length
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
@@ -39,7 +38,7 @@ from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, check_length
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
 
 # Queries (B, N, T, H), keys (B, M, S, H) or None where queries serve as keys, and values (B, M, S, Hv); a subclass may

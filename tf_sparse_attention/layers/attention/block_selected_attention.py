@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.key_convolution import convolve_keys, convolve_next
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring import ring_positions, take_positions, write_slot
 from tf_sparse_attention.patterns.engine.slots import Cache
-from tf_sparse_attention.patterns.selected import SelectedBlocks
+from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 CONVOLUTION = "convolution"  # the entry of a cache

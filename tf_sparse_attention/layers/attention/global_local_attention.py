@@ -14,15 +14,13 @@ from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
 from tf_sparse_attention.layers.parts.masks import as_tensor
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

@@ -15,12 +15,11 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.grouped_heads import group_as_rows, rows_as_group
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.member_blocks import ChosenKeys
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.random_groups import random_groups
-from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.plan import plan_heads, take_heads
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.patterns.top_keys import ChosenKeys
 from tf_sparse_attention.types import Tensor
 
 

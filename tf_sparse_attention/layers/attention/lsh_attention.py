@@ -12,11 +12,9 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer,
 from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
 from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
-from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.call import Known
-from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
-from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.patterns.hashed import ChunkedRounds, Hashed, HashedChunk
+from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Config, Shape, Tensor
 

@@ -22,12 +22,12 @@ from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring import write_slot
 from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
-from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, fill_cache
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.selected import ChosenBlocks
+from tf_sparse_attention.patterns.pattern import Call, Known
+from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
 

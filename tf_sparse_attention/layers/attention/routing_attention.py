@@ -20,10 +20,10 @@ from tf_sparse_attention.ops.grouped_heads import group_as_rows
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
-from tf_sparse_attention.patterns.call import Known
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.nearest import Nearest
+from tf_sparse_attention.patterns.pattern import Known, Pattern
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.types import Config, Tensor

@@ -15,10 +15,10 @@ from tf_sparse_attention.layers.parts.variables import drawn_seed, random_direct
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.ops.random_bits import derived_seed
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.groups import CentroidPattern
 from tf_sparse_attention.patterns.hashed import Hashed
-from tf_sparse_attention.patterns.nearest import BestOfCluster
+from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -105,7 +105,7 @@ class SparseAttention(AttentionLayer):
 
     def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
-        pattern, seed = leaf.pattern.rule, cast(int, derived_seed(self.seed, leaf.index))
+        pattern, seed = leaf.pattern, cast(int, derived_seed(self.seed, leaf.index))
         if isinstance(pattern, CentroidPattern):
             return Centroids(
                 num_heads,
@@ -169,7 +169,7 @@ def _checked_pattern(pattern: Any) -> Pattern:
             "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
-    for part in (leaf.rule for leaf in pattern.leaves()):
+    for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
         if (
             part.by_content
             and not isinstance(part, CentroidPattern | Hashed | BestOfCluster)

@@ -9,7 +9,7 @@ from tf_sparse_attention.ops.positions import NoPosition, Rotary
 from tf_sparse_attention.ops.positions_in_cache import RotaryInCache
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, cache_policy
-from tf_sparse_attention.patterns.summary import First
+from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Size, Tensor
 

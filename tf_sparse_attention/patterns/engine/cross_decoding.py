@@ -1,6 +1,6 @@
 """Decoding that attends to another, complete sequence, whose keys and values are computed once.
 
-The cache is a dictionary with an entry for each leaf of the pattern, see `patterns.cross_caches`.
+The cache is a dictionary with an entry for each leaf of the pattern, see `patterns.caches`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cach
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 

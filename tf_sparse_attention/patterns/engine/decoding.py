@@ -13,7 +13,6 @@ from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
-from tf_sparse_attention.patterns.conditions import rule_conditions
 from tf_sparse_attention.patterns.engine.choices import choices_of_next
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import (
@@ -32,7 +31,8 @@ from tf_sparse_attention.patterns.engine.slots import (
     group_columns,
     holds,
 )
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import rule_conditions
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
@@ -99,7 +99,7 @@ def decode_pattern(
     cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, (query_groups, key_groups), is_kept = dict(cache[entry_name(leaf)]), groups[leaf.index], kept
-        if leaf.pattern.reads_successors:  # the key of the token before comes with the value of this one
+        if leaf.reads_successors:  # the key of the token before comes with the value of this one
             last = {"last_key": own_key} if key_groups is None else {"last_key": own_key, "last_group": key_groups}
             own_key, key_groups = entry["last_key"], entry.get("last_group")
             entry |= {name: _where_kept(kept, ops.cast(x, entry[name].dtype), entry[name]) for name, x in last.items()}
@@ -169,7 +169,7 @@ def _attend_leaf(
     tokens = key.position - own.position[..., None]
     conditions = [cached.exists, _rule(leaf, places, cached), tokens <= 0 if causal else None]
     conditions += [negate(_rule(other, places, cached)) for other in leaf.excluded]
-    lead = -1 if leaf.pattern.reads_successors else 0  # a key is at the position of its value
+    lead = -1 if leaf.reads_successors else 0  # a key is at the position of its value
     hide_self = None if lead else options.hide_self
     if hide_self == "always":
         conditions.append(tokens != 0)

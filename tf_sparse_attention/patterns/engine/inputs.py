@@ -7,8 +7,8 @@ from tf_sparse_attention.ops.blocks import shift_back
 from tf_sparse_attention.ops.masks import TokenMasks, has_successor
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.ops.span import Span
-from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, as_slice, split_heads
+from tf_sparse_attention.patterns.pattern import Known
 from tf_sparse_attention.types import Tensor
 
 
