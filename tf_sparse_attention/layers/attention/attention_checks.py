@@ -134,8 +134,8 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
     """
     if key is not None and value is None:
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
-    must_be_causal = layer.pattern is not None and layer.pattern.must_be_causal
-    if must_be_causal and (value is not None or not causal):
+    pattern = layer.pattern
+    if pattern is not None and pattern.must_be_causal and (value is not None or not causal):
         name = f"{name_with_leaf(layer, 'must_be_causal')}, which is for causal self-attention alone"
         if value is not None:
             raise ValueError(
@@ -148,11 +148,11 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
             "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
             f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
         )
-    if causal and not can_be_causal(layer):
+    if causal and (pattern is None or not pattern.can_be_causal):
         raise ValueError(
             f"`use_causal_mask` must be False with {name_with_leaf(layer, 'can_be_causal', False)}, which cannot mask "
             "later positions. Use LocalAttention, StridedAttention, FixedAttention or RoutingAttention with "
-            f"selection='nearest'. Received: use_causal_mask=True, pattern={layer.pattern!r}."
+            f"selection='nearest'. Received: use_causal_mask=True, pattern={pattern!r}."
         )
 
 
