@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.analysis import CacheSize, cache_sizes
+from tf_sparse_attention.analysis import cache_sizes
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 SIZES = {"num_heads": 2, "key_dim": 4}
@@ -80,9 +80,3 @@ def test_what_has_no_cache_says_why():
         cache_sizes(keras.layers.Dense(3), 9)
     with pytest.raises(ValueError, match="must be built before it decodes"):
         cache_sizes(layers.LocalAttention(**SIZES), 9)
-
-
-def test_the_old_name_of_the_slots_is_accepted_with_a_warning():
-    row = CacheSize("layer", "LocalAttention", 6.0, 384, 8.5)
-    with pytest.warns(DeprecationWarning, match="`places` is now `num_slots`"):
-        assert row.places == 6

@@ -144,10 +144,3 @@ def test_the_page_of_patterns_has_every_attention_layer():
     names = [name for name in layers.__all__ if name.endswith(("Attention", "Attention2D"))]
     names.remove("SwappedAttention")  # no pattern, but a place for one
     assert len(names) > 5 and all(f"`{name}" in page for name in names)
-
-
-def test_the_old_name_of_the_size_of_random_inputs_is_accepted_with_a_warning():
-    layer = LocalAttention(2, 4, window=3)
-    with pytest.warns(DeprecationWarning, match="`features` is now `hidden_dim`"):
-        draw_pattern(layer, 5, features=7)
-    assert layer.num_features == 7

@@ -189,8 +189,3 @@ def test_buckets_are_at_most_half_too_long_and_few():
     assert all(length <= size for length, size in sizes.items())
     assert all(2 * size < 3 * length for length, size in sizes.items() if length > 64)
     assert sorted(set(sizes.values())) == [64, 96, 128, 192, 256, 384, 512, 768, 1024]
-
-
-def test_stop_token_ids_had_another_name():
-    with pytest.warns(DeprecationWarning, match="`stop_ids` is now `stop_token_ids`"):
-        assert run(count_up, [[4], [1]], 5, stop_ids=[6]) == [[4, 5, 6], [1, 2, 3, 4, 5]]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-import tf_sparse_attention as tsa
 from tf_sparse_attention.generation import BeamSearch, Sampling, block_ngrams, get_strategy, penalize_repetition
 from tf_sparse_attention.generation.strategies import NAMED
 from tf_sparse_attention.ops.softmax import lowest
@@ -98,12 +97,3 @@ def test_settings_out_of_range_are_refused(make, settings):
     (name,) = settings
     with pytest.raises(ValueError, match=f"`{name}` must be .* Received: {name}="):
         make(**settings)
-
-
-def test_old_names_are_found_with_a_warning():
-    with pytest.warns(DeprecationWarning, match="`strategy_of` is now `get_strategy`"):
-        assert tsa.generation.strategy_of is get_strategy
-    with pytest.warns(DeprecationWarning, match="`Repetition` is now `DecodingConfig`"):
-        assert issubclass(Sampling, tsa.generation.Repetition)
-    with pytest.raises(AttributeError, match="has no attribute 'Samplings'"):
-        _ = tsa.generation.Samplings

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.layers import LocalAttention, MixedAttention
-from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models import Backbone
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 5}
@@ -305,41 +305,3 @@ def test_ids_that_are_no_batch_of_rows_are_named(inputs, found):
 def test_wrong_input_keys_are_named():
     with pytest.raises(ValueError, match=r"may have 'padding_mask' and 'segment_ids'. Received: keys \['ids'\]"):
         small()({"ids": ids(1, 3)})
-
-
-def test_old_names_of_arguments_warn_and_old_configs_load_silently():
-    with pytest.warns(DeprecationWarning) as warned:
-        backbone = small(skip_first=1, epsilon=0.5)
-    assert {str(warning.message).split(";")[0] for warning in warned} == {
-        "`skip_first` is now `num_local_layers`",
-        "`epsilon` is now `layer_norm_epsilon`",
-    }
-    assert [len(block.attention.parts) for block in backbone.blocks] == [1, 2]
-    assert backbone.final_norm.epsilon == backbone.blocks[0].epsilon == 0.5
-    config = backbone.get_config()
-    old = {"skip_first": config.pop("num_local_layers"), "epsilon": config.pop("layer_norm_epsilon")}
-    loaded = Backbone.from_config({**config, **old})
-    assert loaded.get_config() == backbone.get_config()
-
-
-def test_an_old_and_a_new_name_of_an_argument_are_refused_together():
-    message = "`num_local_layers` must be given once. Received: `skip_first`, its old name, as well."
-    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match=message):
-        small(skip_first=1, num_local_layers=1)
-
-
-def test_a_preset_accepts_old_names():
-    sizes = {"num_layers": 2, "hidden_dim": 32, "embedding_dim": 32, "intermediate_dim": 32}
-    with pytest.warns(DeprecationWarning, match="`skip_first` is now `num_local_layers`"):
-        model = LanguageModel.from_preset("pg19_local_cluster8k", 20, skip_first=1, **sizes)
-    assert [len(block.attention.parts) for block in model.backbone.blocks] == [1, 2]
-
-
-def test_methods_of_memory_and_windows_have_old_names():
-    backbone = small(attention=[LOCAL], memory_length=7)
-    memory = backbone.init_memory(1)
-    with pytest.warns(DeprecationWarning, match="`read_on` is now `forward_with_memory`"):
-        outputs, _ = backbone.read_on(ids(1, 5), memory)
-    np.testing.assert_array_equal(outputs, backbone.forward_with_memory(ids(1, 5), backbone.init_memory(1))[0])
-    with pytest.warns(DeprecationWarning, match="`fit_windows` is now `shrink_windows`"):
-        assert backbone.fit_windows() is None

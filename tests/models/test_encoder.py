@@ -90,19 +90,6 @@ def test_attention_may_have_no_global_tokens_and_then_takes_no_marks():
         encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
 
 
-@pytest.mark.parametrize("attention", [HEADS, [HEADS, {**HEADS, "window": 7}]])
-def test_the_attention_of_earlier_releases_is_the_same_in_a_config_and_warns_in_a_call(attention):
-    new = ATTENTION if attention is HEADS else [ATTENTION, [{**PART, "window": 7}]]
-    encoder = Encoder(attention=new, **SIZES)
-    loaded = Encoder.from_config({**encoder.get_config(), "attention": attention})
-    with pytest.warns(DeprecationWarning, match=r"`attention` of `Encoder` without 'layer'"):
-        made = Encoder(attention=attention, **SIZES)
-    for other in (loaded, made):
-        assert other.get_config()["attention"] == new
-        other.set_weights(encoder.get_weights())
-        np.testing.assert_array_equal(states(other, ids(9)), states(encoder, ids(9)))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -206,20 +193,3 @@ def test_documents_where_first_tokens_differ_within_a_block_are_refused():
     encoder = Encoder(attention=[PART, {**PART, "num_first_global": 1}], **SIZES)
     with pytest.raises(ValueError, match=r"same `num_first_global`.* parts of block_0 with num_first_global \[0, 1\]"):
         encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
-
-
-def test_token_types_had_another_name():
-    with pytest.warns(DeprecationWarning, match="`num_segments` is now `num_token_types`"):
-        encoder = Encoder(attention=ATTENTION, num_segments=3, **SIZES)
-    config = encoder.get_config()
-    assert config.pop("num_token_types") == 3
-    assert Encoder.from_config({**config, "num_segments": 3}).num_token_types == 3
-
-
-def test_the_epsilon_of_layer_norms_had_another_name():
-    with pytest.warns(DeprecationWarning, match="`epsilon` is now `layer_norm_epsilon`"):
-        encoder = Encoder(attention=ATTENTION, epsilon=0.5, **SIZES)
-    assert encoder.embedding_norm.epsilon == encoder.blocks[0].epsilon == 0.5
-    config = encoder.get_config()
-    assert config.pop("layer_norm_epsilon") == 0.5
-    assert Encoder.from_config({**config, "epsilon": 0.5}).embedding_norm.epsilon == 0.5

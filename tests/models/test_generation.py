@@ -356,23 +356,6 @@ def test_a_model_of_both_sides_is_refused():
         make_model(causal=False).generate([3], max_length=4)
 
 
-def test_old_names_of_arguments_are_accepted_with_a_warning(model):
-    expected = model.generate([5], 8, strategy="greedy", stop_token_ids=None)
-    with pytest.warns(DeprecationWarning) as warned:
-        found = model.generate([5], 8, sampler="greedy", stop_ids=None)
-    assert {str(warning.message).split(";")[0] for warning in warned} == {
-        "`sampler` is now `strategy`",
-        "`stop_ids` is now `stop_token_ids`",
-    }
-    np.testing.assert_array_equal(found, expected)
-    with pytest.warns(DeprecationWarning):
-        pieces = list(model.stream([5], 8, sampler="greedy", stop_ids=None))
-    np.testing.assert_array_equal(np.concatenate(pieces), expected)
-    with pytest.warns(DeprecationWarning, match="`parts` is now `iterate`"):
-        *_, ((ids, *_),) = model.generator.parts([[5]], 8, "greedy", stop_token_ids=None)
-    np.testing.assert_array_equal(ids, expected)
-
-
 @pytest.mark.full
 def test_a_small_vocabulary_of_a_multiple_of_eight_compiles_with_full_effort(run_python):
     # An argmax fused with its noise took XLA's compiler minutes there, but not at the effort of the other tests.

@@ -61,8 +61,9 @@ class EveryThird(Pattern):
 class WindowAndThirds(LocalAttention):
     """A window that a learned span ends, and keys that it does not."""
 
-    def make_pattern(self, causal):
-        return Union((super().make_pattern(causal), EveryThird()))
+    @property
+    def pattern(self):
+        return Union((super().pattern, EveryThird()))
 
 
 def check_decoding(layer):
@@ -127,6 +128,6 @@ class CausalThirds(EveryThird):
 def test_a_pattern_that_must_be_causal_is_in_no_other_call(pattern):
     layer = SparseAttention(2, 4, pattern)
     for call in (layer, layer.attention_pattern):
-        with pytest.raises(ValueError, match="`use_causal_mask` must be True with CausalThirds"):
+        with pytest.raises(ValueError, match=r"`use_causal_mask` must be True with SparseAttention \(CausalThirds\)"):
             call(X)
     assert layer(X, use_causal_mask=True).shape == X.shape

@@ -116,10 +116,10 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
 def test_a_causal_call_of_a_composition_is_refused_and_names_what_is_causal():
     for pattern in (Window(2) | TopKeys(3, 4), Heads([(1, Window(2)), (1, TopKeys(3, 4))])):
         layer = SparseAttention(2, 4, pattern)
-        assert not layer.can_be_causal and layer.cross_cache_unsupported_reason is None
-        with pytest.raises(ValueError, match=r"`use_causal_mask` must be False with TopKeys, .* take Nearest where"):
+        assert not layer.pattern.can_be_causal and layer.cross_cache_unsupported_reason is None
+        with pytest.raises(ValueError, match=r"must be False with SparseAttention \(TopKeys\), which"):
             layer(np.ones((1, 5, 6), "float32"), use_causal_mask=True)
-    assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).can_be_causal
+    assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).pattern.can_be_causal
 
 
 def test_no_successors_of_chosen_keys():

@@ -4,7 +4,6 @@ import functools
 import importlib
 import math
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ from trainers.configs import (
     wikitext103,
 )
 from trainers.shared import components
-from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.tasks import image, registry
 from trainers.tasks.classifier import make_classifier
 from trainers.tasks.speech import Task as SpeechTask
@@ -275,24 +273,3 @@ def test_a_setting_that_does_not_exist_cannot_be_set():
     config = load("demo").lock()
     with pytest.raises(AttributeError, match='Did you mean "num_steps" instead of "num_step"'):
         config.train.num_step = 3
-
-
-def test_old_names_of_settings_become_new_ones():
-    config = base.get_config()
-    config.model.update(skip_first=1, epsilon=1e-4)
-    config.train.fit_windows_every = 5
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        apply_renamed_settings(config)
-    settings = config.to_dict()
-    assert (settings["model"]["num_local_layers"], settings["model"]["layer_norm_epsilon"]) == (1, 1e-4)
-    assert (settings["train"]["shrink_windows_every"], settings["train"]["shrink_windows_margin"]) == (5, 64)
-    assert not {"skip_first", "epsilon"} & set(settings["model"])
-    assert not {"fit_windows_every", "fit_windows_margin"} & set(settings["train"])
-    old = base.get_config()
-    old.train.fit_windows_every = 5
-    with pytest.warns(
-        DeprecationWarning, match="`config.train.fit_windows_every` is now `config.train.shrink_windows_every`"
-    ):
-        apply_renamed_settings(old)
-    assert rename_settings({"train": {"fit_windows_every": 7}})["train"] == {"shrink_windows_every": 7}

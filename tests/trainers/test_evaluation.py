@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from tf_sparse_attention.data.sources.official_counts import official_word_count
-from trainers.shared import evaluation, overrides, scoring, training, workdir
+from trainers.shared import evaluation, overrides, scoring, training
 from trainers.shared.compression import compressed_bits_per_byte
 from trainers.shared.resumable_sums import Progress, ResumableSums
 
@@ -141,14 +141,6 @@ def test_another_text_is_scored_after_that_of_the_training_is_gone(make_plain_co
         evaluation.evaluate(tmp_path / "run", "test")
 
 
-def test_a_run_that_did_not_write_down_its_text_is_compared_with_the_text_itself(run, tmp_path):
-    shutil.copytree(run, tmp_path / "older")
-    (tmp_path / "older" / "source.json").unlink()
-    assert workdir.load_source(tmp_path / "older") == workdir.load_source(run)
-    result = evaluation.evaluate(tmp_path / "older", "test[:1]", changes())
-    assert fnmatch(result["path"], str(tmp_path / "older" / "evaluation-test_1_-????????.json"))
-
-
 def test_an_unknown_split_is_an_error(run):
     with pytest.raises(ValueError, match=r"`split` must be one of .* Received: split=exam"):
         evaluation.evaluate(run, "exam")
@@ -257,15 +249,6 @@ def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
     assert official_word_count("pg19/0.1.1", "train", 28_602) == 1_973_136_207
     for other in (("pg19/0.1.1", "test", 99), ("pg19/0.1.1", "test[:100]", 100), ("pg20/0.1.1", "test", 100)):
         assert official_word_count(*other) is None
-
-
-def test_a_run_of_an_earlier_version_is_evaluated(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    del config["data"]["overlap"], config["data"]["tokenizer"]
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "run" / workdir.CHECKSUMS).unlink()
-    assert evaluation.evaluate(tmp_path / "run", "validation")["settings"]["overlap"] == 0
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):

@@ -4,10 +4,10 @@ import pytest
 
 from tests.trainers.test_configs import ALL, load
 from trainers.configs import base
-from trainers.shared import overrides, resume
+from trainers.shared import overrides
 from trainers.shared.evaluation_run import with_overrides
 from trainers.tasks import registry
-from trainers.tasks.settings import COMMON, check_read, without_ignored
+from trainers.tasks.settings import COMMON, check_read
 
 
 def test_no_configuration_has_a_setting_that_its_task_ignores():
@@ -23,7 +23,7 @@ def test_a_task_names_settings_that_exist_and_each_is_read_by_some_task():
             assert set(names) <= set(defaults[section]) - set(COMMON.get(section, ())), (task, section)
             read[section] = read.get(section, set()) | set(names)
     for section in ("data", "model", "train", "generate"):
-        assert read[section] == set(defaults[section]) - set(base.RENAMED.get(section, ()))
+        assert read[section] == set(defaults[section])
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,3 @@ def test_an_evaluation_is_not_given_what_its_task_ignores():
         with_overrides(config, wanted)
     config.task = "speech"
     assert with_overrides(config, wanted).train.num_beams == 4
-
-
-def test_a_run_whose_task_ignored_a_setting_goes_on_without_it():
-    own = registry.class_of("language_model").settings
-    before, now = base.get_config().to_dict(), resume.describe(base.get_config(), "text")
-    before["data"].update(use_flips=True, image_shape=[], overlap=3)
-    saved = {"config": without_ignored(before, own), "fingerprint": "text"}
-    assert saved["config"]["data"] == {**before["data"], "use_flips": False} and before["data"]["use_flips"]
-    resume.check_compatible(saved, now)

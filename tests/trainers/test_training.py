@@ -15,7 +15,6 @@ from tests.trainers.interrupted import SignalAt, arrays_of
 from tf_sparse_attention import remote_files
 from trainers.shared import callbacks, evaluation, lock, remote_run, training, workdir
 from trainers.shared.checkpoints import Checkpoints
-from trainers.shared.renamed_settings import apply_renamed_settings
 from trainers.tasks import registry
 
 
@@ -81,7 +80,6 @@ def test_the_saved_model_is_the_trained_one(finished, tiny_config):
     expected = ops.convert_to_numpy(outcome.model(ids))
     np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(folder)(ids)), expected)
     assert isinstance(workdir.load_tokenizer(folder), tsa.data.ByteTokenizer)
-    apply_renamed_settings(tiny_config)  # leaves the old names out, as in the folder
     assert workdir.load_config(folder).to_dict() == json.loads(json.dumps(tiny_config.to_dict()))
 
 

@@ -8,8 +8,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.analysis.dtype_sizes import bytes_of
-from tf_sparse_attention.deprecation import renamed
-from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +28,6 @@ class CacheSize:
     num_slots: float
     num_bytes: int
     bytes_per_token: float
-
-    @property
-    def places(self) -> float:
-        """Old name of `num_slots`."""
-        renamed("places", "num_slots")
-        return self.num_slots
 
 
 @dataclasses.dataclass(frozen=True)

@@ -157,7 +157,7 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Leaf, Centroids, lis
     """Returns, for each leaf with centroids, its heads, the leaf, its centroids, and clusters of its tokens."""
     if not any(isinstance(grouper, Centroids) for grouper in part.layer.groupers):
         return []
-    (query, key, *_), pattern = part.heads, part.layer.make_pattern(part.causal)
+    (query, key, *_), pattern = part.heads, part.layer.pattern
     tokens, masks = zip(*sides_of(query, key, part.masks), strict=True)
     if isinstance(pattern, BestOfCluster):
         leaves: Iterator[tuple[Any, ...]] = iter(

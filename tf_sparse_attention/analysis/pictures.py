@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.patterns import InTurn, Pattern
 from tf_sparse_attention.types import Tensor
@@ -17,7 +16,6 @@ COLORS = ("#2a6f97", "#e07a1f", "#3a9d6e", "#b5446e", "#7a5ea8", "#c9a227", "#4f
 FUTURE_COLOR = "#f1f1ee"  # the keys after the query
 
 
-@renamed_arguments(features="hidden_dim")
 def draw_pattern(
     layer: keras.layers.Layer | Pattern,
     length: int,
@@ -70,7 +68,6 @@ def draw_pattern(
     return axes[0].figure
 
 
-@renamed_arguments(features="hidden_dim")
 def draw_weights(
     layer: keras.layers.Layer,
     length: int,

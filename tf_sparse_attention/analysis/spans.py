@@ -6,7 +6,6 @@ import keras
 import numpy as np
 
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 
 
@@ -19,7 +18,6 @@ def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
     return [span.spans() for span in spans_in(model)]
 
 
-@renamed_arguments(axis="axes")
 def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
     """Draws how far each head of each layer sees: a dot a head over the number of its layer, on a logarithmic scale.
 

@@ -11,7 +11,6 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
 from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.layers import RoutingAttention
 from tf_sparse_attention.layers.parts.centroids import Centroids
 
@@ -97,7 +96,6 @@ class WordRoutes:
         return axes.figure
 
 
-@renamed_arguments(most="top_k")
 def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int = 3) -> WordRoutes:
     """Returns which earlier words each word of a text looks at through the routed heads of a model.
 

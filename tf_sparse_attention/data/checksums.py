@@ -33,7 +33,7 @@ def write_checksums(path: str | os.PathLike, files: Mapping[str, pathlib.Path], 
 
 
 def check(path: str | os.PathLike, remove: str | os.PathLike, identity: Any = None) -> None:
-    """Compares files with their checksums. Data of an earlier version have none and are not checked.
+    """Compare files with their checksums.
 
     Args:
         path: the file of the checksums, beside those that it is about.
@@ -45,8 +45,6 @@ def check(path: str | os.PathLike, remove: str | os.PathLike, identity: Any = No
             split.
     """
     path = pathlib.Path(path)
-    if not path.exists():
-        return
     saved, sums = _read(path, remove)
     wanted = json.loads(json.dumps(identity))  # tuples become lists
     if wanted not in (None, saved):
@@ -64,8 +62,9 @@ def _read(path, remove):
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         return saved["identity"], dict(saved["crc32"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(message(remove, f"{path}, which is damaged")) from error
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        found = f"{path}, which is {'damaged' if path.exists() else 'missing'}"
+        raise DamagedDataError(message(remove, found)) from error
 
 
 def message(remove: str | os.PathLike, found: str) -> str:

@@ -19,7 +19,6 @@ from tf_sparse_attention.generation.strategies import (
     Sampling,
     get_strategy,
 )
-from tf_sparse_attention.generation.strategies import __getattr__ as __getattr__  # old names
 
 __all__ = [
     "BeamSearch",

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation.loop import begin, is_stop
 from tf_sparse_attention.types import Tensor
 
@@ -52,7 +51,6 @@ class Beams(NamedTuple):
         return Beams(*(ops.concatenate(pair, axis=1) for pair in zip(self, other, strict=True)))
 
 
-@renamed_arguments(stop_ids="stop_token_ids")
 def beam_search(
     step: Callable,
     prompt_ids: Tensor,

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation.random_keys import fold_in, row_keys
 from tf_sparse_attention.types import Tensor
 
@@ -52,7 +51,6 @@ class Generated(NamedTuple):
     log_probs: Tensor
 
 
-@renamed_arguments(stop_ids="stop_token_ids")
 def generate(
     step: Callable,
     prompt_ids: Tensor,
@@ -136,7 +134,6 @@ def begin(
     )
 
 
-@renamed_arguments(stop_ids="stop_token_ids")
 def advance(
     progress: Progress,
     step: Callable,

@@ -7,12 +7,10 @@ other values need no new program.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed, renamed_arguments
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import check_settings, greedy, sample
 from tf_sparse_attention.types import Tensor
@@ -199,7 +197,6 @@ class CustomSampler:
 NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": BeamSearch()}
 
 
-@renamed_arguments(sampler="strategy")
 def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | CustomSampler:
     """Returns the settings of a name, "random", "greedy" or "beam", or of a function; settings as they are.
 
@@ -216,12 +213,3 @@ def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | 
         f"`strategy` must be one of {', '.join(NAMED)}, a `Sampling`, a `BeamSearch` or a function (logits, keys) -> "
         f"ids. Received: strategy={strategy!r}."
     )
-
-
-def __getattr__(name):
-    """Returns what has another name now; `tf_sparse_attention.generation` has this function too."""
-    old_names: dict[str, Any] = {"Repetition": DecodingConfig, "strategy_of": get_strategy}
-    if name not in old_names:
-        raise AttributeError(f"module 'tf_sparse_attention.generation' has no attribute {name!r}")
-    renamed(name, old_names[name].__name__)
-    return old_names[name]

@@ -7,9 +7,6 @@ from typing import Any
 import keras
 
 from tf_sparse_attention import layers
-from tf_sparse_attention.deprecation import renamed_keys
-from tf_sparse_attention.layers.attention.all_attention import renamed_config
-from tf_sparse_attention.layers.attention.global_local_attention import RENAMED
 from tf_sparse_attention.ops.random_bits import derived_seed
 
 FORMS = (
@@ -72,11 +69,6 @@ def map_parts(function: Callable[[Any], Any], attention: Sequence[Any]) -> list:
     return [
         [function(one) for one in part] if isinstance(part, (list, tuple)) else function(part) for part in attention
     ]
-
-
-def rename_arguments(attention: Sequence[Any]) -> list:
-    """Returns the plain data of an attention with new names of arguments in place of old ones: for configs in files."""
-    return map_parts(lambda part: renamed_config(renamed_keys(part, RENAMED)), attention)
 
 
 def all_parts(attention: Sequence[Any]) -> list:

@@ -7,10 +7,9 @@ from typing import Any
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys, renamed_method
+from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
 from tf_sparse_attention.layers.parts.integers import as_integers
-from tf_sparse_attention.layers.parts.norms import is_before, make_norm
-from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
+from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_arguments import (
     arguments_of_block,
     check_arguments,
@@ -36,11 +35,9 @@ ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
 )
 ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "layer_norm_epsilon", "remat", "seed", "cross_attention")
 ARGUMENTS_OF_BLOCKS += ("reproduce_reference",)
-RENAMED = {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(further_masks="extra_mask_names", reason_against_cache="cache_unsupported_reason")
 class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
     """Embedding, Transformer blocks with heads of any patterns, and a final norm.
 
@@ -113,7 +110,6 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         (1, 300, 64)
     """
 
-    @renamed_arguments(**RENAMED)
     def __init__(
         self,
         vocabulary_size: int | None,
@@ -247,8 +243,6 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         x = self._run(unpacked, training, segments)
         return x, segments.after()
 
-    read_on = renamed_method("read_on", "forward_with_memory")
-
     def _run(self, inputs, training, memory=None):
         x = self.embed(self.as_inputs("inputs", inputs.tokens, inputs.padding_mask), training)
         segment_ids = None if inputs.segment_ids is None else as_integers("segment_ids", inputs.segment_ids)
@@ -270,5 +264,4 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":
-        config = renamed_keys(config, RENAMED)
-        return cls(**{**config, "attention": rename_arguments(config["attention"])})
+        return cls(**config)

@@ -1,6 +1,5 @@
 """A bidirectional encoder of long texts with global tokens: Longformer's and BigBird's."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +7,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
-from tf_sparse_attention.models.attention_parts import rename_arguments, serialize_attention
+from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
@@ -21,11 +19,9 @@ from tf_sparse_attention.ops.masks import document_starts
 from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")
-RENAMED = {"num_segments": "num_token_types", "epsilon": "layer_norm_epsilon"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(further_masks="extra_mask_names")
 class Encoder(CheckedInputs, Model):
     """BERT with local attention and global tokens: post-norm blocks over embeddings of tokens, positions and types.
 
@@ -82,7 +78,6 @@ class Encoder(CheckedInputs, Model):
         (1, 40, 16)
     """
 
-    @renamed_arguments(**RENAMED)
     def __init__(
         self,
         vocabulary_size: int,
@@ -116,7 +111,7 @@ class Encoder(CheckedInputs, Model):
         checks.check_switch("use_pooler", use_pooler)
         checks.check_count("intermediate_dim", intermediate_dim)
         self.intermediate_dim = intermediate_dim
-        self.attention = serialize_attention(_as_parts(attention, warn=True))
+        self.attention = serialize_attention(attention)
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.dropout = dropout
@@ -255,8 +250,7 @@ class Encoder(CheckedInputs, Model):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":
-        config = renamed_keys(config, RENAMED)
-        return cls(**{**config, "attention": rename_arguments(_as_parts(config["attention"]))})
+        return cls(**config)
 
 
 def _first_tokens(x, starts):
@@ -264,26 +258,3 @@ def _first_tokens(x, starts):
     if starts is None:
         return x[:, 0]
     return ops.take_along_axis(x, ops.broadcast_to(starts[..., None], shape(x)), axis=1)
-
-
-def _as_parts(attention, warn=False):
-    """Returns the `attention` of earlier releases as parts; anything else is returned unchanged.
-
-    It was a dictionary of arguments of `GlobalLocalAttention`, or a list of one for each block.
-    """
-    each = [attention] if isinstance(attention, dict) else attention
-    if not isinstance(each, (list, tuple)) or not each or not all(map(_is_without_class, each)):
-        return attention
-    if warn:
-        warnings.warn(
-            "`attention` of `Encoder` without 'layer' will be refused by the next release: write "
-            "[{'layer': 'GlobalLocalAttention', ...}], and a list of such lists where blocks differ.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-    parts = [[{"layer": "GlobalLocalAttention", **arguments}] for arguments in each]
-    return parts[0] if isinstance(attention, dict) else parts
-
-
-def _is_without_class(part):
-    return isinstance(part, dict) and not {"layer", "class_name"} & set(part)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.generation import DecodingConfig
 from tf_sparse_attention.models.generator import END_ID, Generator, Row
 from tf_sparse_attention.models.prompts import Prompts, parse_prompts
@@ -27,7 +26,6 @@ class Generation:
             self._generator = Generator(self)
         return self._generator
 
-    @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def generate(
         self,
         prompts: Any,
@@ -81,7 +79,6 @@ class Generation:
         rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
         return results_of(parsed, rows, tokenizer, return_log_probs)
 
-    @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def stream(
         self,
         prompt: Any,

@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_method
 from tf_sparse_attention.generation import (
     BeamSearch,
     DecodingConfig,
@@ -101,7 +100,6 @@ class Generator:
         self.decoder = make_decoder(model)
         self._programs = Programs(model, run_eagerly)
 
-    @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def generate(
         self,
         prompts: Sequence[Tensor],
@@ -116,7 +114,6 @@ class Generator:
         *_, rows = self.iterate(prompts, max_length, strategy, seed, stop_token_ids, num_ids, encoded=encoded)
         return rows
 
-    @renamed_arguments(sampler="strategy", stop_ids="stop_token_ids")
     def iterate(
         self,
         prompts: Sequence[Tensor],
@@ -151,8 +148,6 @@ class Generator:
         if chunk_size is not None:
             raise ValueError("`strategy` must not be a beam search here, whose text is known only at the end.")
         return iter([self._best_beams(task)])
-
-    parts = renamed_method("parts", "iterate")
 
     def stream_endless(
         self,

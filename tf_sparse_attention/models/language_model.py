@@ -6,10 +6,9 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed, renamed_attributes, renamed_method
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
-from tf_sparse_attention.models.backbone import RENAMED, Backbone
+from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.metrics import nats_of
@@ -24,7 +23,6 @@ SOFTMAX = 100  # use of the embedding's seed, whose clusters have the same shape
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(reason_against_cache="cache_unsupported_reason")
 class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     """Logits of the token after each position.
 
@@ -110,9 +108,6 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         Raises:
             ValueError: for an unknown name, and unless there are more layers than `num_local_layers` of the preset.
         """
-        for old in set(RENAMED) & set(overrides):
-            renamed(old, RENAMED[old])
-            overrides[RENAMED[old]] = overrides.pop(old)
         arguments = preset_arguments(name, reproduce_reference)
         dtype = overrides.get("dtype")
         backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
@@ -183,8 +178,6 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         inputs, targets = split_targets(inputs)
         x, memory = self.backbone.forward_with_memory(inputs, memory, training=training)
         return self._outputs(x, targets), memory
-
-    read_on = renamed_method("read_on", "forward_with_memory")
 
     @property
     def cache_unsupported_reason(self) -> str | None:

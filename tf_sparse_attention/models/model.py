@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_method
 from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.layers.parts.adaptation import LowRankMixin, policy_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
@@ -64,8 +63,6 @@ class TrainStepMixin:
         for span in spans_in(self):
             span.shrink_window(margin)
         return max(self.computed_windows, default=None)
-
-    fit_windows = renamed_method("fit_windows", "shrink_windows")
 
     @property
     def computed_windows(self) -> list[int]:

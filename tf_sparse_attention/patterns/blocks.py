@@ -50,6 +50,10 @@ class Blocks(Pattern):
         return (max(self.before, self._after) + 1) * max(self.size, self.key_size or 0) - 1
 
     @property
+    def can_be_causal(self) -> bool:
+        return self.key_size is None  # else the positions of queries and keys cannot be compared
+
+    @property
     def takes_memory(self) -> bool:
         return self.key_size is None  # else blocks of memory and blocks of queries would not go together
 

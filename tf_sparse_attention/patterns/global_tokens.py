@@ -28,6 +28,7 @@ class Global(Pattern):
 
     num_global: int
     in_span = False
+    can_be_causal = False  # a global token depends on later tokens, and all tokens attend to it
 
     def __post_init__(self) -> None:
         checks.check_count("num_global", self.num_global)

@@ -322,6 +322,10 @@ class Composition(Pattern):
         return all(part.can_be_causal for part in self.parts)
 
     @property
+    def must_be_causal(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+        return any(part.must_be_causal for part in self.parts)
+
+    @property
     def causal_selection(self) -> bool:
         return all(part.causal_selection for part in self.parts)
 

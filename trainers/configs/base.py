@@ -7,17 +7,11 @@ import ml_collections
 from ml_collections.config_dict import placeholder
 
 TOKENIZERS = ("bytes", "subword", "sentencepiece", "wordpiece")
-# Settings under their old names, which are accepted for one more release: see `trainers.shared.renamed_settings`.
-RENAMED = {
-    "data": {"packed": "use_packing"},
-    "model": {"skip_first": "num_local_layers", "epsilon": "layer_norm_epsilon"},
-    "train": {"fit_windows_every": "shrink_windows_every", "fit_windows_margin": "shrink_windows_margin"},
-}
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the defaults, an `ml_collections.ConfigDict`."""
-    config = ml_collections.ConfigDict(
+    return ml_collections.ConfigDict(
         {
             "task": "language_model",  # one of trainers/tasks, or a module of your own with a class Task
             "seed": 0,  # of weights, dropout, centroids and the order of the data
@@ -29,11 +23,6 @@ def get_config() -> ml_collections.ConfigDict:
             "generate": _generate(),
         }
     )
-    for section, names in RENAMED.items():
-        with config[section].unlocked():
-            for old, new in names.items():
-                config[section][old] = placeholder(config[section].get_type(new))
-    return config
 
 
 def _data():
@@ -114,8 +103,6 @@ def _model():
         "remat": placeholder(bool),  # whether blocks are computed again in the backward pass, to save memory
         "tie_embeddings": False,  # whether logits come from the embedding matrix
         "use_output_bias": True,  # whether logits have a bias
-        "skip_first": placeholder(int),  # old name of num_local_layers
-        "epsilon": placeholder(float),  # old name of layer_norm_epsilon
     }
 
 

@@ -8,7 +8,6 @@ import ml_collections
 
 from trainers.shared import tokenizers, workdir
 from trainers.shared.loading import load_language_model
-from trainers.shared.renamed_settings import apply_renamed_settings
 
 
 def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
@@ -25,7 +24,6 @@ def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: st
     Raises:
         ValueError: If there is a run in the folder, or `load_language_model` raises it.
     """
-    apply_renamed_settings(config)
     if (pathlib.Path(folder).expanduser() / workdir.CONFIG).exists():
         raise ValueError(f"`workdir` must be new, or hold no run. Received: workdir={folder}, where there is one.")
     tokenizer = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)

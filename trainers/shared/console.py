@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from absl import app, flags, logging
 
-from trainers.shared import config_files, overrides, settings_help
+from trainers.shared import config_files, settings_help
 from trainers.shared.quiet import quiet_imports
 
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
@@ -112,7 +112,7 @@ def _without_folder(text):
 def _flags_of(module, is_setting):
     """Returns name, default and meaning of the flags of a program: its own, or those that override settings."""
     found = flags.FLAGS.get_key_flags_for_module(module.__name__)
-    named = sorted((flag.name, flag) for flag in found if not flag.help.startswith(overrides.OLD_NAME))
+    named = sorted((flag.name, flag) for flag in found)
     return [
         # A whole configuration as a default has its settings listed elsewhere.
         (f"--{name}", None if hasattr(flag.default, "keys") else flag.default, flag.help)

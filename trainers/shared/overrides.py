@@ -11,7 +11,6 @@ from trainers.configs import base
 SOURCE_SETTINGS = ("tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir")
 WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
 EXECUTION_SETTINGS = ("jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel")
-OLD_NAME = "Old name of"  # begins the help of flags that help does not list
 # All settings that an evaluation reads, by section, except those of the trained model.
 SETTINGS = {
     "data": (*SOURCE_SETTINGS, *WINDOW_SETTINGS),
@@ -52,26 +51,10 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml
         for name in names:
             make, text = define[overrides[section].get_type(name)], "Overrides that of the training."
             flag_holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
-    old_names = {
-        (section, old): new
-        for section, renames in base.RENAMED.items()
-        for old, new in renames.items()
-        if new in SETTINGS.get(section, ())
-    }
-    for (section, old), new in old_names.items():
-        make, text = define[overrides[section].get_type(new)], f"{OLD_NAME} config.{section}.{new}."
-        flag_holders[section, old] = make(f"config.{section}.{old}", None, text, flag_values=flag_values)
 
     def read():
-        from tf_sparse_attention.deprecation import renamed
-
         for (section, name), holder in flag_holders.items():
-            new = old_names.get((section, name), name)
-            if new == name:
-                overrides[section][name] = holder.value
-            elif holder.value is not None:
-                renamed(f"config.{section}.{name}", f"config.{section}.{new}")
-                overrides[section][new] = holder.value
+            overrides[section][name] = holder.value
         return overrides
 
     return read

@@ -5,9 +5,6 @@ from typing import Any
 
 import ml_collections
 
-from trainers.configs import base
-from trainers.shared.renamed_settings import rename_settings
-
 # Settings that may change when a run is resumed. Paths of text and vocabulary may, since the contents are compared.
 CHANGEABLE_SETTINGS = (
     "backend",
@@ -44,9 +41,7 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
     Raises:
         ValueError: Naming the first setting that differs.
     """
-    before, after = flat_settings(rename_settings(saved["config"])), flat_settings(now["config"])
-    # A run of an earlier version did as the defaults of newer settings say.
-    before = flat_settings(base.get_config().to_dict()) | before
+    before, after = flat_settings(saved["config"]), flat_settings(now["config"])
     for name in sorted({*before, *after}):
         if not _is_changeable(name) and before.get(name) != after.get(name):
             raise ValueError(

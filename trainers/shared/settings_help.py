@@ -26,14 +26,12 @@ def describe(arguments: Sequence[str]) -> str:
     """
     named = [argument.partition("=")[2] for argument in arguments if argument.startswith("--config=")]
     config = _read(named[-1]) if named else base.get_config()
-    old_names = {(section, old) for section, names in base.RENAMED.items() for old in names}
     meanings, rows = comments(), []
     for section in SECTIONS:
         values = config[section] if hasattr(config[section], "keys") else {None: config[section]}
         for name in values:
-            if (section, name) not in old_names:
-                path = section if name is None else f"{section}.{name}"
-                rows.append((f"--config.{path}", values[name], meanings.get(path, "")))
+            path = section if name is None else f"{section}.{name}"
+            rows.append((f"--config.{path}", values[name], meanings.get(path, "")))
     return f"Settings of {named[-1] if named else 'trainers/configs/base.py'}:\n{table(rows)}"
 
 

@@ -13,7 +13,7 @@ from trainers.configs import base
 from trainers.shared.loading import load_language_model
 
 ALWAYS_COMPARED = ("memory_length", "causal")  # the trainer reads them of the configuration
-NOT_COMPARED = ("start_from", "preset", "reproduce_reference", "initialization", *base.RENAMED["model"])
+NOT_COMPARED = ("start_from", "preset", "reproduce_reference", "initialization")
 
 
 def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:

@@ -25,9 +25,7 @@ from trainers.shared import (
     writers,
 )
 from trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
-from trainers.shared.renamed_settings import apply_renamed_settings
 from trainers.tasks import registry
-from trainers.tasks.settings import without_ignored
 
 
 @dataclasses.dataclass
@@ -59,7 +57,6 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
             in this folder.
         NonfiniteError: Where loss or weights are not finite; the checkpoints before stay.
     """
-    apply_renamed_settings(config)
     _check(config)
     place = remote_run.open_run(folder, config.train.keep_checkpoints)
     folder = workdir.open_workdir(place.folder, create=True)
@@ -143,9 +140,7 @@ class Run:
         newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
         if newest is not None:
-            # Of an earlier version, which accepted settings that the task ignores.
-            saved = {**newest, "config": without_ignored(newest["config"], self.task.settings)}
-            resume.check_compatible(saved, self._description)
+            resume.check_compatible(newest, self._description)
             self.task.check(self.folder)
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)

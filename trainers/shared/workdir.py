@@ -14,10 +14,9 @@ from keras import ops
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.remote_files import is_remote
 from trainers.configs import base
-from trainers.shared import components, damage, loading
+from trainers.shared import damage, loading
 from trainers.shared.checkpoints import Checkpoints, state_variables
 from trainers.shared.files import atomic_file, write_json
-from trainers.shared.renamed_settings import apply_renamed_settings, rename_settings
 from trainers.shared.tokenizers import KINDS
 from trainers.tasks import registry
 
@@ -103,17 +102,10 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     Raises:
         ValueError: If there is none.
     """
-    saved, defaults = read_json(workdir, CONFIG), base.get_config()
-    with damage.named(open_workdir(workdir) / CONFIG):
-        saved = rename_settings(saved)
-    apply_renamed_settings(defaults)
-    for section, settings in defaults.to_dict().items():  # a run of an earlier version lacks newer settings
-        if not isinstance(settings, dict):
-            saved.setdefault(section, settings)
-        else:
-            if not isinstance(saved.get(section), dict):
-                raise ValueError(damage.broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
-            saved[section] = {**settings, **saved[section]}
+    saved = read_json(workdir, CONFIG)
+    for section, settings in base.get_config().to_dict().items():
+        if isinstance(settings, dict) and not isinstance(saved.get(section), dict):
+            raise ValueError(damage.broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
     with damage.named(open_workdir(workdir) / CONFIG):
         return ml_collections.ConfigDict(saved)
 
@@ -126,13 +118,11 @@ def save_source(workdir: str | os.PathLike, source: Any) -> None:
 def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
     """Returns the text that the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
 
-    Both are None if it is unknown. The text itself is only needed for folders of earlier versions, without this file.
+    Both are None if the text is unknown.
 
     Raises:
-        ValueError: If there is no run, or neither the file nor the text exists.
+        ValueError: If there is no run.
     """
-    if not (open_workdir(workdir) / SOURCE).exists():
-        return _identity(components.make_text_source(load_config(workdir)))
     saved = read_json(workdir, SOURCE)
     with damage.named(open_workdir(workdir) / SOURCE):
         return {name: saved[name] for name in ("name", "fingerprint")}
@@ -275,7 +265,7 @@ def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
 
 
 def _checksums(folder):
-    """Returns the checksums of a work folder by name of the file; none in one of an earlier version."""
+    """Returns the checksums of a work folder by name of the file; none before the first file is saved."""
     return read_json(folder, CHECKSUMS) if (folder / CHECKSUMS).exists() else {}
 
 

@@ -1,8 +1,6 @@
 """What the settings of a configuration must be for a task: which must be given, and which of them the task reads."""
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import ml_collections
 
@@ -59,32 +57,18 @@ def check_read(settings: ml_collections.ConfigDict, task: str, own: Names) -> No
         task: name of the task.
         own: names of the settings that it reads beside the `COMMON` ones, by section.
     """
-    for section, name, value, default in _ignored(settings.to_dict(), own):
-        raise ValueError(
-            f"`config.{section}.{name}` must be unset for task={task}, which ignores it: leave it out, or give its "
-            f"default, {default!r}; trainers/configs/base.py says what it is for. Received: {name}={value!r}."
-        )
-
-
-def without_ignored(config: dict[str, Any], own: Names) -> dict[str, Any]:
-    """Returns a copy of a configuration, a plain dictionary, in which settings that a task ignores are the defaults."""
-    changed = copy.deepcopy(config)
-    for section, name, _, default in _ignored(config, own):
-        changed[section][name] = default
-    return changed
-
-
-def _ignored(config: dict[str, Any], own: Names) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yields section, name, value and default of settings that a task ignores and that are not the default."""
     defaults = base.get_config().to_dict()
-    for section, settings in config.items():
-        if section == "optimizer" or not isinstance(settings, dict):
+    for section, values in settings.to_dict().items():
+        if section == "optimizer" or not isinstance(values, dict):
             continue
-        read = {*COMMON.get(section, ()), *own.get(section, ()), *base.RENAMED.get(section, ())}
-        for name in sorted(settings.keys() - read):
-            value, default = settings[name], defaults.get(section, {}).get(name)
+        for name in sorted(values.keys() - {*COMMON.get(section, ()), *own.get(section, ())}):
+            value, default = values[name], defaults.get(section, {}).get(name)
             if value is not None and _plain(value) != _plain(default):
-                yield section, name, value, default
+                raise ValueError(
+                    f"`config.{section}.{name}` must be unset for task={task}, which ignores it: leave it out, or give "
+                    f"its default, {default!r}; trainers/configs/base.py says what it is for. "
+                    f"Received: {name}={value!r}."
+                )
 
 
 def _plain(value):

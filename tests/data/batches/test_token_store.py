@@ -184,11 +184,12 @@ def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
         open_token_store(make_source([b"train"]), ByteTokenizer(), "train")
 
 
-def test_a_store_of_an_earlier_version_has_no_checksums_and_opens(make_store, tmp_path):
+def test_missing_checksums_are_an_error(make_store, tmp_path):
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
     (folder / "checksums.json").unlink()
-    assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "one"
+    with pytest.raises(ValueError, match=r"Received: .*checksums.json, which is missing."):
+        make_store([b"one"])
 
 
 def test_damaged_checksums_are_an_error(make_store, tmp_path):

@@ -216,8 +216,7 @@ except SystemExit as end:
 def test_every_setting_has_a_meaning():
     meanings, config = settings_help.comments(), base.get_config()
     names = {f"{section}.{name}" for section in settings_help.SECTIONS[2:] for name in config[section]}
-    old_names = {f"{section}.{name}" for section, names in base.RENAMED.items() for name in names}
-    assert sorted(names - old_names - set(meanings)) == []
+    assert sorted(names - set(meanings)) == []
     assert meanings["model.attention"].startswith("Parts, each a dictionary with")
     assert set(settings_help.SECTIONS) == set(config) - {"backend"}
 

@@ -26,7 +26,7 @@ def test_a_file_is_no_work_folder(tmp_path):
 def test_a_broken_configuration_is_named(content, found, tmp_path):
     workdir.save_config(tmp_path, base.get_config())
     assert workdir.load_config(tmp_path).seed == 0
-    (tmp_path / "checksums.json").unlink()  # as in a folder of an earlier version
+    (tmp_path / "checksums.json").unlink()
     (tmp_path / "config.json").write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"`workdir` must hold a config.json .*config.json, with {found}"):
         workdir.load_config(tmp_path)
@@ -70,7 +70,7 @@ def test_a_tokenizer_that_was_edited_is_named(tmp_path):
     for read in (workdir.load_tokenizer, lambda folder: workdir.check_tokenizer(folder, ByteTokenizer())):
         with pytest.raises(ValueError, match=r"`workdir` must hold a tokenizer.json .*json, with another content than"):
             read(tmp_path)
-    (tmp_path / "checksums.json").unlink()  # as in a folder of an earlier version
+    (tmp_path / "checksums.json").unlink()
     assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
     path.write_text('{"class": "SubwordTokenizer"}')
     with pytest.raises(ValueError, match=r"`workdir` must hold a tokenizer.json .*tokenizer.json, with no 'config'"):

@@ -9,10 +9,8 @@ from tf_sparse_attention.data.batches.masking import hidden_positions, pack_mask
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
-from tf_sparse_attention.deprecation import renamed_arguments
 
 
-@renamed_arguments(packed="use_packing")
 def evaluation_batches(
     store: TokenStore,
     batch_size: int,

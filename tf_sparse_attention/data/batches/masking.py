@@ -6,7 +6,6 @@ import numpy as np
 
 from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.streams import on_arrays
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.types import Tensor
 
 
@@ -27,7 +26,6 @@ def hidden_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: flo
     return np.array(draws).reshape(len(numbers), length) < rate
 
 
-@renamed_arguments(packed="use_packing")
 def pack_masked(
     tokens: Tensor, hidden: Tensor, end_id: int = 1, use_packing: bool = True
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:

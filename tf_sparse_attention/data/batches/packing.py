@@ -3,11 +3,9 @@
 import numpy as np
 
 from tf_sparse_attention.data.batches.streams import on_arrays
-from tf_sparse_attention.deprecation import renamed_arguments
 from tf_sparse_attention.types import Tensor
 
 
-@renamed_arguments(packed="use_packing")
 def pack_windows(
     tokens: Tensor, end_id: int = 1, use_packing: bool = True, padded: bool = True
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:

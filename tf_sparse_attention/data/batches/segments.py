@@ -9,7 +9,6 @@ from tf_sparse_attention.checks import check_count, check_optional_count
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore
 from tf_sparse_attention.data.batches.training import TrainingBatches
-from tf_sparse_attention.deprecation import renamed_arguments
 
 
 class SegmentBatches(TrainingBatches):
@@ -42,7 +41,6 @@ class SegmentBatches(TrainingBatches):
     >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
     """
 
-    @renamed_arguments(packed="use_packing")
     def __init__(
         self, store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
     ) -> None:
@@ -103,7 +101,6 @@ def read_segments(
     return {"token_ids": ids, "segment_ids": segments, "padding_mask": is_token}, targets, is_token.astype("float32")
 
 
-@renamed_arguments(packed="use_packing")
 def evaluation_segments(
     store: TokenStore,
     batch_size: int,

@@ -11,7 +11,6 @@ from tf_sparse_attention.data.batches.packing import pack_windows
 from tf_sparse_attention.data.batches.random_order import shuffled_index
 from tf_sparse_attention.data.batches.streams import batch_stream
 from tf_sparse_attention.data.batches.token_store import TokenStore, read_windows
-from tf_sparse_attention.deprecation import renamed_arguments
 
 
 class TrainingBatches:
@@ -48,7 +47,6 @@ class TrainingBatches:
     >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
     """
 
-    @renamed_arguments(packed="use_packing")
     def __init__(
         self,
         store: TokenStore,

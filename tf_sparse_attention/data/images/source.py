@@ -114,7 +114,7 @@ class ImageSource:
             remove_stale(root)
             with atomic_file(path) as temporary:
                 _write(temporary, self.images(split), self.shape, f"split={split} of {self.name}")
-                # Before the file has its name: one without checksums would be taken for that of an earlier version.
+                # Before the file has its name: a killed process never leaves an array without its checksums.
                 checksums.write_checksums(sums, {path.name: temporary}, what)
             found = np.load(path, mmap_mode="r")
         return found

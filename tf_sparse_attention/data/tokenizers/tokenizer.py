@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.deprecation import renamed, renamed_method
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -50,14 +49,6 @@ class Tokenizer:
         text = self.detokenize(ids)
         complete = text.rstrip("\ufffd")
         return text if len(text) - len(complete) > 3 else complete
-
-    settled_text = renamed_method("settled_text", "stable_prefix")
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if "settled_text" in vars(cls):  # a subclass that overrides the method under its old name
-            renamed("settled_text", "stable_prefix")
-            cls.stable_prefix = cls.settled_text  # type: ignore[method-assign]
 
     def checked_ids(self, ids: Sequence[int]) -> np.ndarray:
         """Returns Python ids as an array (T,) without the special ones.
