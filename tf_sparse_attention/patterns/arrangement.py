@@ -1,8 +1,7 @@
 """Arrangements: queries and keys in groups, so that a query attends within its group."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from keras import ops
@@ -11,10 +10,8 @@ from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import are_known, join, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.types import Size, Tensor
-
-# What is known of queries and of keys beside their positions, by name: documents, groups, ranks.
-Numbers: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
 class Arrangement:
@@ -125,20 +122,13 @@ class Arrangement:
             pair = tuple(ops.convert_to_tensor(positions, "int32") for positions in pair)
         return pair
 
-    def known(self, numbers: Numbers) -> Numbers:
-        """Returns what is known of queries and of keys beside their positions, by name, in their slots.
-
-        Args:
-            numbers: pair of dictionaries of int (B or 1, N or 1, T) and (B or 1, M or 1, S).
-
-        Returns:
-            Pair of dictionaries of (..., t, 1) and (..., 1, s), of keys for each query head.
-        """
-        own, other = numbers
-        heads = max((x.shape[1] for x in own.values()), default=None)
-        return (
-            {name: self.queries(x, -1)[..., :, None] for name, x in own.items()},
-            {name: for_query_heads(self.keys(x, -1), heads)[..., None, :] for name, x in other.items()},
+    def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
+        """Return the features of a selection in the slots, (..., t, 1) of queries and (..., 1, s) of keys."""
+        of_queries, of_keys = selection.features()
+        heads = max((x.shape[1] for x in of_queries.values()), default=None)
+        return TokenFeatures(
+            {name: self.queries(x, -1)[..., :, None] for name, x in of_queries.items()},
+            {name: for_query_heads(self.keys(x, -1), heads)[..., None, :] for name, x in of_keys.items()},
         )
 
     def counts(self) -> Tensor | None:

@@ -1,6 +1,8 @@
 """Routing attention as published: each centroid takes its highest-scoring tokens."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from keras import ops
@@ -8,11 +10,14 @@ from keras import ops
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.group_band import train_grouper
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, Selector, TokenFeatures
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -21,7 +26,7 @@ class BestOfCluster(Pattern):
     """The other members of the query's clusters, of which each holds its best tokens of the whole sequence.
 
     A token gets the mean over the clusters that hold it, zeros if none does: several softmaxes, and never causal
-    (Roy et al. 2021, section 4.1, as published). What is known of the tokens is a pair of `ops.members.Members`.
+    (Roy et al. 2021, section 4.1, as published). The selection is a `MemberSelection`.
 
     Args:
         num_clusters: K.
@@ -43,16 +48,58 @@ class BestOfCluster(Pattern):
     def reach(self) -> int:
         return self.cluster_size - 1
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        queries, keys = known
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        queries, keys = cast(MemberSelection, selection).members
         return MemberGrid(queries, keys, (call.query_length, call.key_length), self.hide_by_rank, self.extra_count)
 
-    def dense(self, call: Call, known: Known = None) -> Tensor:
-        queries, keys = known
+    def dense(self, call: Call, selection: Selection | TokenFeatures | None = None) -> Tensor:
+        queries, keys = cast(MemberSelection, selection).members
         return cluster_masks(queries, keys, call.query_length, call.key_length, call.causal, self.hide_by_rank)
 
     def cache_unsupported_reason(self) -> str | None:
         return "which tokens a cluster holds depends on later ones"
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberSelection(Selection):
+    """The tokens that each cluster holds.
+
+    Args:
+        members: pair of the `Members` of the queries and of the keys.
+    """
+
+    members: tuple[Members, Members]
+
+
+class MemberSelector(Selector):
+    """Selects the highest-scoring tokens of the whole sequence for each cluster.
+
+    Args:
+        score: function of heads (B, N, T, H) to scores (B, N, T, K).
+        choose: function of scores, `cluster_size` and a mask (B, T) or None to `Members`.
+        cluster_size: w, members of a cluster.
+        grouper: the centroids, which learn from the tokens of each cluster; or None.
+        num_heads: heads of keys.
+    """
+
+    def __init__(
+        self,
+        score: Callable[[Tensor], Tensor],
+        choose: Callable[[Tensor, int, Tensor | None], Members],
+        cluster_size: int,
+        grouper: Grouper | None,
+        num_heads: int,
+    ) -> None:
+        self._score, self._choose, self._cluster_size = score, choose, cluster_size
+        self.grouper, self.num_heads = grouper, num_heads
+
+    def select(self, inputs: SelectionInputs) -> MemberSelection:
+        sides = inputs.sides()
+        scores = [self._score(heads) for heads, _ in sides]
+        members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]
+        if inputs.training and self.grouper is not None:
+            train_grouper(self.grouper, sides, [best_group(own) for own in scores], self.num_heads)
+        return MemberSelection((members[0], members[-1]))
 
 
 class MemberGrid(Arrangement):

@@ -7,7 +7,8 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.arrangement import Arrangement, block_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
@@ -65,7 +66,7 @@ class Blocks(Pattern):
         ahead = key.position // (self.key_size or self.size) - query.position // self.size
         return ahead >= -self.before, ahead <= self._after
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         around = self.before, self._after
         lengths = call.query_length, call.key_length
         return block_grid(*lengths, self.size, *around, call.causal, call.lead, self.key_size)

@@ -75,24 +75,6 @@ class CachePolicy:
         """
         return None
 
-    def empty_digest(self, keys: Tensor) -> dict[str, Tensor]:
-        """Returns what is kept beside the keys (B, n, S, H), by name, for queries that choose among them."""
-        return {}
-
-    def digest_of_prompt(self, entry: Mapping[str, Tensor], key: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Returns the digest after a prompt of turned keys (B, n, T, H), of which `lengths` (B,) exist."""
-        return {}
-
-    def digest_of_next(
-        self, entry: Mapping[str, Tensor], key: Tensor, place: Place, kept: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Returns the digest after a token of key (B, n, 1, H) at a `Place`, in the rows `kept` (B, 1 or n)."""
-        return {}
-
-    def choose(self, entry: Mapping[str, Tensor], query: Tensor, place: Place) -> dict[str, Tensor]:
-        """Returns what a query (B, n, 1, H) at a `Place` chose, (B, n) by name, where `queries_choose`."""
-        raise NotImplementedError(f"{type(self).__name__} must define `choose`.")
-
 
 @dataclasses.dataclass(frozen=True)
 class Ring(CachePolicy):

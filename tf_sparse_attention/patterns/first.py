@@ -12,7 +12,8 @@ from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup
 from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -54,7 +55,7 @@ class First(Pattern):
         offset = key.position - key.start
         return offset >= 0, offset < self.count, key.start == query.start
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         if call.starts is None or not self.per_document:
             return FirstGrid(call.query_length, call.key_length, self.count)
         return DocumentGrid(call.query_length, call.starts, self.count, call.causal)

@@ -1,7 +1,7 @@
 """Global tokens, which attend to every token and are attended to by every token."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import cast
 
 from keras import ops
 
@@ -9,8 +9,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import pick_rows, take_numbers
 from tf_sparse_attention.ops.largest import largest
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers, OneGroup, RowsBesideAll
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, RowsBesideAll
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
@@ -19,8 +20,7 @@ from tf_sparse_attention.types import Tensor
 class Global(Pattern):
     """The tokens that a call marks as global, of which each counts as often as it says. O(T num_global).
 
-    What is known of the tokens is an `GlobalTokens`. Source: Longformer (Beltagy et al. 2020),
-    BigBird (Zaheer et al. 2020).
+    The selection is `GlobalTokens`. Source: Longformer (Beltagy et al. 2020), BigBird (Zaheer et al. 2020).
 
     Args:
         num_global: M, global tokens that a row may have; of more, the first M are.
@@ -36,11 +36,8 @@ class Global(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return key.is_global == 1
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        return GlobalGrid(known)
-
-    def describe(self, known: "GlobalTokens") -> Numbers:
-        return {}, {"is_global": ops.cast(known.marks, "int32")[:, None]}
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        return GlobalGrid(cast(GlobalTokens, selection))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +54,15 @@ class FromGlobal(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return query.is_global == 1
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        return GlobalRows(known)
-
-    def describe(self, known: "GlobalTokens") -> Numbers:
-        return {"is_global": ops.cast(known.marks, "int32")[:, None]}, {}
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        return GlobalRows(cast(GlobalTokens, selection))
 
 
-class GlobalTokens(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class GlobalTokens(Selection):
     """The global tokens of a batch.
 
-    Attributes:
+    Args:
         marks: bool (B, T), which tokens they are.
         positions: int (B, M), their positions in order; T for slots that are not taken.
         counts: int (B, M), how often each counts as a key.
@@ -78,6 +73,11 @@ class GlobalTokens(NamedTuple):
     positions: Tensor
     counts: Tensor
     slots: Tensor
+
+    def features(self) -> TokenFeatures:
+        """Return "is_global", 1 for global tokens."""
+        is_global = {"is_global": ops.cast(self.marks, "int32")[:, None]}
+        return TokenFeatures(is_global, is_global)
 
 
 def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> GlobalTokens:

@@ -1,46 +1,54 @@
 """Attention within groups of tokens: the last keys of the query's own group."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self, cast
 
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import in_range, join, larger, pad_axis, shape, split
+from tf_sparse_attention.ops.blocks import in_range, join, larger, pad_axis, shape, shift_back, shift_forward, split
 from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
-from tf_sparse_attention.ops.groups import NO_GROUP, groups_of_keys
+from tf_sparse_attention.ops.grouped_heads import for_query_heads, group_as_rows, rows_as_group
+from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, groups_of_keys, segment_ranks
+from tf_sparse_attention.ops.kmeans import normalize
+from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring import at_most, ring_positions, take_positions
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers, window_grid
+from tf_sparse_attention.ops.ring import at_most, ring_positions, take_positions, write_slot
+from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, ReadKeys, _is_whole
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import (
+    Grouper,
+    Selection,
+    SelectionInputs,
+    Selector,
+    TokenFeatures,
+)
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupBand(Pattern):
-    """The last keys of the query's own group up to its position, itself included, and if not causal the next ones.
+    """The last keys of the query's own group up to its position, itself included, and without a causal mask the next.
 
-    With queries that are the keys, O(T band) after two sorts of integers: a band on the order by (group, position).
-    Keys of their own cost 3 to 4 times as much. What is known of a token is its "group", of `ops.groups.groups_of`.
+    Where queries serve as keys, it is a band on the order by (group, position): O(T band) after two sorts of integers.
+    Separate keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
 
-    A subclass gives `num_groups` and `band`, and `make_grouper(num_heads, key_dim, seed, dtype)`, which returns an
-    object with `assign(heads, positions)`: the group of each token, int32 (B or 1, n, T) in 0 .. `num_groups` - 1.
+    A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
     """
 
     by_content = True
 
     @property
     def num_groups(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_groups`.")
 
     @property
     def band(self) -> int:
-        """Keys of its group that a query sees on a side, counting the one at its own position."""
+        """Keys of its group that a query attends to on each side, counting the key at its position."""
         raise NotImplementedError(f"{type(self).__name__} must define `band`.")
 
     @property
@@ -51,20 +59,10 @@ class GroupBand(Pattern):
         # Two comparisons of ranks as they are, rather than one of differences, which are an array of all pairs.
         return query.group == key.group, key.rank > query.rank - self.band, key.rank < query.rank + self.band
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        arrangement = SortedGrid if known[0]["group"] is known[1]["group"] else MergedGrid
-        return arrangement(known, call.batch, self.band, call.causal, call.lead)
-
-    def describe(self, known: Numbers) -> Numbers:
-        query_groups, key_groups = (x["group"] for x in known)
-        _, key_ranks = stable_order(key_groups)
-        query_ranks = key_ranks
-        if query_groups is not key_groups:
-            sizes = shape(query_groups)[0], shape(key_groups)[0]
-            sides = query_groups, for_query_heads(key_groups, query_groups.shape[1])
-            merged = merge_orders(*(_with_batch(x, larger(*sizes)) for x in sides))
-            query_ranks = take_numbers(merged.last_key, merged.query_slots)
-        return {"group": query_groups, "rank": query_ranks}, {"group": groups_of_keys(key_groups), "rank": key_ranks}
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        groups = cast(GroupSelection, selection)
+        arrangement = SortedGrid if groups.query is groups.key else MergedGrid
+        return arrangement(groups, call.batch, self.band, call.causal, call.lead)
 
     def cache(self) -> CachePolicy:
         return GroupRings(self.num_groups, self.band)
@@ -77,6 +75,185 @@ def _with_batch(groups: Tensor, batch: Size) -> Tensor:
     return ops.broadcast_to(groups, (batch, *shape(groups)[1:]))
 
 
+@dataclasses.dataclass(frozen=True)
+class GroupSelection(Selection):
+    """The group of each token.
+
+    Args:
+        query: int32 (B or 1, n, T), groups of the queries, see `ops.groups.groups_of`.
+        key: int32 (B or 1, m, S), groups of the keys; `query` itself where queries serve as keys.
+        lead: -1 if key j is at position j + 1, see `Successors`. Default 0.
+    """
+
+    query: Tensor
+    key: Tensor
+    lead: int = 0
+
+    def features(self) -> TokenFeatures:
+        """Return "group" and "rank", the number of earlier keys of the group."""
+        key = self.key if self.lead == 0 else shift_forward(self.key, -1, NO_GROUP)
+        _, key_ranks = stable_order(key)
+        query_ranks = key_ranks
+        if key is not self.query:
+            sizes = shape(self.query)[0], shape(key)[0]
+            sides = self.query, for_query_heads(key, self.query.shape[1])
+            merged = merge_orders(*(_with_batch(x, larger(*sizes)) for x in sides))
+            query_ranks = take_numbers(merged.last_key, merged.query_slots)
+        of_keys = {"group": groups_of_keys(key), "rank": key_ranks}
+        if self.lead:
+            of_keys = {name: shift_back(x, -1) for name, x in of_keys.items()}
+        return TokenFeatures({"group": self.query, "rank": query_ranks}, of_keys)
+
+
+class GroupSelector(Selector):
+    """Selects the group of each token.
+
+    Args:
+        grouper: a `Grouper` for the heads of keys; several query heads may share one.
+        num_groups: K.
+        num_heads: m, heads of keys.
+        normalizes: whether heads are layer-normalized before they are compared. Default False.
+        reads_successors: whether key j is at position j + 1 in decoding, see `Successors`. Default False.
+    """
+
+    def __init__(
+        self,
+        grouper: Grouper,
+        num_groups: int,
+        num_heads: int,
+        normalizes: bool = False,
+        reads_successors: bool = False,
+    ) -> None:
+        self.grouper, self.num_groups, self.num_heads = grouper, num_groups, num_heads
+        self.normalizes, self.reads_successors = normalizes, reads_successors
+
+    def for_successors(self) -> Self:
+        """Return this selector for keys that are one position later."""
+        return type(self)(self.grouper, self.num_groups, self.num_heads, self.normalizes, reads_successors=True)
+
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
+        return assign_groups(self.grouper, self.compared(heads), positions, self.num_heads)
+
+    def compared(self, heads: Tensor) -> Tensor:
+        """Return heads as the grouper compares them."""
+        return normalize(heads) if self.normalizes else heads
+
+    def select(self, inputs: SelectionInputs) -> GroupSelection:
+        sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
+        groups = [assign_groups(self.grouper, heads, positions_of_tokens(heads), self.num_heads) for heads, _ in sides]
+        if inputs.training:
+            train_grouper(self.grouper, sides, groups, self.num_heads)
+        documents = _documents_of_sides(inputs.masks)
+        selected = [
+            groups_of(own, self.num_groups, mask, document)
+            for own, (_, mask), document in zip(groups, sides, documents, strict=False)
+        ]
+        return GroupSelection(selected[0], selected[-1])
+
+    def select_keys(self, key: Tensor, mask: Tensor | None) -> Tensor:
+        return self.assign(key, positions_of_tokens(key))
+
+    def init(self, key: Tensor) -> dict[str, Tensor]:
+        """Return "count" int32 (B, m, K), the keys of each group so far; of successors also "last_group" (B, m, 1)."""
+        batch, heads = shape(key)[:2]
+        state = {"count": ops.zeros((batch, heads, self.num_groups), dtype="int32")}
+        if self.reads_successors:
+            state["last_group"] = ops.zeros((batch, heads, 1), dtype="int32")
+        return state
+
+    def fill(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        groups, state = self.assign(inputs.key, positions_of_tokens(inputs.key)), dict(state)
+        if self.reads_successors:
+            last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(groups)[:2], 1))
+            state["last_group"] = take_numbers(groups, last)
+            groups = shift_forward(groups, -1, self.num_groups)
+        exists = positions_of_tokens(inputs.key)[None] < lengths[:, None, None]
+        groups = ops.where(exists, groups, self.num_groups)
+        state["count"] = group_counts(groups, self.num_groups)
+        return state, {"group": groups, "rank": _ranks_in_groups(groups, state["count"])}
+
+    def select_next(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
+    ) -> tuple[dict[str, Tensor], TokenFeatures]:
+        state = dict(state)
+        query = self.assign(inputs.query, index[:, None])
+        key = query if inputs.key is inputs.query else self.assign(inputs.key, index[:, None])
+        if self.reads_successors:  # the key of the previous token comes with the value of this one
+            key, last = state["last_group"], key
+            state["last_group"] = ops.where(kept[..., None], last, key)
+            kept = ops.logical_and(kept, index[:, None] > 0)
+        ranks = take_numbers(state["count"], key)
+        state["count"] = write_slot(state["count"], ranks[..., 0] + 1, key[..., 0], kept)
+        last_ranks = take_numbers(state["count"], query) - 1
+        return state, TokenFeatures({"group": query, "rank": last_ranks}, {"group": key, "rank": ranks})
+
+
+def positions_of_tokens(heads: Tensor) -> Tensor:
+    """Return the positions 0 .. T - 1 of tokens (B, n, T, H), int32 (1, T)."""
+    return ops.arange(shape(heads)[2], dtype="int32")[None]
+
+
+def _documents_of_sides(masks: TokenMasks) -> Sequence[Tensor | None]:
+    """Return the `segment_ranks` of queries and of keys; None twice without documents."""
+    queries, keys = masks.query_segments, masks.key_segments
+    if queries is None or keys is None:
+        return None, None
+    return segment_ranks(queries) * 2 if keys is queries else segment_ranks(queries, keys)
+
+
+def assign_groups(grouper: Grouper, heads: Tensor, positions: Tensor, num_key_heads: int) -> Tensor:
+    """Assign tokens to groups by the grouper of their key head.
+
+    Args:
+        grouper: a `Grouper` of m heads.
+        heads: float (B, n, T, H), n a multiple of m.
+        positions: int32 (B or 1, T).
+        num_key_heads: m.
+
+    Returns:
+        Int32 (B or 1, n, T).
+    """
+    count = heads.shape[1]
+    if count == num_key_heads:
+        return grouper.assign(heads, positions)
+    positions = ops.tile(positions, (1, count // num_key_heads))
+    return rows_as_group(grouper.assign(group_as_rows(heads, num_key_heads), positions), count)
+
+
+def train_grouper(
+    grouper: Grouper, sides: Sequence[tuple[Tensor, Tensor | None]], groups: Sequence[Tensor], num_key_heads: int
+) -> None:
+    """Update a grouper that has a method `learn`.
+
+    Args:
+        grouper: a `Grouper` of m heads.
+        sides: pairs of tokens (B, n, T, H) and their mask (B, T) or None.
+        groups: for each side the groups of the tokens, int32 (B, n, T).
+        num_key_heads: m. Tokens of the query heads that share a key head count alike.
+    """
+    if hasattr(grouper, "learn"):
+        grouper.learn([_rows_of_key_heads(*side, own, num_key_heads) for side, own in zip(sides, groups, strict=True)])
+
+
+def _rows_of_key_heads(heads, mask, groups, num_key_heads):
+    """Return tokens, their mask and their groups, with the heads that share keys as rows of one head."""
+    size = heads.shape[1] // num_key_heads
+    if size == 1:
+        return heads, mask, groups
+    mask = None if mask is None else ops.tile(mask, (1, size))
+    groups = group_as_rows(groups[..., None], num_key_heads)[..., 0]
+    return group_as_rows(heads, num_key_heads), mask, groups
+
+
+def _ranks_in_groups(groups: Tensor, count: Tensor) -> Tensor:
+    """Return the number of earlier tokens of the same group, int32 (B, n, T)."""
+    _, inverse = stable_order(groups)
+    first = ops.pad(ops.cumsum(count, axis=-1), [(0, 0), (0, 0), (1, 0)])  # first rank of each group
+    return inverse - take_numbers(first, groups)
+
+
 def check_sizes(pattern: Pattern, *names: str) -> None:
     """Raises a `ValueError` unless the named fields of a pattern are positive integers."""
     for name in names:
@@ -87,8 +264,7 @@ class SortedGrid(Arrangement):
     """Tokens by (group, position) in the blocks of a window of ranks; queries and keys are the same tokens.
 
     Args:
-        known: pair of dictionaries of what is known of queries and keys, the same of both: "group", int32
-            (B or 1, N, T) of `groups_of`.
+        selection: a `GroupSelection` of tokens that are queries and keys.
         batch: B, an integer or a scalar tensor.
         band: keys of a group that a query sees on a side, counting itself.
         causal: whether later keys are hidden.
@@ -98,10 +274,10 @@ class SortedGrid(Arrangement):
     keeps_token_masks = True
     sorts_tokens = True
 
-    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
-        groups = known[0]["group"]
+    def __init__(self, selection: GroupSelection, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
+        groups = selection.query
         _, heads, length = shape(groups)
-        self._known, self._sizes = known, (batch, heads, length)
+        self._selection, self._sizes = selection, (batch, heads, length)
         groups = ops.broadcast_to(groups, self._sizes)
         self._order, self._inverse = stable_order(groups)
         self.groups = take_numbers(groups, self._order)
@@ -139,12 +315,12 @@ class SortedGrid(Arrangement):
     def distances(self) -> Distances:
         return Distances(self.offsets, tokens=self.apart())
 
-    def known(self, numbers: Numbers) -> Numbers:
-        if numbers is not self._known:
-            return super().known(numbers)
+    def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
+        if selection is not self._selection:
+            return super().features(selection)
         # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
         query_ranks, key_ranks = self._grid.rule_positions(1)
-        return (
+        return TokenFeatures(
             {"group": self._grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
             {"group": self._grid.keys(groups_of_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
         )
@@ -270,9 +446,7 @@ class MergedGrid(Arrangement):
     cost of `SortedGrid`.
 
     Args:
-        known: pair of dictionaries of what is known of queries and keys, with "group", int32 (B or 1, N, T) and
-            (B or 1, M, S) of `groups_of`. Keys are sorted once for the query heads that share them, and each of these
-            has blocks of its own beside them.
+        selection: a `GroupSelection`. Keys are sorted once for the query heads that share them.
         batch: B, an integer or a scalar tensor.
         band: keys of a group that a query sees on a side, counting the one at its position.
         causal: whether later keys are hidden.
@@ -282,10 +456,10 @@ class MergedGrid(Arrangement):
     keeps_token_masks = True
     sorts_tokens = True
 
-    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
-        query_groups, key_groups = (x["group"] for x in known)
+    def __init__(self, selection: GroupSelection, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
+        query_groups, key_groups = selection.query, selection.key
         (_, heads, self._num_queries), (_, key_heads, num_keys) = shape(query_groups), shape(key_groups)
-        self._known = known
+        self._selection = selection
         self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
@@ -322,12 +496,12 @@ class MergedGrid(Arrangement):
     def key_positions(self) -> Tensor:
         return self._blocks.numbers(self._key_order)
 
-    def known(self, numbers: Numbers) -> Numbers:
-        if numbers is not self._known:
-            return super().known(numbers)
-        query_groups, key_groups = (x["group"] for x in numbers)
-        own, other = super().known(({"group": query_groups}, {"group": groups_of_keys(key_groups)}))
-        return {**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks}
+    def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
+        if selection is not self._selection:
+            return super().features(selection)
+        groups = {"group": self._selection.query}, {"group": groups_of_keys(self._selection.key)}
+        own, other = super().features(TokenFeatures(*groups))
+        return TokenFeatures({**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks})
 
     def order(self) -> tuple[Tensor, Tensor]:
         return self._query_ranks, self._key_ranks

@@ -2,20 +2,22 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
-from tf_sparse_attention.patterns.group_band import GroupBand, check_sizes
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector, check_sizes
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -55,13 +57,36 @@ class Hashed(GroupBand):
     def band(self) -> int:
         return self.bucket_size
 
+    def make_selector(self, weights: SelectorWeights) -> Selector:
+        axes = HashAxes(weights.directions(self.num_buckets // 2))
+        return GroupSelector(axes, self.num_groups, weights.num_heads, weights.normalizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class HashAxes:
+    """The hash bucket of each token, a `Grouper`: the nearest of some axes and their opposites.
+
+    Args:
+        axes: variable (n, H, K / 2), or (R, n, H, K / 2) of all rounds.
+        round: number of the round; None if the variable has no axis of rounds.
+    """
+
+    axes: keras.Variable
+    round: int | None = None
+
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Return the bucket of each token, int32 (B, n, T), see `Grouper`."""
+        axes = ops.convert_to_tensor(self.axes)
+        axes = axes[None] if self.round is None else axes[self.round : self.round + 1]
+        return lsh.buckets(heads, axes)[0]
+
 
 @dataclasses.dataclass(frozen=True)
 class HashedChunk(Pattern):
     """The query's chunk of the tokens sorted by bucket, and the chunk before; never causal (Kitaev et al. 2020).
 
     Chunk 0 of a round looks back to the last chunk of the round before, that of round 0 to the last of all. Which keys
-    share a chunk depends on the whole sequence. What is known of the tokens is an `ChunkedRounds`.
+    share a chunk depends on the whole sequence. The selection is a `ChunkSelection`.
 
     Any length works: the last chunk of a round may hold fewer tokens, and padding comes after it and is
     no key. A sequence of one chunk sees each key twice, which is as if once.
@@ -84,11 +109,6 @@ class HashedChunk(Pattern):
     causal_selection = False
 
     @property
-    def num_groups(self) -> int:
-        """How many buckets there are."""
-        return self.num_buckets
-
-    @property
     def reach(self) -> int:
         return self.chunk_size - 1
 
@@ -97,11 +117,8 @@ class HashedChunk(Pattern):
         round_before = query.chunk + 1 - key.is_last == 0  # chunk 0 and the last one, which LiteRT has no `&` for
         return (back == 0) | (back == 1) | round_before, key.exists == 1, query.exists == 1
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        return known.grid(self.round)
-
-    def describe(self, known: "ChunkedRounds") -> Numbers:
-        return known.numbers(self.round)
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        return cast(ChunkSelection, selection).grid()
 
     def cache_unsupported_reason(self) -> str | None:
         return "which keys share a chunk depends on later tokens"
@@ -241,29 +258,43 @@ class ChunkedRounds:
     def __init__(self, query_groups: Sequence[Tensor], key_groups: Sequence[Tensor], chunk_size: int) -> None:
         length = shape(query_groups[0])[-1]
         size = min(chunk_size, length) if isinstance(length, int) else chunk_size
-        self._queries = [Chunks.of(groups, size) for groups in query_groups]
+        self.queries = [Chunks.of(groups, size) for groups in query_groups]
         shared = key_groups is query_groups
-        self._keys = self._queries if shared else [Chunks.of(groups, size) for groups in key_groups]
-        self._groups, self._size = (query_groups, key_groups), size
+        self.keys = self.queries if shared else [Chunks.of(groups, size) for groups in key_groups]
+        self.groups, self.size = (query_groups, key_groups), size
 
-    def grid(self, number: int) -> ChunkGrid:
-        """Returns the `ChunkGrid` of a round."""
-        return ChunkGrid(self._queries[number], KeyChunks(self._keys[number], self._keys[number - 1].last()))
 
-    def numbers(self, number: int) -> Numbers:
-        """Returns what the rule of a round reads of queries and keys, a pair of dictionaries of int32 (B, N, T).
+@dataclasses.dataclass(frozen=True)
+class ChunkSelection(Selection):
+    """The chunk of each token in one round.
 
-        "chunk" is the number of a token's chunk, "is_last" whether, in the round before, it is in the last chunk that
-        has tokens, "exists" whether it is no padding.
+    Args:
+        rounds: the `ChunkedRounds`.
+        number: number of the round.
+    """
+
+    rounds: ChunkedRounds
+    number: int
+
+    def grid(self) -> ChunkGrid:
+        """Return the `ChunkGrid` of the round."""
+        keys = self.rounds.keys
+        return ChunkGrid(self.rounds.queries[self.number], KeyChunks(keys[self.number], keys[self.number - 1].last()))
+
+    def features(self) -> TokenFeatures:
+        """Return the features of the mask rule.
+
+        "chunk" is the number of the token's chunk, "exists" is 0 for padding, and "is_last" is 1 where a key was in the
+        last chunk with tokens in the round before.
         """
-        before = self._keys[number - 1]
-        exists = [ops.cast(groups[number] != NO_GROUP, "int32") for groups in self._groups]
+        rounds, before = self.rounds, self.rounds.keys[self.number - 1]
+        exists = [ops.cast(groups[self.number] != NO_GROUP, "int32") for groups in rounds.groups]
         count = ops.sum(exists[1], axis=-1, keepdims=True)
-        is_last = before.inverse // self._size == ops.maximum(count - 1, 0) // self._size
-        return (
-            {"chunk": self._queries[number].inverse // self._size, "exists": exists[0]},
+        is_last = before.inverse // rounds.size == ops.maximum(count - 1, 0) // rounds.size
+        return TokenFeatures(
+            {"chunk": rounds.queries[self.number].inverse // rounds.size, "exists": exists[0]},
             {
-                "chunk": self._keys[number].inverse // self._size,
+                "chunk": rounds.keys[self.number].inverse // rounds.size,
                 "exists": exists[1],
                 "is_last": ops.cast(is_last, "int32"),
             },

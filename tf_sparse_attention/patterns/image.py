@@ -13,7 +13,8 @@ from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
 from tf_sparse_attention.patterns.caches import CachePolicy, Ring
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -89,7 +90,7 @@ class ImageBlocks(Pattern):
         near = near_pixels(*pixels, self.image, self.before, self.after)
         return (pixels[0] < 0) | ((pixels[1] >= 0) & near) if self.num_first else near
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         around = self.image, self.before, self.after, call.causal
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)

@@ -1,15 +1,22 @@
 """Routing attention: the last keys of the query's cluster."""
 
 import dataclasses
+from typing import Any
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.random_groups import random_groups
 from tf_sparse_attention.patterns.group_band import (
     GroupBand,
+    GroupSelector,
     check_sizes,
 )
 from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.selection import Selector, SelectorWeights
+from tf_sparse_attention.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,10 @@ class CentroidPattern(Pattern):
     def num_groups(self) -> int:
         return self.num_clusters
 
+    def make_centroids(self, weights: SelectorWeights) -> Any:
+        """Create the centroids of the pattern."""
+        return weights.centroids(self.num_clusters, self.ema_decay, self.revive_after, self.commitment_loss)
+
     @property
     def reach(self) -> int:
         return self.cluster_size - 1
@@ -71,3 +82,25 @@ class Nearest(CentroidPattern, GroupBand):
     @property
     def band(self) -> int:
         return self.cluster_size
+
+    def make_selector(self, weights: SelectorWeights) -> Selector:
+        return GroupSelector(self.make_centroids(weights), self.num_groups, weights.num_heads, weights.normalizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomGroups:
+    """Random groups that depend on positions alone, a `Grouper`.
+
+    Args:
+        num_groups: K.
+        seed: integer.
+    """
+
+    num_groups: int
+    seed: int
+
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Return the group of each token, int32 (B, n, T), see `Grouper`."""
+        batch, num_heads, length, _ = shape(heads)
+        groups = random_groups(positions, num_heads, self.num_groups, self.seed)
+        return ops.broadcast_to(groups, (batch, num_heads, length))

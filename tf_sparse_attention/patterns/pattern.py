@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -11,16 +11,11 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import positions_of, shape
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge, starts_of_both
-from tf_sparse_attention.ops.members import Members
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, WholeSequence
+from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Config, Size, Tensor
-
-# What is known of tokens beside their positions: the `Numbers` of their groups; in their place some patterns take an
-# `ChunkedRounds`, an `GlobalTokens`, an `ChosenKeys` or a pair of
-# `ops.members.Members`. None of a pattern that goes by positions.
-Known: TypeAlias = Any
 
 
 class Call(NamedTuple):
@@ -95,7 +90,7 @@ def rule_conditions(pattern: "Pattern", query: Place, key: Place) -> tuple[Tenso
     return seen if isinstance(seen, tuple) else (seen,)
 
 
-def dense_rule(pattern: "Pattern", call: Call, features: Numbers | None) -> Tensor:
+def dense_rule(pattern: "Pattern", call: Call, features: TokenFeatures | None) -> Tensor:
     """Evaluate the mask rule of a pattern for all pairs, before masks: bool broadcastable to (B, n, T, S).
 
     Args:
@@ -132,10 +127,8 @@ class Pattern:
             `takes_memory`, no key is seen from further away. Default 0: the neighbours alone, no memory.
         dense_up_to: the longest sequence in which a query may see all earlier keys, whatever is selected; the audit
             asks for longer ones. Default: `reach` + 1.
-        by_content: whether groups of tokens decide: `visible` reads `group` and `rank` of a place. See `GroupBand`.
-        num_groups: how many groups there are; only patterns that sort tokens into groups have it.
-        chooses_keys: whether each group chooses its keys among all, by `choose_keys`, rather than each key its group.
-        queries_choose: whether each query chooses keys by itself, by `choose`; its choices are what is known of it.
+        by_content: whether the pattern is content-based: it has a selector (`make_selector`), whose features `visible`
+            reads.
         must_be_causal: whether it is for causal self-attention alone.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
         can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
@@ -172,8 +165,6 @@ class Pattern:
 
     in_span = True
     can_join = True
-    chooses_keys = False
-    queries_choose = False
     must_be_causal = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
@@ -183,8 +174,6 @@ class Pattern:
         def reach(self) -> int: ...
         @property
         def by_content(self) -> bool: ...
-        @property
-        def num_groups(self) -> int: ...
         @property
         def takes_memory(self) -> bool: ...
         @property
@@ -220,7 +209,7 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         """Returns how to bring side by side what can be visible.
 
         Args:
@@ -233,41 +222,28 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 
-    def choose_keys(self, scores: Tensor, key_mask: Tensor | None) -> Members:
-        """Returns which keys each group has, of a pattern that `chooses_keys`; what is known is then a `ChosenKeys`.
+    def make_selector(self, weights: SelectorWeights) -> Selector:
+        """Create the selector of a content-based pattern.
 
         Args:
-            scores: float (B, n, S, K), of each key for each group.
-            key_mask: bool (B, S), False for keys that are not there; or None.
+            weights: a `SelectorWeights`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `choose_keys`.")
-
-    def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
-        """Returns what queries (B, n, T, H) chose of turned keys (B, m, S, H): int32 (B, n, T) by name, and {}."""
-        raise NotImplementedError(f"{type(self).__name__} must define `choose`.")
-
-    def describe(self, known: Known) -> Numbers | None:
-        """Returns what `visible` reads beside positions, for pairs that its own arrangement does not bring together.
-
-        Args:
-            known: as in `arrange`.
-        """
-        return known
+        raise NotImplementedError(f"{type(self).__name__} must define `make_selector`.")
 
     @property
     def dense_up_to(self) -> int:
         return max((part.dense_up_to for part in self.parts), default=self.reach + 1)
 
-    def dense(self, call: Call, known: Known = None) -> Tensor:
+    def dense(self, call: Call, selection: Selection | TokenFeatures | None = None) -> Tensor:
         """Returns the dense twin of the rule, before masks: bool broadcastable to (B, n, T, S).
 
         A pattern with several softmaxes for a query has an axis more, (B, n, K, T, S).
 
         Args:
             call: a `Call`.
-            known: as in `arrange`.
+            selection: the `Selection` of the call; None unless the pattern is content-based.
         """
-        return dense_rule(self, call, self.describe(known))
+        return dense_rule(self, call, None if selection is None else selection.features())
 
     def cache(self) -> CachePolicy | None:
         """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""

@@ -14,7 +14,6 @@ from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, s
 from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows
 from tf_sparse_attention.ops.gradients import of_result
 from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
-from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring import at_most, write_slot
 from tf_sparse_attention.ops.selected_blocks import (
     best_blocks,
@@ -25,9 +24,10 @@ from tf_sparse_attention.ops.selected_blocks import (
     sum_groups,
 )
 from tf_sparse_attention.ops.softmax import lowest
-from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, Numbers
+from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.caches import CachePolicy, Everything
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -74,8 +74,8 @@ class ChosenBlocks(Pattern):
             seen = (chosen == block) | seen
         return seen
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        chosen = list(known[0].values())
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        chosen = cast(BlockSelection, selection).blocks
         own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
         if not chosen:
             return own
@@ -83,7 +83,7 @@ class ChosenBlocks(Pattern):
         return OwnAndSelected(own, SelectedTiles(chosen, self.block_size, call.key_length, group_size))
 
     def cache(self) -> CachePolicy:
-        return ChosenSlots(self.block_size, self.num_blocks)
+        return ChosenSlots(self.block_size, self.num_blocks, self.use_shared_choice)
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -125,20 +125,13 @@ class SelectedBlocks(ChosenBlocks):
     use_shared_choice: bool = False
     choice_chunk_size: int | None = None
 
-    queries_choose = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.check_switch("use_shared_choice", self.use_shared_choice)
         checks.check_optional_count("choice_chunk_size", self.choice_chunk_size)
 
-    def choose(self, query: Tensor, key: Tensor, masks: TokenMasks) -> Numbers:
-        sizes = self.block_size, self.num_blocks - 1
-        chosen = select_blocks(query, key, masks, *sizes, self.use_shared_choice, self.choice_chunk_size)
-        return choices_by_name(chosen), {}
-
-    def cache(self) -> CachePolicy:
-        return SelectedSlots(self.block_size, self.num_blocks, self.use_shared_choice)
+    def make_selector(self, weights: SelectorWeights | None = None) -> Selector:
+        return BlockSelector(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,12 +141,12 @@ class ChosenSlots(Everything):
     Args:
         block_size: b.
         num_blocks: blocks that a query reads.
+        shares_reads: whether heads that share keys read the same slots. Default True.
     """
 
     block_size: int
     num_blocks: int
-
-    shares_reads = True
+    shares_reads: bool = True
 
     def num_slots(self, max_length: Size) -> Size:
         # Whole blocks, and one more than the others that a query can have chosen: see `read`.
@@ -171,51 +164,71 @@ class ChosenSlots(Everything):
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectedSlots(ChosenSlots):
-    """`ChosenSlots`, and the sum of the keys of each block, "block_sum" float32 (B, n, G, H), by which queries choose.
+class BlockSelection(Selection):
+    """The blocks that are selected for each query.
 
     Args:
-        block_size: b.
-        num_blocks: blocks that a query reads.
-        use_shared_choice: whether heads that share keys choose together.
+        blocks: list of int32 (B, n, T), each another block, negative for none.
     """
 
-    use_shared_choice: bool = False
+    blocks: Sequence[Tensor]
 
-    @property
-    def shares_reads(self) -> bool:  # type: ignore[override]  # computed, where others keep it
-        return self.use_shared_choice
+    def features(self) -> TokenFeatures:
+        """Return "block_0", "block_1", ..., the selected blocks of each query."""
+        return TokenFeatures(choices_by_name(self.blocks), {})
 
-    def empty_digest(self, keys: Tensor) -> dict[str, Tensor]:
-        batch, heads, slots, size = shape(keys)
-        return {"block_sum": ops.zeros((batch, heads, slots // self.block_size, size), "float32")}
 
-    def digest_of_prompt(self, entry: Mapping[str, Tensor], key: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+class BlockSelector(Selector):
+    """Selects the blocks with the highest score of the query and the mean key.
+
+    Args:
+        pattern: the `SelectedBlocks`.
+    """
+
+    def __init__(self, pattern: SelectedBlocks) -> None:
+        self._pattern = pattern
+
+    def select(self, inputs: SelectionInputs) -> BlockSelection:
+        pattern, sides = self._pattern, (inputs.rotated_query, inputs.rotated_key)
+        sizes = pattern.block_size, pattern.num_blocks - 1
+        return BlockSelection(
+            select_blocks(*sides, inputs.masks, *sizes, pattern.use_shared_choice, pattern.choice_chunk_size)
+        )
+
+    def init(self, key: Tensor) -> dict[str, Tensor]:
+        """Return "block_sum" float32 (B, m, G, H), the sum of the keys of each block."""
+        batch, heads, slots, size = shape(key)
+        return {"block_sum": ops.zeros((batch, heads, slots // self._pattern.block_size, size), "float32")}
+
+    def fill(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        key = inputs.rotated_key
         exists = ops.arange(shape(key)[2], dtype="int32") < lengths[:, None]
         key = ops.where(exists[:, None, :, None], ops.cast(key, "float32"), 0)
-        blocks = split(key, self.block_size, -2, shape(entry["block_sum"])[2])
-        return {"block_sum": ops.sum(blocks, axis=-2)}
+        blocks = split(key, self._pattern.block_size, -2, shape(state["block_sum"])[2])
+        return {"block_sum": ops.sum(blocks, axis=-2)}, {}
 
-    def digest_of_next(
-        self, entry: Mapping[str, Tensor], key: Tensor, place: Place, kept: Tensor | None
-    ) -> dict[str, Tensor]:
-        sums, (batch, heads) = entry["block_sum"], shape(key)[:2]
-        at = in_range(place.position // self.block_size, shape(sums)[2])
-        at = ops.broadcast_to(at, (batch, heads))
-        before = take_rows(sums, at[..., None])
-        goes_on = (place.position % self.block_size > 0)[..., None, None]
-        total = ops.where(goes_on, before, 0) + ops.cast(key, "float32")
-        return {"block_sum": write_slot(sums, total, at, kept)}
-
-    def choose(self, entry: Mapping[str, Tensor], query: Tensor, place: Place) -> dict[str, Tensor]:
-        means = entry["block_sum"] / self.block_size  # of blocks that are complete
+    def select_next(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
+    ) -> tuple[dict[str, Tensor], TokenFeatures]:
+        sums = self._add(state["block_sum"], inputs.rotated_key, index, kept)
+        means = sums / self._pattern.block_size  # of complete blocks
         num_blocks = shape(means)[2]
-        earlier = ops.arange(num_blocks, dtype="int32") < (place.position // self.block_size)[..., None]
-        num_heads = query.shape[1]
-        if self.use_shared_choice:
+        earlier = ops.arange(num_blocks, dtype="int32") < (index // self._pattern.block_size)[:, None, None, None]
+        query, num_heads = inputs.rotated_query, inputs.rotated_query.shape[1]
+        if self._pattern.use_shared_choice:
             query = sum_groups(query, means.shape[1])
-        chosen = best_blocks(query, means, earlier[:, :, None], num_choices(num_blocks, self.num_blocks - 1))
-        return choices_by_name([for_query_heads(block, num_heads)[..., 0] for block in chosen])
+        blocks = best_blocks(query, means, earlier, num_choices(num_blocks, self._pattern.num_blocks - 1))
+        return {"block_sum": sums}, BlockSelection([for_query_heads(block, num_heads) for block in blocks]).features()
+
+    def _add(self, sums, key, index, kept):
+        """Return the sums with the key (B, m, 1, H) of the token at `index` (B,) added, in rows `kept` (B, 1)."""
+        size, (batch, heads) = self._pattern.block_size, shape(key)[:2]
+        at = ops.broadcast_to(in_range(index // size, shape(sums)[2])[:, None], (batch, heads))
+        is_begun = (index % size > 0)[:, None, None, None]
+        total = ops.where(is_begun, take_rows(sums, at[..., None]), 0) + ops.cast(key, "float32")
+        return write_slot(sums, total, at, kept)
 
 
 LARGEST_TILE, SMALLEST_TILE = 64, 16  # queries of a tile

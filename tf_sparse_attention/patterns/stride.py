@@ -11,7 +11,8 @@ from tf_sparse_attention.ops.blocks import are_known, join, positions_of, shape,
 from tf_sparse_attention.ops.ring import at_most, ring_positions
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -43,7 +44,7 @@ class Stride(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return (query.position - key.position) % self.stride == 0
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         return PhaseGrid(call.query_length, call.key_length, self.stride)
 
     def cache(self) -> CachePolicy:
@@ -82,7 +83,7 @@ class Dilated(Pattern):
         apart = query.position - key.position
         return apart % self.dilation == 0, abs(apart) < self.window * self.dilation
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         return PhaseGrid.of_window(call.query_length, call.key_length, self.dilation, self.window, call.causal)
 
     def cache(self) -> CachePolicy:

@@ -9,7 +9,8 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import are_known, in_range, join, shape, slice_axis, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
 from tf_sparse_attention.patterns.caches import CachePolicy
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -64,7 +65,7 @@ class Summary(Pattern):
         column = key.position % self.block_size - self.columns.first
         return column >= 0, column < self.num_summary
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         return column_runs(call.query_length, call.key_length, self.columns, call.causal)
 
     def cache(self) -> CachePolicy:

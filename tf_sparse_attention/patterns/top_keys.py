@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -27,10 +27,12 @@ from tf_sparse_attention.ops.members import (
     set_names,
 )
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.caches import CrossCachePolicy, ReadKeys
+from tf_sparse_attention.patterns.group_band import GroupSelector, assign_groups, positions_of_tokens, train_grouper
 from tf_sparse_attention.patterns.nearest import CentroidPattern
-from tf_sparse_attention.patterns.pattern import Call, Known
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -67,22 +69,17 @@ class TopKeys(CentroidPattern):
         [3, 3, 3, 3, 3]
     """
 
-    chooses_keys = True
     can_be_causal = False
 
-    def choose_keys(self, scores: Tensor, key_mask: Tensor | None) -> Members:
-        return best_members(scores, self.cluster_size, key_mask)
+    def make_selector(self, weights: SelectorWeights) -> Selector:
+        return KeySelector(self.make_centroids(weights), self, weights.num_heads, weights.normalizes)
 
     def visible(self, query: Place, key: Place) -> Tensor:
         common = (query.known[name] & key.known[name] for name in set_names(self.num_clusters))
         return functools.reduce(operator.or_, common) != 0  # some cluster has both
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        return MemberBlocks(known)
-
-    def describe(self, known: Known) -> Numbers:
-        clusters, members, key_length = known
-        return own_cluster_sets(clusters, self.num_clusters), cluster_sets(membership(members, key_length))
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        return MemberBlocks(cast(KeySelection, selection))
 
     def cross_cache(self) -> CrossCachePolicy:
         return ChosenRows(self.num_clusters)
@@ -91,10 +88,11 @@ class TopKeys(CentroidPattern):
         return "clusters choose their keys of the whole sequence"
 
 
-class ChosenKeys(NamedTuple):
-    """The cluster of each query, and the keys that each cluster chose.
+@dataclasses.dataclass(frozen=True)
+class KeySelection(Selection):
+    """The cluster of each query, and the highest-scoring keys of each cluster.
 
-    Attributes:
+    Args:
         clusters: int32 (B, N, T), in 0 .. K - 1.
         members: the `Members` of the clusters, of S keys.
         key_length: S, an integer or a scalar tensor.
@@ -104,20 +102,62 @@ class ChosenKeys(NamedTuple):
     members: Members
     key_length: Size
 
+    def features(self) -> TokenFeatures:
+        """Return the clusters of each token as bits of integers, see `cluster_sets`."""
+        num_clusters = shape(self.members.positions)[2]
+        of_keys = cluster_sets(membership(self.members, self.key_length))
+        return TokenFeatures(own_cluster_sets(self.clusters, num_clusters), of_keys)
+
+
+class KeySelector(GroupSelector):
+    """Selects the cluster of each query and the highest-scoring keys of each cluster.
+
+    Args:
+        centroids: a `Grouper` that also has `scores`.
+        pattern: the `TopKeys`.
+        num_heads: m, heads of keys.
+        normalizes: as in `GroupSelector`.
+    """
+
+    def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool) -> None:
+        super().__init__(centroids, pattern.num_clusters, num_heads, normalizes)
+        self._cluster_size = pattern.cluster_size
+
+    def select(self, inputs: SelectionInputs) -> Any:
+        if inputs.masks.query_segments is not None:
+            # Keys are selected among all documents of the row, so most queries would have none of their document.
+            raise ValueError(
+                "`segment_ids` must be None with selection='top_keys' and TopKeys, whose clusters choose their keys of "
+                "the whole row: give each document a row of its own, or take selection='nearest' and Nearest. "
+                "Received: segment_ids."
+            )
+        sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
+        groups = [assign_groups(self.grouper, heads, positions_of_tokens(heads), self.num_heads) for heads, _ in sides]
+        if inputs.training:
+            train_grouper(self.grouper, sides, groups, self.num_heads)
+        key, mask = sides[-1]
+        return KeySelection(groups[0], self._members(key, mask), shape(key)[2])
+
+    def select_keys(self, key: Tensor, mask: Tensor | None) -> Members:
+        return self._members(self.compared(key), mask)
+
+    def _members(self, key, mask):
+        return best_members(self.grouper.scores(key), self._cluster_size, mask)
+
 
 class MemberBlocks(Arrangement):
     """Queries sorted by cluster, in blocks of one cluster each, beside the members of that cluster: O(T w + K w).
 
     Args:
-        chosen: a `ChosenKeys`.
+        selected: a `KeySelection`.
     """
 
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, chosen: ChosenKeys) -> None:
-        self._members, self.key_length = chosen.members, chosen.key_length
-        self._blocks = ClusterBlocks.of(chosen.clusters, shape(chosen.members.positions)[2])
+    def __init__(self, selected: KeySelection) -> None:
+        self._members, self.key_length = selected.members, selected.key_length
+        self._blocks = ClusterBlocks.of(selected.clusters, shape(selected.members.positions)[2])
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -2:

@@ -7,7 +7,8 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
@@ -38,7 +39,7 @@ class Window(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return abs(key.position - query.position) < self.size
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         return window_grid(call.query_length, call.key_length, self.size, call.causal, call.lead)
 
     def cache(self) -> CachePolicy:

@@ -1,0 +1,170 @@
+"""Content-based selection: which groups, keys or blocks of keys the queries of a call attend to.
+
+A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer holds with its weights. It
+selects for a whole sequence (`select`), and token by token in decoding (`init`, `fill`, `select_next`), where its state
+is part of the KV cache. The result is a `Selection`, with the features that the mask rule of the pattern reads.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, Self
+
+import keras
+
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.types import DType, Tensor
+
+
+class TokenFeatures(NamedTuple):
+    """Features of tokens that a mask rule reads, by name.
+
+    Attributes:
+        query: int32 (B or 1, n, T), of queries.
+        key: int32 (B or 1, m, S), of keys.
+    """
+
+    query: Mapping[str, Tensor]
+    key: Mapping[str, Tensor]
+
+    def features(self) -> Self:
+        """Return these features, as a `Selection` does."""
+        return self
+
+
+class Selection:
+    """Result of a `Selector` for the tokens of a call."""
+
+    def features(self) -> TokenFeatures:
+        """Return the `TokenFeatures` of the mask rule, in the order of the sequence."""
+        raise NotImplementedError(f"{type(self).__name__} must define `features`.")
+
+
+class SelectionInputs(NamedTuple):
+    """Heads that a selector compares.
+
+    Attributes:
+        query: (B, n, T, H), before scale and rotation by positions.
+        key: (B, m, S, H), before rotation; the query itself where queries serve as keys.
+        rotated_query: (B, n, T, H), as scores compare it.
+        rotated_key: (B, m, S, H), as scores compare it.
+        masks: a `TokenMasks`.
+        training: whether weights of the selector are updated.
+    """
+
+    query: Tensor
+    key: Tensor
+    rotated_query: Tensor
+    rotated_key: Tensor
+    masks: TokenMasks = TokenMasks()
+    training: bool = False
+
+    def sides(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Return the distinct heads of tokens, queries and keys or both in one, each with its mask (B, T) or None."""
+        if self.key is self.query:  # a mask of keys masks the token
+            return [(self.query, self.masks.key_mask)]
+        return [(self.query, self.masks.query_mask), (self.key, self.masks.key_mask)]
+
+
+class Selector:
+    """Base class of selectors. A selector without a KV cache only defines `select`."""
+
+    def select(self, inputs: SelectionInputs) -> Selection:
+        """Select for all queries of a call."""
+        raise NotImplementedError(f"{type(self).__name__} must define `select`.")
+
+    def init(self, key: Tensor) -> dict[str, Tensor]:
+        """Return the state before the first token, by name, given empty keys (B, m, S, H) of the cache."""
+        return {}
+
+    def fill(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Update the state by a prompt.
+
+        Args:
+            state: of `init`.
+            inputs: heads of the prompt.
+            lengths: int32 (B,), number of tokens per row.
+
+        Returns:
+            Pair of the state and the features of the keys, int32 (B, m, T) by name.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `fill`.")
+
+    def select_next(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
+    ) -> tuple[dict[str, Tensor], TokenFeatures]:
+        """Select for the next token of each row, and update the state by it.
+
+        Args:
+            state: of `init`, `fill` or this method.
+            inputs: heads of one token per row.
+            index: int32 (B,), positions of the tokens.
+            kept: bool (B, 1), False in rows whose state does not change.
+
+        Returns:
+            Pair of the state and the `TokenFeatures`, int32 (B, n) and (B, m) by name.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
+
+    def select_keys(self, key: Tensor, mask: Tensor | None) -> Any:
+        """Select among the keys (B, m, S, H) of another sequence, of which `mask` (B, S) exist, for a cross cache."""
+        raise NotImplementedError(f"{type(self).__name__} must define `select_keys`.")
+
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Assign tokens (B, n, T, H) at positions (B or 1, T) to groups, int32 (B or 1, n, T)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `assign`.")
+
+
+class GivenSelection(Selector):
+    """A selection that is computed elsewhere.
+
+    Args:
+        selection: the `Selection` of a call, or the `TokenFeatures` of the next token.
+    """
+
+    def __init__(self, selection: Selection | TokenFeatures) -> None:
+        self._selection = selection
+
+    def select(self, inputs: SelectionInputs) -> Any:
+        return self._selection
+
+    def fill(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return {}, {}
+
+    def select_next(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
+    ) -> tuple[dict[str, Tensor], TokenFeatures]:
+        return {}, self._selection.features()
+
+
+class Grouper(Protocol):
+    """Assigns tokens to groups. With a method `learn` it updates its weights in training."""
+
+    def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Return the group of each token, int32 (B or 1, n, T) of heads (B, n, T, H) at positions (B or 1, T)."""
+
+
+class SelectorWeights(Protocol):
+    """Creates the weights of a selector, as part of the layer that holds the pattern.
+
+    Attributes:
+        num_heads: heads of keys, each of which has weights.
+        key_dim: H.
+        seed: integer.
+        dtype: dtype policy of the layer.
+        normalizes: whether the heads must be layer-normalized before they are compared.
+    """
+
+    num_heads: int
+    key_dim: int
+    seed: int
+    dtype: DType
+    normalizes: bool
+
+    def centroids(self, num_clusters: int, ema_decay: float, revive_after: int, commitment_loss: float) -> Any:
+        """Create the centroids of online k-means, a `Grouper` with `scores`."""
+
+    def directions(self, num_directions: int) -> keras.Variable:
+        """Create random directions, float32 (n, H, num_directions), that are not trained."""
