@@ -9,7 +9,7 @@ import numpy as np
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import mosaic, triton
-from tf_sparse_attention.kernels.choice import MOSAIC, TRITON, Kernel, SlotNumbers, SlotPairs, use_kernel
+from tf_sparse_attention.kernels.availability import MOSAIC, TRITON, Kernel, SlotNumbers, SlotPairs, use_kernel
 from tf_sparse_attention.patterns import (
     Dilated,
     First,

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.draws import draws
-from tf_sparse_attention.kernels.rules import evaluate, visible_blocks
+from tf_sparse_attention.kernels.kernel_mask import evaluate, visible_blocks
 from tf_sparse_attention.patterns import Blocks, Dilated, First, Stride, Summary, Window
-from tf_sparse_attention.patterns.engine.slot_rules import AnyRule, SlotRule
+from tf_sparse_attention.patterns.engine.pattern_mask import AnyRule, SlotRule
 
 
 def brute_force(rule, lengths, sizes):

@@ -2,14 +2,14 @@
 
 import functools
 import math
+from typing import Any
 
 import keras
 
-from tf_sparse_attention.kernels.attention import Programs, attend_by
-from tf_sparse_attention.kernels.choice import SlotPairs
-from tf_sparse_attention.kernels.plan import Plan, kinds_of_numbers, table_of
-from tf_sparse_attention.kernels.rules import visible_blocks
-from tf_sparse_attention.kernels.triton_programs import attend_block, differentiate_keys, differentiate_queries
+from tf_sparse_attention.kernels.availability import SlotPairs
+from tf_sparse_attention.kernels.block_scores import HIDDEN, product, scores_of, whole_scores
+from tf_sparse_attention.kernels.flash_attention import Programs, attend_by
+from tf_sparse_attention.kernels.kernel_mask import Plan, kinds_of_numbers, table_of, visible_blocks
 from tf_sparse_attention.ops.blocks import pad_axis
 from tf_sparse_attention.types import Tensor
 
@@ -107,3 +107,167 @@ def _call(program, plan, side, arrays, kinds, numbers, shapes):
 
 
 PROGRAMS = Programs(_forward, _query_gradients, _key_gradients)
+
+
+Ref = Any  # of Pallas, to an array in the memory of the device
+
+
+def attend_block(plan: Plan, counts: Ref, others: Ref, query: Ref, key: Ref, value: Ref, *refs: Ref) -> None:
+    """Writes the output of a block of queries, and the logarithm to base 2 of the sum of the weights of each.
+
+    Args:
+        plan: a `Plan`.
+        counts, others: the row of a `Table` for this block.
+        query: its own, (b, H).
+        key, value: all, (S, H) and (S, Hv).
+        refs: what is known of its own queries (b,) and of all keys (S,); then the results, (b, Hv) and (b,).
+    """
+    import jax.numpy as jnp
+
+    numbers, (output, normalizer) = refs[:-2], refs[-2:]
+    queries, start, size = query[...], _start(plan, 0), plan.blocks[0]
+    own = [x[...] for x in numbers[: plan.query_numbers]]
+
+    def step(at, carry, some_hidden):
+        added, largest, total = carry
+        slots = _slots(plan, 1, others[at])
+        products, known = product(queries, key[slots, :], (1, 1)), (own, [x[slots] for x in numbers[len(own) :]])
+        scores = _scores(plan, products, (start, slots.start), known, some_hidden)
+        live = scores.live()
+        highest = jnp.maximum(largest, live.max(-1))
+        weights, shrunk = scores.counted(jnp.exp2(live - highest[:, None])), jnp.exp2(largest - highest)
+        values = value[slots, :]
+        added = added * shrunk[:, None] + product(weights.astype(values.dtype), values, (1, 0))
+        return added, highest, total * shrunk + weights.sum(-1)
+
+    carry = jnp.zeros((size, value.shape[-1])), jnp.full((size,), HIDDEN), jnp.zeros((size,))
+    added, largest, total = _over_blocks(plan, counts, step, carry)
+    some = largest > HIDDEN
+    total = jnp.where(some, total, 1.0)
+    output[...] = jnp.where(some[:, None], added / total[:, None], 0.0).astype(output.dtype)
+    normalizer[...] = largest + jnp.log2(total)
+
+
+def differentiate_queries(
+    plan: Plan,
+    counts: Ref,
+    others: Ref,
+    query: Ref,
+    key: Ref,
+    value: Ref,
+    upstream: Ref,
+    normalizer: Ref,
+    common: Ref,
+    *refs: Ref,
+) -> None:
+    """Writes the gradient of a block of queries.
+
+    Args:
+        plan: as in `attend_block`, like `counts`, `others`, `query`, `key`, `value` and `normalizer`.
+        upstream: the gradient of the output of the own queries, (b, Hv).
+        common: what the gradients of all weights of a query have in common, (b,).
+        refs: numbers as in `attend_block`; then the results, (b, H), and with a span the gradient of the reach, (b,).
+    """
+
+    count = 1 + (plan.span is not None)
+    numbers, outputs = refs[:-count], refs[-count:]
+    queries, changes, start = query[...], upstream[...], _start(plan, 0)
+    sums, both = normalizer[...][:, None], common[...][:, None]
+    own = [x[...] for x in numbers[: plan.query_numbers]]
+
+    def step(at, carry, some_hidden):
+        slots = _slots(plan, 1, others[at])
+        keys = key[slots, :]
+        products, known = product(queries, keys, (1, 1)), (own, [x[slots] for x in numbers[len(own) :]])
+        scores = _scores(plan, products, (start, slots.start), known, some_hidden)
+        changed = scores.exponentials(sums) * (product(changes, value[slots, :], (1, 1)) - both)
+        found = [product(scores.of_products(scores.counted(changed)).astype(keys.dtype), keys, (1, 0))]
+        if plan.span is not None:
+            found.append((changed * scores.slope).sum(-1))
+        return tuple(a + b for a, b in zip(carry, found, strict=True))
+
+    _write_over_blocks(plan, counts, step, outputs)
+
+
+def differentiate_keys(
+    plan: Plan,
+    counts: Ref,
+    others: Ref,
+    query: Ref,
+    key: Ref,
+    value: Ref,
+    upstream: Ref,
+    normalizer: Ref,
+    common: Ref,
+    *refs: Ref,
+) -> None:
+    """Writes the gradients of a block of keys and of their values.
+
+    Args:
+        plan: as in `attend_block`, like `counts` and `others`.
+        query, upstream, normalizer, common: as in `differentiate_queries`, but of all queries, (T, H) and so on.
+        key, value: those of this block, (b, H) and (b, Hv).
+        refs: what is known of all queries and of its own keys; then the results, (b, H) and (b, Hv).
+    """
+
+    numbers, outputs = refs[:-2], refs[-2:]
+    keys, values, start = key[...], value[...], _start(plan, 1)
+    own = [x[...] for x in numbers[plan.query_numbers :]]
+
+    def step(at, carry, some_hidden):
+        of_keys, of_values = carry
+        slots = _slots(plan, 0, others[at])
+        queries, changes = query[slots, :], upstream[slots, :]
+        products, known = product(queries, keys, (1, 1)), ([x[slots] for x in numbers[: plan.query_numbers]], own)
+        scores = _scores(plan, products, (slots.start, start), known, some_hidden)
+        weights = scores.counted(scores.exponentials(normalizer[slots][:, None]))
+        changed = weights * (product(changes, values, (1, 1)) - common[slots][:, None])
+        of_values = of_values + product(weights.astype(changes.dtype), changes, (0, 0))
+        return of_keys + product(scores.of_products(changed).astype(queries.dtype), queries, (0, 0)), of_values
+
+    _write_over_blocks(plan, counts, step, outputs)
+
+
+def _write_over_blocks(plan, counts, step, outputs):
+    """Writes what is added up over all blocks of a table's row."""
+    import jax.numpy as jnp
+
+    carry = tuple(jnp.zeros(each.shape) for each in outputs)
+    for output, found in zip(outputs, _over_blocks(plan, counts, step, carry), strict=True):
+        output[...] = found.astype(output.dtype)
+
+
+def _over_blocks(plan, counts, step, carry):
+    """Returns what is carried over all blocks of a table's row; those without a hidden pair need no mask."""
+    import jax
+
+    carry = jax.lax.fori_loop(0, counts[0], lambda at, carry: step(at, carry, True), carry)
+    if plan.asks_of_all:
+        return carry
+    return jax.lax.fori_loop(counts[0], counts[1], lambda at, carry: step(at, carry, False), carry)
+
+
+def _slots(plan, side, number):
+    from jax.experimental import pallas
+
+    return pallas.dslice(number * plan.blocks[side], plan.blocks[side])
+
+
+def _start(plan, side):
+    from jax.experimental import pallas
+
+    return pallas.program_id(0) * plan.blocks[side]
+
+
+def _scores(plan, products, starts, numbers, some_hidden):
+    """Returns the `Scores` of two blocks, (b, b'), whose numbers are rows (b,) and (b',)."""
+    import jax
+
+    if not some_hidden:
+        return whole_scores(plan, products)
+    queries, keys = starts
+    queries = queries + jax.lax.broadcasted_iota("int32", (plan.blocks[0], 1), 0)
+    keys = keys + jax.lax.broadcasted_iota("int32", (1, plan.blocks[1]), 1)
+    of_queries, of_keys = numbers
+    known = [x[:, None] for x in of_queries], [x[None, :] for x in of_keys]
+    return scores_of(plan, products, (queries, keys), known)

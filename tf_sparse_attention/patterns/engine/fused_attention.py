@@ -5,19 +5,25 @@ from collections.abc import Mapping, Sequence
 from keras import ops
 
 from tf_sparse_attention.kernels import mosaic, triton
-from tf_sparse_attention.kernels.choice import LONGEST, MOSAIC, SHORTEST, TRITON, Kernel, SlotPairs, kernel_here
-from tf_sparse_attention.kernels.rules import can_ask
+from tf_sparse_attention.kernels.availability import LONGEST, MOSAIC, SHORTEST, TRITON, Kernel, SlotPairs, kernel_here
+from tf_sparse_attention.kernels.kernel_mask import can_ask
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.ops.columns import FirstGrid
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.patterns.call import Call
-from tf_sparse_attention.patterns.engine.group_pairs import pairs_in_groups
 from tf_sparse_attention.patterns.engine.inputs import Inputs
+from tf_sparse_attention.patterns.engine.pattern_mask import (
+    AnyRule,
+    EverySlot,
+    OwnSlot,
+    SlotRule,
+    documents_in_order,
+    pairs_in_groups,
+    pairs_in_order,
+)
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.engine.slot_pairs import documents_in_order, pairs_in_order
-from tf_sparse_attention.patterns.engine.slot_rules import AnyRule, EverySlot, OwnSlot, SlotRule
 from tf_sparse_attention.types import Tensor
 
 KERNELS = {MOSAIC: mosaic, TRITON: triton}

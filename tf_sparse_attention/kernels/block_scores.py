@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from tf_sparse_attention.kernels.plan import Plan
+from tf_sparse_attention.kernels.kernel_mask import Plan
 
 Array: TypeAlias = Any  # inside a kernel
 LOG2_E = math.log2(math.e)  # powers of 2 are what the devices have
