@@ -1,98 +1,93 @@
-"""Scores of two blocks of slots, whatever device computes them: plain JAX on arrays."""
+"""Scores of a block of queries and a block of keys: plain JAX, shared by the kernels of all devices."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from tf_sparse_attention.kernels.kernel_mask import Plan
+from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelSpec
 
 Array: TypeAlias = Any  # inside a kernel
-LOG2_E = math.log2(math.e)  # powers of 2 are what the devices have
-LAST = -1e30  # the score of a pair that counts where a query sees nothing else: lower than any other, as `SELF_BIAS`
-HIDDEN = -2e38  # that of a pair that is hidden: lower still, and finite, since the difference of two is taken
-MOST = 60 * LOG2_E  # the largest exponent of a pair that a span silences, whose weight would overflow
+Side: TypeAlias = tuple[Array, Mapping[str, Array]]  # indices and data of queries or keys
+LOG2_E = math.log2(math.e)  # devices compute powers of 2
+FALLBACK = -1e30  # the score of fallback pairs: lower than any other, as `SELF_BIAS`
+MASKED = -2e38  # the score of masked pairs: lower still, and finite, since kernels subtract scores
+MAX_EXPONENT = 60 * LOG2_E  # of pairs outside a span, whose exponentials would overflow
 
 
 class Scores(NamedTuple):
-    """Scores of two blocks, to base 2, in one of the orders [query, key] and [key, query].
+    """Scores of two blocks to base 2, as [query, key] or [key, query].
 
     Attributes:
-        values: float32, `HIDDEN` where a pair does not attend.
-        share: how much of each pair counts, in [0, 1]; None: all of it.
-        slope: the derivative of the share by the reach of the query.
-        steepness: the derivative of the score by the product of query and key; None: 1.
+        values: float32, `MASKED` where a pair does not attend.
+        span_factor: factor of each weight, in [0, 1]. None: 1.
+        span_slope: derivative of the span factor by the reach of the query.
+        cap_slope: derivative of the soft cap. None: 1.
     """
 
     values: Array
-    share: Array | None = None
-    slope: Array | None = None
-    steepness: Array | None = None
+    span_factor: Array | None = None
+    span_slope: Array | None = None
+    cap_slope: Array | None = None
 
-    def live(self) -> Array:
-        """Returns the scores of the pairs that count, `HIDDEN` of others."""
+    def inside_span(self) -> Array:
+        """Return the scores, `MASKED` outside the span."""
         import jax.numpy as jnp
 
-        return self.values if self.share is None else jnp.where(self.share > 0, self.values, HIDDEN)
+        return self.values if self.span_factor is None else jnp.where(self.span_factor > 0, self.values, MASKED)
 
-    def counted(self, exponentials: Array) -> Array:
-        """Returns exponentials of scores as weights."""
-        return exponentials if self.share is None else exponentials * self.share
+    def weigh(self, exponentials: Array) -> Array:
+        """Multiply exponentials by the span factor."""
+        return exponentials if self.span_factor is None else exponentials * self.span_factor
 
-    def of_products(self, changed: Array) -> Array:
-        """Returns gradients of products of gradients of scores."""
-        return changed if self.steepness is None else changed * self.steepness
+    def differentiate_cap(self, gradients: Array) -> Array:
+        """Return gradients of the products q . k from gradients of the scores."""
+        return gradients if self.cap_slope is None else gradients * self.cap_slope
 
     def exponentials(self, normalizer: Array) -> Array:
-        """Returns what the weights are before a span takes its part of them."""
+        """Return the softmax weights before the span factor."""
         import jax.numpy as jnp
 
         exponents = self.values - normalizer
-        return jnp.exp2(exponents if self.share is None else jnp.minimum(exponents, MOST))
+        return jnp.exp2(exponents if self.span_factor is None else jnp.minimum(exponents, MAX_EXPONENT))
 
 
-def whole_scores(plan: Plan, products: Array) -> Scores:
-    """Returns the `Scores` of two blocks of which all pairs attend, of products of queries and keys, float32."""
+def full_scores(spec: KernelSpec, products: Array) -> Scores:
+    """Return the `Scores` of two blocks in which every pair attends, from float32 products q . k."""
     import jax.numpy as jnp
 
-    if plan.soft_cap is None:
+    if spec.soft_cap is None:
         return Scores(products * LOG2_E)
-    bent = jnp.tanh(products / plan.soft_cap)
-    return Scores(bent * (plan.soft_cap * LOG2_E), steepness=1 - bent * bent)
+    capped = jnp.tanh(products / spec.soft_cap)
+    return Scores(capped * (spec.soft_cap * LOG2_E), cap_slope=1 - capped * capped)
 
 
-def scores_of(
-    plan: Plan, products: Array, slots: tuple[Array, Array], numbers: tuple[Sequence[Array], Sequence[Array]]
-) -> Scores:
-    """Returns the `Scores` of two blocks.
+def masked_scores(spec: KernelSpec, products: Array, query: Side, key: Side) -> Scores:
+    """Return the `Scores` of two blocks under the mask.
 
     Args:
-        plan: a `Plan`.
-        products: of queries and keys, float32.
-        slots: those of queries and of keys, int32 that broadcast to the products.
-        numbers: what is known of queries and of keys, likewise; with a span the first of queries is their reach.
+        spec: a `KernelSpec`.
+        products: float32 products q . k.
+        query, key: indices and data, which broadcast to the products.
     """
     import jax.numpy as jnp
 
-    scores = whole_scores(plan, products)
+    scores, pair = full_scores(spec, products), (query[0], key[0], query[1], key[1])
     values = scores.values
-    if plan.last is not None:
-        values = jnp.where(plan.last(slots, numbers), LAST * LOG2_E, values)
-    seen = jnp.broadcast_to(plan.rule(*slots), values.shape)
-    if plan.lengths[1] % plan.blocks[1]:
-        seen &= slots[1] < plan.lengths[1]
-    of_queries, of_keys = numbers
-    if plan.of_numbers is not None:
-        seen &= plan.of_numbers(of_queries[plan.span is not None :], of_keys)
-    values = jnp.where(seen, values, HIDDEN)
-    if plan.span is None:
+    if spec.fallback is not None:
+        values = jnp.where(spec.fallback(*pair), FALLBACK * LOG2_E, values)
+    visible = jnp.broadcast_to(spec.function(*pair), values.shape)
+    if spec.lengths[1] % spec.blocks[1]:
+        visible &= key[0] < spec.lengths[1]
+    values = jnp.where(visible, values, MASKED)
+    if spec.span is None:
         return scores._replace(values=values)
-    share = (of_queries[0] - abs(slots[1] - plan.span.lead - slots[0])) / plan.span.ramp + 1
-    slope = jnp.where((share >= 0) & (share <= 1), 1 / plan.span.ramp, 0.0)  # 0 and 1 included, see `closed_clip`
-    return scores._replace(values=values, share=jnp.clip(share, 0, 1), slope=slope)
+    factor = (query[1][SPAN_REACH] - abs(key[0] - spec.span.lead - query[0])) / spec.span.ramp + 1
+    slope = jnp.where((factor >= 0) & (factor <= 1), 1 / spec.span.ramp, 0.0)  # 0 and 1 included, see `closed_clip`
+    return scores._replace(values=values, span_factor=jnp.clip(factor, 0, 1), span_slope=slope)
 
 
-def product(a: Any, b: Any, axes: tuple[int, int]) -> Any:
-    """Returns the sums over one axis of two matrices each, float32."""
+def product(a: Array, b: Array, axes: tuple[int, int]) -> Array:
+    """Contract one axis of each of two matrices, in float32."""
     import jax
 
     precision = jax.lax.Precision.HIGHEST if a.dtype == "float32" else None

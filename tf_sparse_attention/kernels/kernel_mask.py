@@ -1,231 +1,268 @@
-"""What the rules of `SlotPairs` say of slots that are known when a program is made: pairs, and blocks of pairs."""
+"""Masks of attention kernels: mask functions, and the blocks of queries and keys with visible pairs.
+
+Like `mask_mod` in FlexAttention, a mask function maps the indices of a query and a key, and arrays of their data cut to
+a block, to whether the pair attends. It must be hashable, since compiled kernels are cached by it.
+"""
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Self
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from tf_sparse_attention.kernels.availability import SlotPairs, SpanRule
+from tf_sparse_attention.kernels.availability import UnsupportedByKernel
+from tf_sparse_attention.types import Tensor
+
+# Function of query indices, key indices, query data and key data, by name: integer arrays that broadcast to the pairs.
+MaskFunction: TypeAlias = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any]], Any]
+SPAN_REACH = "span_reach"  # the name of query data with a gradient
+_PAIRS_AT_ONCE = 2**22  # pairs per evaluation of a mask, which bounds its memory
 
 
-class Blocks(NamedTuple):
-    """Pairs of blocks of query and key slots, bool (T / b, S / b') each: those with a visible pair, and with all."""
-
-    some: np.ndarray
-    whole: np.ndarray
-
-
-def evaluate(rule: Callable, query_slots: np.ndarray, key_slots: np.ndarray) -> np.ndarray:
-    """Returns what a rule says of slots that are known, while any program is being traced: a bool NumPy array."""
-    import jax
-
-    with jax.ensure_compile_time_eval():
-        seen = np.asarray(rule(query_slots, key_slots))
-    return np.broadcast_to(seen, np.broadcast_shapes(query_slots.shape, key_slots.shape))
-
-
-def can_ask(rule: Callable, counts: tuple[int, int] | None = None) -> bool:
-    """Returns whether a rule can be asked inside a kernel, which has no arrays but its arguments, and can be kept.
-
-    Args:
-        rule: a function of two arrays of slots, or of two tuples of numbers.
-        counts: how many numbers there are in each; None: a rule of slots.
-    """
-    try:
-        return not _constants_of(rule, counts)
-    except TypeError:  # no hash, since it has lists or arrays; or NumPy's functions, which need slots that are known
-        return False
-
-
-@functools.lru_cache(maxsize=64)
-def _constants_of(rule, counts):
-    """Returns the arrays that a rule holds, besides single numbers."""
-    import jax
-
-    slots = jax.ShapeDtypeStruct((128, 128), "int32")
-    arguments = (slots, slots) if counts is None else ((slots,) * count for count in counts)
-    return jax.make_jaxpr(rule)(*arguments).consts
-
-
-@functools.lru_cache(maxsize=64)
-def visible_blocks(rule: Callable, limits: tuple[int, int], lengths: tuple[int, int], sizes: tuple[int, int]) -> Blocks:
-    """Return in which `Blocks` the pairs lie that a rule allows.
-
-    A rule with a `period` is evaluated for one period of queries, one with `num_keys` for the first keys alone, any
-    other one for all pairs within `limits`.
-
-    Args:
-        rule: as in `SlotPairs`; so are `limits`.
-        lengths: slots of queries and of keys; those beyond, in the last blocks, see nothing and are not seen.
-        sizes: query and key slots of a block.
-
-    Returns:
-        `Blocks`. In a union, a block that no single part covers counts as partly hidden.
-    """
-    grid = _Grid(limits, lengths, sizes)
-    parts = [_blocks_of(part, grid) for part in getattr(rule, "rules", (rule,))]
-    return Blocks(*(functools.reduce(np.logical_or, side) for side in zip(*parts, strict=True)))
-
-
-class _Grid(NamedTuple):
-    """The blocks of a sequence; the attributes are the arguments of `visible_blocks`."""
-
-    limits: tuple[int, int]
-    lengths: tuple[int, int]
-    sizes: tuple[int, int]
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """The blocks of queries and of keys."""
-        counts = [-(-length // size) for length, size in zip(self.lengths, self.sizes, strict=True)]
-        return counts[0], counts[1]
-
-    def columns(self, row: int) -> tuple[int, int]:
-        """Return the first block of keys within `limits` of a row of blocks, and the one after the last."""
-        first = row * self.sizes[0] + self.limits[0]
-        last = (row + 1) * self.sizes[0] - 1 + self.limits[1]
-        return first // self.sizes[1], last // self.sizes[1] + 1
-
-    def evaluate(self, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> Blocks:
-        """Return the `Blocks` of a rule in a range of rows and columns, also beyond the ends of the sequence."""
-        queries, keys = (
-            np.arange(first * size, last * size, dtype="int32")
-            for (first, last), size in zip((rows, columns), self.sizes, strict=True)
-        )
-        seen = evaluate(rule, queries[:, None], keys[None])
-        seen = seen.reshape(rows[1] - rows[0], self.sizes[0], columns[1] - columns[0], self.sizes[1])
-        return Blocks(np.asarray(seen.any((1, 3))), np.asarray(seen.all((1, 3))))
-
-    def evaluate_inside(self, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> Blocks:
-        """Return `evaluate`, but for slots beyond the ends, which are hidden."""
-        return self.evaluate(
-            lambda query, key: rule(query, key) & (query < self.lengths[0]) & (key < self.lengths[1]), rows, columns
-        )
-
-
-def _blocks_of(rule: Callable, grid: _Grid) -> Blocks:
-    """Return the `Blocks` of a rule that is no union."""
-    period, num_keys = getattr(rule, "period", None), getattr(rule, "num_keys", None)
-    if period is not None:
-        return _blocks_of_period(rule, period, grid)
-    blocks = Blocks(*(np.zeros(grid.counts, bool) for _ in Blocks._fields))
-    if num_keys is not None:
-        _set(blocks, grid.evaluate_inside, rule, (0, grid.counts[0]), (0, -(-num_keys // grid.sizes[1])))
-        return blocks
-    for row in range(grid.counts[0]):
-        _set(blocks, grid.evaluate_inside, rule, (row, row + 1), grid.columns(row))
-    return blocks
-
-
-def _blocks_of_period(rule: Callable, period: int, grid: _Grid) -> Blocks:
-    """Return the `Blocks` of a rule that stays the same where query and key move by `period` slots.
-
-    The rows of blocks in one common multiple of the period and both sizes repeat, shifted by that multiple.
-    """
-    blocks = Blocks(*(np.zeros(grid.counts, bool) for _ in Blocks._fields))
-    whole = math.lcm(period, *grid.sizes)
-    rows, shift = whole // grid.sizes[0], whole // grid.sizes[1]
-    # Far from the start, so that no slot is negative. A whole number of repeats, so that nothing else changes.
-    repeats = -(-max(grid.lengths) // whole) + 1
-    for row in range(min(rows, grid.counts[0])):
-        first, last = grid.columns(row)
-        first, last = max(first, -repeats * shift), min(last, grid.counts[1])
-        here, there = row + repeats * rows, repeats * shift
-        of_row = grid.evaluate(rule, (here, here + 1), (first + there, last + there))
-        for repeat, at in enumerate(range(row, grid.counts[0], rows)):
-            begin = first + repeat * shift
-            start, stop = max(begin, 0), min(last + repeat * shift, grid.counts[1])
-            if start < stop:
-                for every, found in zip(blocks, of_row, strict=True):
-                    every[at, start:stop] = found[0, start - begin : stop - begin]
-    # The last blocks may have slots beyond the ends.
-    end_row, end_column = grid.counts[0] - 1, grid.counts[1] - 1
-    _set(blocks, grid.evaluate_inside, rule, (end_row, end_row + 1), grid.columns(end_row))
-    _set(blocks, grid.evaluate_inside, rule, (0, grid.counts[0]), (end_column, end_column + 1))
-    return blocks
-
-
-def _set(blocks: Blocks, find: Callable, rule: Callable, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """Set a range of `blocks` to what a method of a `_Grid` finds there."""
-    columns = max(columns[0], 0), min(columns[1], blocks.some.shape[1])
-    if columns[0] >= columns[1]:
-        return
-    for every, found in zip(blocks, find(rule, rows, columns), strict=True):
-        every[rows[0] : rows[1], columns[0] : columns[1]] = found
-
-
-class Plan(NamedTuple):
-    """What a kernel is made for: `SlotPairs` without its arrays, and sizes.
+class Region(NamedTuple):
+    """Pairs of indices that can attend, from which the blocks of a kernel follow.
 
     Attributes:
-        rule, limits, last, span, soft_cap: see `SlotPairs`.
-        of_numbers: the rule of `SlotNumbers`, or None.
-        query_numbers: how many numbers are known of each query, its reach included.
-        lengths: slots of queries and of keys.
-        blocks: slots of a block of queries and of keys.
-        interpret: whether to interpret the kernels, on any device.
+        mask: mask function, evaluated without data.
+        limits: least and greatest key index minus query index of a pair.
+        num_keys: number of keys, the first ones, that have pairs. None: all.
+        period: number of indices by which query and key can move together without a change of `mask`. None: none.
     """
 
-    rule: Callable
+    mask: MaskFunction
     limits: tuple[int, int]
-    of_numbers: Callable | None
-    last: Callable | None
-    span: SpanRule | None
-    query_numbers: int
+    num_keys: int | None = None
+    period: int | None = None
+
+
+class SpanRamp(NamedTuple):
+    """Adaptive span: a pair's weight is multiplied by clip((reach - distance) / ramp + 1, 0, 1).
+
+    Attributes:
+        ramp: length of the ramp, in positions.
+        lead: key index of the first query's position.
+    """
+
+    ramp: int
+    lead: int
+
+
+class KernelMask(NamedTuple):
+    """Pairs that attend in a kernel, and modifications of their scores.
+
+    Attributes:
+        function: mask function.
+        regions: a pair that attends is in one of these.
+        query_data: int32 (B, 1 or N, T) by name; `SPAN_REACH`, float32, is the reach of each query's span.
+        key_data: int32 (B, 1 or N, S) by name.
+        fallback: mask function of pairs that attend only if their query has no other pair. None: no such pairs.
+        reach: typical distance of a pair, which decides the block size on TPUs. None: that of `regions`.
+        span: a `SpanRamp`, or None.
+        soft_cap: c of c tanh(q . k / c) in place of q . k. None: no cap.
+    """
+
+    function: MaskFunction
+    regions: tuple[Region, ...]
+    query_data: Mapping[str, Tensor] = {}
+    key_data: Mapping[str, Tensor] = {}
+    fallback: MaskFunction | None = None
+    reach: int | None = None
+    span: SpanRamp | None = None
+    soft_cap: float | None = None
+
+    def check_traceable(self) -> None:
+        """Raise `UnsupportedByKernel` unless JAX can trace the mask function inside a kernel."""
+        try:
+            constants = _constants_of(self.function, tuple(self.query_data), tuple(self.key_data))
+        except TypeError:  # not hashable, or NumPy functions of traced indices
+            constants = [None]
+        if constants:
+            raise UnsupportedByKernel(
+                "the pattern's `visible` must be hashable and traceable by JAX, without NumPy functions and arrays"
+            )
+
+
+class KernelSpec(NamedTuple):
+    """Static part of a kernel call, by which compiled kernels are cached.
+
+    Attributes:
+        function, regions, fallback, span, soft_cap: see `KernelMask`.
+        query_names: names of the query data; so are `key_names` of the key data.
+        lengths: T and S.
+        blocks: queries and keys per block.
+        interpret: see `Kernel`.
+    """
+
+    function: MaskFunction
+    regions: tuple[Region, ...]
+    fallback: MaskFunction | None
+    span: SpanRamp | None
+    soft_cap: float | None
+    query_names: tuple[str, ...]
+    key_names: tuple[str, ...]
     lengths: tuple[int, int]
     blocks: tuple[int, int]
     interpret: bool = False
-    soft_cap: float | None = None
 
     @classmethod
-    def of(cls, pairs: SlotPairs, lengths: tuple[int, int], blocks: tuple[int, int], interpret: bool) -> Self:
-        """Returns the plan for `SlotPairs`."""
-        of_numbers, queries, _ = pairs.numbers or (None, (), ())
-        known = len(queries) + (pairs.span is not None)
-        rules = pairs.rule, pairs.limits, of_numbers, pairs.last, pairs.span
-        return cls(*rules, known, lengths, blocks, interpret, pairs.soft_cap)
+    def of(cls, mask: KernelMask, lengths: tuple[int, int], blocks: tuple[int, int], interpret: bool) -> Self:
+        """Return the specification of a mask for T queries and S keys."""
+        rules = mask.function, mask.regions, mask.fallback, mask.span, mask.soft_cap
+        return cls(*rules, tuple(mask.query_data), tuple(mask.key_data), lengths, blocks, interpret)
 
     @property
-    def asks_of_all(self) -> bool:
-        """Whether more than slots decides of a pair, so that no block is known to have all of its pairs whole."""
-        return self.of_numbers is not None or self.last is not None or self.span is not None
+    def padded_lengths(self) -> tuple[int, int]:
+        """Numbers of queries and keys in whole blocks."""
+        queries, keys = _counts(self.lengths, self.blocks)
+        return queries * self.blocks[0], keys * self.blocks[1]
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """Slots of queries and of keys in whole blocks."""
-        queries, keys = (-(-length // block) * block for length, block in zip(self.lengths, self.blocks, strict=True))
-        return queries, keys
+    def masks_every_block(self) -> bool:
+        """Whether more than indices decides on pairs, so that every block needs the mask."""
+        return bool(self.query_names) or self.fallback is not None
+
+    def data_kinds(self, side: int, other: str) -> list[str]:
+        """Return "own" for each data array of a side (0: queries, 1: keys), and `other` for those of the other side."""
+        kinds = ("own", other)
+        return [kinds[side]] * len(self.query_names) + [kinds[1 - side]] * len(self.key_names)
 
 
-class Table(NamedTuple):
-    """For each block of one side, which blocks of the other have visible pairs.
+class BlockTable(NamedTuple):
+    """Visible blocks of one side for each block of the other side, as rows of a sparse matrix.
 
     Attributes:
-        counts: int32 (blocks, 2), how many of them have hidden pairs too, and how many there are.
-        numbers: int32 (blocks, most), their numbers, those with hidden pairs first; then the last of them again.
+        bounds: int32 (blocks, 3): the begin of a row in `indices`, the end of its partly masked blocks, its end.
+        indices: int32 (visible blocks,): block numbers, row by row, partly masked ones first; never empty.
     """
 
-    counts: np.ndarray
-    numbers: np.ndarray
+    bounds: np.ndarray
+    indices: np.ndarray
 
 
-@functools.lru_cache(maxsize=64)  # forward pass and gradient of the queries have the same
-def table_of(plan: Plan, by_keys: bool = False) -> Table:
-    """Returns the `Table` of the blocks of queries, or of those of keys."""
-    some, whole = visible_blocks(plan.rule, plan.limits, plan.lengths, plan.blocks)
-    if plan.asks_of_all:
-        whole = np.zeros_like(whole)
-    if by_keys:
-        some, whole = some.T, whole.T
-    numbers = np.zeros((len(some), max(int(some.sum(1).max(initial=0)), 1)), "int32")
-    for row, seen, complete in zip(numbers, some, whole, strict=True):
-        ordered = [*np.flatnonzero(seen & ~complete), *np.flatnonzero(complete)]
-        row[: len(ordered)], row[len(ordered) :] = ordered, ordered[-1] if ordered else 0
-    return Table(np.stack([(some & ~whole).sum(1), some.sum(1)], axis=-1).astype("int32"), numbers)
+class VisibleBlocks(NamedTuple):
+    """Blocks with a visible pair, in ascending order.
+
+    Attributes:
+        rows, columns: int64 (visible blocks,): numbers of the blocks of queries and of keys.
+        is_full: bool (visible blocks,): whether all pairs are visible.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    is_full: np.ndarray
 
 
-def kinds_of_numbers(plan: Plan, count: int, side: int, other: str) -> list[str]:
-    """Returns the kind of each of so many arrays of numbers, of queries and then of keys, for a program of one side."""
-    return ["own" if (at < plan.query_numbers) == (side == 0) else other for at in range(count)]
+@functools.lru_cache(maxsize=64)  # the forward pass and the gradient of the queries share a table
+def block_table(spec: KernelSpec, by_keys: bool = False) -> BlockTable:
+    """Return the `BlockTable` of the blocks of queries, or of those of keys."""
+    rows, columns, is_full = visible_blocks(spec.regions, spec.lengths, spec.blocks)
+    if spec.masks_every_block:
+        is_full = np.zeros_like(is_full)
+    own, other = (columns, rows) if by_keys else (rows, columns)
+    count = _counts(spec.lengths, spec.blocks)[by_keys]
+    totals, partial = (np.bincount(blocks, minlength=count) for blocks in (own, own[~is_full]))
+    ends = np.cumsum(totals)
+    bounds = np.stack([ends - totals, ends - totals + partial, ends], axis=-1)
+    indices = other[np.lexsort((other, is_full, own))]
+    return BlockTable(bounds.astype("int32"), (indices if len(indices) else np.zeros(1)).astype("int32"))
+
+
+def visible_share(mask: KernelMask, lengths: tuple[int, int], blocks: tuple[int, int]) -> float:
+    """Return the share of all blocks that have a visible pair."""
+    return len(visible_blocks(mask.regions, lengths, blocks).rows) / math.prod(_counts(lengths, blocks))
+
+
+@functools.lru_cache(maxsize=64)
+def visible_blocks(regions: tuple[Region, ...], lengths: tuple[int, int], sizes: tuple[int, int]) -> VisibleBlocks:
+    """Return the blocks in which some region has a pair. Time and memory are linear in the number of candidate blocks.
+
+    A block is full if one region alone shows all of its pairs. Padding beyond the lengths is never visible.
+
+    Args:
+        regions: tuple of `Region`.
+        lengths: T and S.
+        sizes: queries and keys per block.
+    """
+    found = [_visible_in(region, lengths, sizes) for region in regions]
+    rows, columns, is_full = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    num_columns = _counts(lengths, sizes)[1]
+    codes, inverse = np.unique(rows * num_columns + columns, return_inverse=True)
+    full = np.zeros(len(codes), bool)
+    full[inverse[is_full]] = True
+    return VisibleBlocks(codes // num_columns, codes % num_columns, full)
+
+
+def evaluate(mask: MaskFunction, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Return a mask function of constant indices as a NumPy array, also while JAX traces a program."""
+    import jax
+
+    with jax.ensure_compile_time_eval():
+        visible = np.asarray(mask(query, key, {}, {}))
+    return np.broadcast_to(visible, np.broadcast_shapes(query.shape, key.shape))
+
+
+def _visible_in(region, lengths, sizes):
+    """Return the visible blocks of one region, unordered."""
+    counts = _counts(lengths, sizes)
+    shifts = counts  # of rows and columns, after which blocks repeat
+    if region.period is not None:
+        repeat = math.lcm(region.period, *sizes)
+        shifts = repeat // sizes[0], repeat // sizes[1]
+    repeats = max(-(-count // shift) for count, shift in zip(counts, shifts, strict=True))
+    rows = np.arange(min(shifts[0], counts[0]))
+    first = (rows * sizes[0] + region.limits[0]) // sizes[1]
+    last = ((rows + 1) * sizes[0] - 1 + region.limits[1]) // sizes[1] + 1
+    num_keys = lengths[1] if region.num_keys is None else min(region.num_keys, lengths[1])
+    at, columns = _ranges(np.maximum(first, (1 - repeats) * shifts[1]), np.minimum(last, -(-num_keys // sizes[1])))
+    rows = rows[at]
+    # Evaluated far from the start, where no index is negative.
+    start = (0, 0) if region.period is None else (repeats * shifts[0], repeats * shifts[1])
+    visible, is_full = _evaluate_blocks(region.mask, rows + start[0], columns + start[1], sizes)
+    rows, columns, is_full = rows[visible], columns[visible], is_full[visible]
+    ends = [-(-(count - x) // shift) for count, x, shift in zip(counts, (rows, columns), shifts, strict=True)]
+    at, repeat = _ranges(np.maximum(-(columns // shifts[1]), 0), np.minimum(*ends))
+    rows, columns, is_full = rows[at] + repeat * shifts[0], columns[at] + repeat * shifts[1], is_full[at]
+    padded = [length % size != 0 for length, size in zip(lengths, sizes, strict=True)]
+    at_end = np.flatnonzero((padded[0] & (rows == counts[0] - 1)) | (padded[1] & (columns == counts[1] - 1)))
+    visible = np.ones(len(rows), bool)
+    visible[at_end], is_full[at_end] = _evaluate_blocks(region.mask, rows[at_end], columns[at_end], sizes, lengths)
+    return rows[visible], columns[visible], is_full[visible]
+
+
+def _evaluate_blocks(mask, rows, columns, sizes, lengths=None):
+    """Return whether each block has a visible pair, and whether all of its pairs are visible."""
+    visible, is_full = np.zeros((2, len(rows)), bool)
+    step = max(_PAIRS_AT_ONCE // math.prod(sizes), 1)
+    for begin in range(0, len(rows), step):
+        part = slice(begin, begin + step)
+        query = (rows[part, None, None] * sizes[0] + np.arange(sizes[0])[:, None]).astype("int32")
+        key = (columns[part, None, None] * sizes[1] + np.arange(sizes[1])).astype("int32")
+        pairs = evaluate(mask, query, key)
+        if lengths is not None:
+            pairs = pairs & (query < lengths[0]) & (key < lengths[1])
+        visible[part], is_full[part] = pairs.any((1, 2)), pairs.all((1, 2))
+    return visible, is_full
+
+
+def _ranges(first, last):
+    """Return the integers in each range [first, last), joined, after the number of the range of each."""
+    sizes = np.maximum(last - first, 0)
+    at = np.repeat(np.arange(len(sizes)), sizes)
+    return at, np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[at]
+
+
+def _counts(lengths, sizes):
+    """Return the numbers of blocks of queries and of keys."""
+    queries, keys = (-(-length // size) for length, size in zip(lengths, sizes, strict=True))
+    return queries, keys
+
+
+@functools.lru_cache(maxsize=64)
+def _constants_of(function, query_names, key_names):
+    """Return the constant arrays in the program of a mask function."""
+    import jax
+
+    block = jax.ShapeDtypeStruct((128, 128), "int32")
+    data = (dict.fromkeys(names, block) for names in (query_names, key_names))
+    return jax.make_jaxpr(function)(block, block, *data).consts

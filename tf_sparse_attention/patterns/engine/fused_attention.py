@@ -1,101 +1,107 @@
-"""Attention of an arrangement by one kernel, where there is one: the same results without an array of scores."""
+"""Attention of an arrangement by a kernel, if one supports it: the same results without an array of scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from keras import ops
 
 from tf_sparse_attention.kernels import mosaic, triton
-from tf_sparse_attention.kernels.availability import LONGEST, MOSAIC, SHORTEST, TRITON, Kernel, SlotPairs, kernel_here
-from tf_sparse_attention.kernels.kernel_mask import can_ask
+from tf_sparse_attention.kernels.availability import (
+    MAX_LENGTH,
+    MIN_LENGTH,
+    MOSAIC,
+    TRITON,
+    Decision,
+    Kernel,
+    UnsupportedByKernel,
+    available_kernel,
+    record,
+)
+from tf_sparse_attention.kernels.kernel_mask import KernelMask, visible_share
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
-from tf_sparse_attention.ops.columns import FirstGrid
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.pattern_mask import (
-    AnyRule,
-    EverySlot,
-    OwnSlot,
-    SlotRule,
-    documents_in_order,
-    pairs_in_groups,
-    pairs_in_order,
+    PatternMask,
+    keeps_order,
+    mask_in_groups,
+    mask_in_order,
+    mask_of_union,
 )
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.types import Tensor
 
 KERNELS = {MOSAIC: mosaic, TRITON: triton}
-LARGEST_SHARE = 0.25  # of all blocks, those that a union reads; causal dense attention has half of them
-SMALLEST_GROUP = 64  # slots on a side; of smaller groups a kernel would compute padding above all
+MAX_VISIBLE_SHARE = 0.25  # of all blocks, for a union; causal dense attention has half of them
+MIN_GROUP = 64  # queries and keys of a group; kernels would pad smaller groups
+UNKNOWN = "the batch size or a length is unknown when the program is made"
 
 
 def attend_fused(
     arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping
 ) -> Attended | None:
-    """Returns attention inside the groups of an arrangement by the kernel that serves here.
+    """Compute attention of one arrangement by a kernel.
 
     Args:
         arrangement: an `Arrangement`.
-        leaf: the `Leaf` that it arranges.
+        leaf: its `Leaf`.
         inputs: an `Inputs`.
         call: a `Call`.
         dropout: an `attend.Dropout`, or None.
-        returns: what else than the output is asked for, by name.
+        returns: `return_weights` and `return_log_sum_exp`.
 
     Returns:
-        An `Attended` in the order of the sequence; None where no kernel serves.
+        An `Attended` in the order of the sequence. None: no kernel supports it.
     """
-    kernel = kernel_here()
-    if kernel is None or not _asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns):
-        return None
-    pairs = pairs_in_order(arrangement, leaf, inputs, call)
-    if pairs is None:
-        return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
-    attended = _attend(kernel, _rows_in_order(arrangement, inputs), pairs, returns, inputs.options.soft_cap)
-    return attended.restored(arrangement.from_order, dense=lambda weights: weights)
+
+    def attend(kernel):
+        _check_call(kernel, leaf, inputs, call, dropout, returns)
+        if not keeps_order(arrangement, leaf, inputs):
+            return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
+        mask = mask_in_order(arrangement, leaf, inputs, call)
+        attended = _run(kernel, _rows_in_order(arrangement, inputs), mask, returns)
+        return attended.restored(arrangement.from_order, dense=lambda weights: weights)
+
+    return _or_none(attend, [leaf])
 
 
 def attend_union_fused(
     leaves: Sequence[Leaf], inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping
 ) -> Attended | None:
-    """Returns attention to what any of several leaves shows by one run of the kernel that serves here.
+    """Compute attention of several leaves with one softmax by one run of a kernel.
 
     Args:
-        leaves: list of `Leaf` with one softmax.
-        inputs: as in `attend_fused`; so are `call`, `dropout`, `returns`.
+        leaves: list of `Leaf`.
+        inputs, call, dropout, returns: as in `attend_fused`.
 
     Returns:
-        An `Attended`; None where no kernel serves, and where the pairs lie in so many blocks that the leaves cost less
-        one by one.
+        An `Attended`. None: no kernel supports it, or the leaves cost less one by one.
     """
-    kernel = kernel_here()
-    if kernel is None or call.lead or inputs.options.span is not None:
-        return None
-    if not _are_one_rule_of_positions(leaves, inputs):
-        return None
-    if not all(_asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns) for leaf in leaves):
-        return None
-    hide_self = inputs.options.hide_self
-    rule = AnyRule(tuple(_rule_of_positions(leaf, call, hide_self == "always") for leaf in leaves))
-    lengths = shape(inputs.query)[2], shape(inputs.key)[2]
-    pairs = SlotPairs(
-        rule,
-        (1 - lengths[0], lengths[1] - 1),
-        documents_in_order(Arrangement(), inputs),
-        OwnSlot() if hide_self == "unless_alone" else None,
-        reach=max(leaf.pattern.reach for leaf in leaves),
-    )
-    if not can_ask(rule) or KERNELS[kernel.name].share_of_blocks(pairs, lengths) > LARGEST_SHARE:
-        return None
-    return _attend(kernel, (inputs.query, inputs.key, inputs.value), pairs, returns, inputs.options.soft_cap)
+
+    def attend(kernel):
+        if call.lead or inputs.options.span is not None:
+            raise UnsupportedByKernel("a union with segment memory or an adaptive span")
+        for number, leaf in enumerate(leaves):
+            if inputs.known[leaf.index] is not None or leaf.pattern.reads_successors or len(leaf.excluded) != number:
+                raise UnsupportedByKernel("a union of patterns that are not functions of positions alone")
+            _check_call(kernel, leaf, inputs, call, dropout, returns)
+        mask = mask_of_union(leaves, inputs, call)
+        mask.check_traceable()
+        lengths = shape(inputs.query)[2], shape(inputs.key)[2]
+        share = visible_share(mask, lengths, KERNELS[kernel.name].block_sizes(mask, lengths))
+        if share > MAX_VISIBLE_SHARE:
+            raise UnsupportedByKernel(f"visible pairs of the union are in {share:.0%} of all blocks")
+        return _run(kernel, (inputs.query, inputs.key, inputs.value), mask, returns)
+
+    return _or_none(attend, leaves)
 
 
 def attend_shared_fused(
     query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None, soft_cap: float | None = None
 ) -> Attended | None:
-    """Returns attention of all rows to the same keys, with its log-sum-exp, by the kernel that serves here.
+    """Compute attention of all rows to the same keys, with its log-sum-exp, by a kernel.
 
     Args:
         query: scaled queries (B, N, T, H).
@@ -105,91 +111,108 @@ def attend_shared_fused(
         soft_cap: see `AttentionOptions`.
 
     Returns:
-        An `Attended`; None where no kernel serves.
+        An `Attended`. None: no kernel supports it.
     """
-    kernel, (batch, _, length, _) = kernel_here(), shape(query)
-    if kernel is None or not are_known(batch, length) or batch == 0 or length < SHORTEST or _drops(dropout):
-        return None
-    rows = query, *(ops.broadcast_to(x[None], (batch, *shape(x))) for x in (key, value))
-    if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
-        return None
-    pairs = SlotPairs(EverySlot(), (1 - length, shape(key)[1] - 1))
-    return _attend(kernel, rows, pairs, {"return_log_sum_exp": True}, soft_cap)
+
+    def attend(kernel):
+        batch, _, length, _ = shape(query)
+        _check_sizes(batch, length)
+        _check_dropout(dropout)
+        rows = query, *(ops.broadcast_to(x[None], (batch, *shape(x))) for x in (key, value))
+        function = PatternMask()
+        mask = KernelMask(function, (function.region((1 - length, shape(key)[1] - 1)),), soft_cap=soft_cap)
+        return _run(kernel, rows, mask, {"return_log_sum_exp": True})
+
+    return _or_none(attend, ())
 
 
-def _attend(
-    kernel: Kernel, rows: Sequence[Tensor], pairs: SlotPairs, returns: Mapping, soft_cap: float | None
-) -> Attended:
-    pairs = pairs._replace(soft_cap=soft_cap)
-    output, log_sum_exp = KERNELS[kernel.name].attend_slots(*rows, pairs, kernel.interpret)
+def _or_none(attend: Callable[[Kernel], Attended], leaves: Sequence[Leaf]) -> Attended | None:
+    """Return the result of a kernel, or None if it is unsupported, and record which it is.
+
+    The leaves of a union that is unsupported follow one by one, and are recorded then.
+    """
+    part = " | ".join(type(leaf.pattern).__name__ for leaf in leaves) or "persistent vectors"
+    try:
+        kernel = available_kernel()
+        attended = attend(kernel)
+    except UnsupportedByKernel as error:
+        if len(leaves) < 2:
+            record(Decision(part, None, str(error)))
+        return None
+    record(Decision(part, kernel.name))
+    return attended
+
+
+def _run(kernel: Kernel, rows: Sequence[Tensor], mask: KernelMask, returns: Mapping) -> Attended:
+    module = KERNELS[kernel.name]
+    module.check_arrays(*rows, kernel.interpret)
+    mask.check_traceable()
+    output, log_sum_exp = module.attend(*rows, mask, kernel.interpret)
     return Attended(output, log_sum_exp=log_sum_exp if returns["return_log_sum_exp"] else None)
 
 
 def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
-    """Returns attention in each group of an arrangement as if it were a head; None where no kernel serves."""
-    groups, *slots = *shape(arrangement.query_positions())[-2:], shape(arrangement.key_positions())[-1]
-    if not are_known(groups, *slots) or min(slots) < SMALLEST_GROUP:
-        return None
+    """Compute attention in each group of an arrangement as if it were a head."""
     batch, heads = shape(inputs.query)[:2]
+    groups, *lengths = *shape(arrangement.query_positions())[-2:], shape(arrangement.key_positions())[-1]
+    if not are_known(groups, *lengths):
+        raise UnsupportedByKernel(UNKNOWN)
+    if min(lengths) < MIN_GROUP:
+        raise UnsupportedByKernel(f"groups have {min(lengths)} queries or keys; kernels start at {MIN_GROUP}")
     sizes = batch, heads, groups
-    pairs = pairs_in_groups(arrangement, leaf, inputs, call, (*sizes, *slots))
-    if pairs is None:
-        return None
+    mask = mask_in_groups(arrangement, leaf, inputs, call, (*sizes, *lengths))
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
     if rows[1].shape[1] != heads and not arrangement.sorts_tokens:
-        return None  # groups stand between a head and those that share its keys
+        raise UnsupportedByKernel("grouped-query heads whose keys are gathered in groups")
     rows = [ops.reshape(for_query_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
-    if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
-        return None
-    attended = _attend(kernel, rows, pairs, returns, inputs.options.soft_cap)
-    return attended.restored(
+    return _run(kernel, rows, mask, returns).restored(
         lambda x: arrangement.restore(ops.reshape(x, (*sizes, *shape(x)[2:]))), dense=lambda weights: weights
     )
 
 
-def _asks_for_a_kernel(kernel, leaf, inputs, call, dropout, returns):
-    """Whether nothing is asked for but a softmax over the pairs that rules decide, of a size that pays."""
+def _check_call(kernel, leaf, inputs, call, dropout, returns):
+    """Raise `UnsupportedByKernel` unless a call is a softmax over masked pairs, of a size that pays."""
     masks, options = inputs.masks, inputs.options
     batch, heads, length, _ = shape(inputs.query)
-    key_length = shape(inputs.key)[2]
-    return (
-        are_known(batch, heads, length, key_length)
-        and batch > 0
-        and SHORTEST <= max(length, key_length) <= LONGEST
-        and KERNELS[kernel.name].can_attend(inputs.query, inputs.key, inputs.value, kernel.interpret)
-        and not returns["return_weights"]
-        and not _drops(dropout)
-        and not options.position.has_bias
-        and masks.attention_mask is None
-        and not any(each.pattern.uses_starts and call.starts is not None for each in (leaf, *leaf.excluded))
-    )
+    if not are_known(heads):
+        raise UnsupportedByKernel(UNKNOWN)
+    _check_sizes(batch, length, shape(inputs.key)[2])
+    KERNELS[kernel.name].check_arrays(inputs.query, inputs.key, inputs.value, kernel.interpret)
+    if returns["return_weights"]:
+        raise UnsupportedByKernel("`return_attention_scores` needs all weights")
+    _check_dropout(dropout)
+    if options.position.has_bias:
+        name = type(options.position).__name__.lower()
+        raise UnsupportedByKernel(f'position="{name}" adds a bias to the scores')
+    if masks.attention_mask is not None:
+        raise UnsupportedByKernel("`attention_mask` is an array of pairs")
+    if any(each.pattern.uses_starts and call.starts is not None for each in (leaf, *leaf.excluded)):
+        raise UnsupportedByKernel("the first tokens of each document depend on `segment_ids`")
 
 
-def _drops(dropout):
-    return dropout is not None and dropout.rate != 0
+def _check_sizes(batch, *lengths):
+    if not are_known(batch, *lengths):
+        raise UnsupportedByKernel(UNKNOWN)
+    if batch == 0:
+        raise UnsupportedByKernel("the batch is empty")
+    longest = max(lengths)
+    if longest < MIN_LENGTH:
+        raise UnsupportedByKernel(f"the sequence has {longest} positions; kernels start at {MIN_LENGTH}")
+    if longest > MAX_LENGTH:
+        raise UnsupportedByKernel(f"the sequence has {longest:,} positions; kernels end at {MAX_LENGTH:,}")
 
 
-def _are_one_rule_of_positions(leaves, inputs):
-    """Whether leaves go by positions alone, and a pair that several show counts once."""
-    return all(
-        inputs.known[leaf.index] is None and not leaf.pattern.reads_successors and len(leaf.excluded) == number
-        for number, leaf in enumerate(leaves)
-    )
-
-
-def _rule_of_positions(leaf, call, hides_self):
-    """Returns the `SlotRule` of a leaf whose slots are positions."""
-    arrangement = leaf.pattern.arrange(call)
-    num_keys = arrangement.count if isinstance(arrangement, FirstGrid) else None
-    return SlotRule(leaf.pattern, call.causal, 0, hides_self, num_keys=num_keys)
+def _check_dropout(dropout):
+    if dropout is not None and dropout.rate != 0:
+        raise UnsupportedByKernel("attention dropout")
 
 
 def _rows_in_order(arrangement, inputs):
-    """Returns queries, keys and values in the order of the arrangement."""
+    """Return queries, keys and values in the order of the arrangement."""
     query, key, value = inputs.query, inputs.key, inputs.value
     if arrangement.groups is None or key is not query or value.dtype != query.dtype:
         return [arrangement.in_order(x) for x in (query, key, value)]
-    # Side by side: a TPU reads a tile of 128 numbers in several rows for each row that it gathers.
+    # One gather of both: a TPU reads a tile of 128 channels of several rows for each row that it gathers.
     both = arrangement.in_order(ops.concatenate([query, value], axis=-1))
     query, value = ops.split(both, [query.shape[-1]], axis=-1)
     return query, query, value

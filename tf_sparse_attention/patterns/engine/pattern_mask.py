@@ -1,19 +1,24 @@
-"""The rules of patterns as kernels ask them: of slots in the order of an arrangement, and of what is known of them."""
+"""Kernel masks of patterns: the mask function of a pattern, its data, and the regions of an arrangement.
+
+Data are named "position", "order" (see `Arrangement`), "segment" (the document), and "3.rank" for the feature "rank" of
+leaf number 3.
+"""
 
 import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.kernels.availability import SlotNumbers, SlotPairs, SpanRule
-from tf_sparse_attention.kernels.kernel_mask import can_ask
+from tf_sparse_attention.kernels.availability import UnsupportedByKernel
+from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, Region, SpanRamp
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.columns import FirstGrid
 from tf_sparse_attention.ops.groups import groups_of_keys
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.patterns.call import Call
@@ -26,363 +31,296 @@ from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 
-Pair: TypeAlias = tuple[Tensor, Tensor]  # of queries and of keys
+NO_SEGMENT = np.iinfo("int32").min  # the document of a masked key; ids of documents are greater
+NumberedPatterns: TypeAlias = tuple[tuple[Pattern, int], ...]  # patterns with their numbers as leaves
+Data: TypeAlias = Mapping[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class SlotRule:
-    """Whether a query slot sees a key slot of its group, in the order of an arrangement.
+class PatternMask:
+    """Mask function of patterns, causality and documents. Without data it shows all pairs that some data would show.
 
     Attributes:
-        pattern: the `Pattern` whose rule it is.
-        causal: whether later keys are hidden.
-        lead: see `Arrangement`; so is `slot_positions`.
-        hides_self: whether a query never sees the key of its own position.
-        slot_positions: function of slots to positions, or None.
-        key_length: positions of keys, with `slot_positions`, since there may be more slots.
-        excluded: patterns that go by positions, whose pairs are left out.
-        num_keys: only the first `num_keys` keys can be visible. None: any key.
+        shown: patterns, at least one of which must show a pair. None given: any pair.
+        excluded: patterns whose pairs do not attend.
+        causal: whether later keys are masked.
+        hide_self: whether the key at the query's own position is masked.
+        lead: see `Arrangement`.
+        positions_of: function of indices to positions, see `Arrangement.slot_positions`. None: indices are positions.
+        key_length: number of keys, if padding is between them; or None.
+        by_rank: whether indices are ranks, of tokens sorted by group, rather than positions.
     """
 
-    pattern: Pattern
-    causal: bool
-    lead: int
-    hides_self: bool = False
-    slot_positions: Callable | None = None
+    shown: NumberedPatterns = ()
+    excluded: NumberedPatterns = ()
+    causal: bool = False
+    hide_self: bool = False
+    lead: int = 0
+    positions_of: Callable | None = None
     key_length: int | None = None
-    excluded: tuple[Pattern, ...] = ()
-    num_keys: int | None = None
+    by_rank: bool = False
 
-    @property
-    def period(self) -> int | None:
-        """By how many slots a query and a key can move together without a change; None: by none."""
-        patterns = (self.pattern, *self.excluded)
-        periods = [pattern.period for pattern in patterns if pattern.period is not None]
-        if self.slot_positions is not None or self.key_length is not None or len(periods) < len(patterns):
-            return None
-        return math.lcm(*periods)
+    def __call__(self, query_index: Tensor, key_index: Tensor, query_data: Data, key_data: Data) -> Any:
+        if self.positions_of is not None:
+            query_index, key_index = self.positions_of(query_index), self.positions_of(key_index)
+        sides = (query_index, query_data), (key_index - self.lead, key_data)
+        query, key = (data.get("position", index) for index, data in sides)
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        if self.slot_positions is not None:
-            query, key = self.slot_positions(query), self.slot_positions(key)
-        key = key - self.lead
-        # In one group, whose ranks are in the order of the slots.
-        places = [Place(slot, 0, {"group": 0, "rank": slot}) for slot in (query, key)]
-        conditions = list(rule_conditions(self.pattern, *places))
-        conditions += [~_all(rule_conditions(pattern, *places)) for pattern in self.excluded]
+        def is_visible(pattern, number):
+            tokens = (
+                Place(position, 0, self._features(number, *side))
+                for position, side in zip((query, key), sides, strict=True)
+            )
+            return _all(rule_conditions(pattern, *tokens))
+
+        conditions = [is_visible(*each) ^ True for each in self.excluded]
+        if self.shown:
+            conditions.append(functools.reduce(operator.or_, (is_visible(*each) for each in self.shown)))
         if self.causal:
-            conditions.append(key <= query)
-        if self.hides_self:
+            conditions.append(key_data.get("order", key) <= query_data.get("order", query))
+        if self.hide_self:
             conditions.append(key != query)
         if self.key_length is not None:
             conditions.append(key < self.key_length)
-        return _all(conditions) if conditions else True
+        if "segment" in query_data:
+            conditions.append(query_data["segment"] == key_data["segment"])
+        return _all(conditions)
+
+    def _features(self, number, index, data):
+        """Return the features of tokens for the pattern of a leaf."""
+        prefix = f"{number}."
+        features = {name.removeprefix(prefix): x for name, x in data.items() if name.startswith(prefix)}
+        return {"group": 0, "rank": index, **features} if self.by_rank else features
+
+    def region(self, limits: tuple[int, int], num_keys: int | None = None) -> Region:
+        """Return the pairs within limits that the mask shows without data."""
+        patterns = [pattern for pattern, _ in self.shown + self.excluded]
+        periods = [pattern.period for pattern in patterns if pattern.period is not None]
+        is_periodic = self.positions_of is None and self.key_length is None and len(periods) == len(patterns)
+        return Region(self, limits, num_keys, math.lcm(*periods) if is_periodic and num_keys is None else None)
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyRule:
-    """Whether one of some `SlotRule` lets a query slot see a key slot."""
-
-    rules: tuple[SlotRule, ...]
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return functools.reduce(operator.or_, (rule(query, key) for rule in self.rules))
-
-
-@dataclasses.dataclass(frozen=True)
-class EverySlot:
-    """That a query slot sees each key slot."""
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return True
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnSlot:
-    """Whether a key slot has the position of a query slot; `lead` as in `Arrangement`."""
+class SelfMask:
+    """Mask function of the key at the query's own position; `lead` as in `Arrangement`."""
 
     lead: int = 0
 
-    def __call__(self, slots: Pair, numbers: tuple[Sequence[Tensor], Sequence[Tensor]]) -> Tensor:
-        return slots[1] - self.lead == slots[0]
-
-
-class Number(NamedTuple):
-    """What one of the numbers of a slot is.
-
-    Attributes:
-        name: "position", "order" (see `Arrangement`), "group" (the document, or the group of an arrangement), or what a
-            pattern calls it.
-        leaf: the number of the leaf whose pattern calls it so, or None.
-    """
-
-    name: str
-    leaf: int | None = None
-
-
-GROUP, POSITION, ORDER = Number("group"), Number("position"), Number("order")
-
-
-@dataclasses.dataclass(frozen=True)
-class NumberRule:
-    """Whether what is known of two slots lets the pair attend.
-
-    Attributes:
-        of_queries, of_keys: tuples of `Number`, what the numbers of either are, in their order.
-        own: patterns and their numbers as leaves, whose rules are asked.
-        excluded: likewise, those whose pairs are left out.
-        hides_self: whether a query never sees the key of its own position.
-    """
-
-    of_queries: tuple[Number, ...]
-    of_keys: tuple[Number, ...]
-    own: tuple[tuple[Pattern, int], ...] = ()
-    excluded: tuple[tuple[Pattern, int], ...] = ()
-    hides_self: bool = False
-
-    def __call__(self, query: Sequence[Tensor], key: Sequence[Tensor]) -> Tensor:
-        known = [dict(zip(*each, strict=True)) for each in ((self.of_queries, query), (self.of_keys, key))]
-        conditions = [condition for leaf in self.own for condition in _conditions(leaf, known)]
-        conditions += [~_all(_conditions(leaf, known)) for leaf in self.excluded]
-        if GROUP in self.of_queries:
-            conditions.append(known[0][GROUP] == known[1][GROUP])
-        if ORDER in self.of_queries:
-            conditions.append(known[1][ORDER] <= known[0][ORDER])
-        if self.hides_self:
-            conditions.append(known[1][POSITION] != known[0][POSITION])
-        return _all(conditions) if conditions else True
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnPosition:
-    """Whether a key has the position of a query; which of the numbers of either that is."""
-
-    of_queries: int
-    of_keys: int
-
-    def __call__(self, slots: Pair, numbers: tuple[Sequence[Tensor], Sequence[Tensor]]) -> Tensor:
-        own, other = numbers
-        return own[self.of_queries] == other[self.of_keys]
-
-
-def _conditions(leaf, known):
-    """Returns what the rule of a leaf says of queries and keys of which numbers are known."""
-    pattern, index = leaf
-    places = (
-        Place(x.get(POSITION, 0), 0, {number.name: at for number, at in x.items() if number.leaf == index})
-        for x in known
-    )
-    return rule_conditions(pattern, *places)
+    def __call__(self, query_index: Tensor, key_index: Tensor, query_data: Data, key_data: Data) -> Tensor:
+        if "position" in query_data:
+            return query_data["position"] == key_data["position"]
+        return key_index - self.lead == query_index
 
 
 def _all(conditions):
-    return functools.reduce(operator.and_, conditions)
+    return functools.reduce(operator.and_, conditions, True)
 
 
-HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next
-
-
-def pairs_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> SlotPairs | None:
-    """Returns the pairs of an arrangement with an order of its own.
-
-    Args:
-        arrangement: an `Arrangement`.
-        leaf: the `Leaf` that it arranges.
-        inputs: an `Inputs`.
-        call: a `Call`.
-
-    Returns:
-        `SlotPairs` of all slots in that order; None where there is none, or where more decides than slots, groups and
-        ranks.
-    """
+def keeps_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs) -> bool:
+    """Return whether an arrangement only reorders tokens, and indices, groups and ranks decide on pairs."""
     in_groups = arrangement.groups is not None
-    if (
-        arrangement.limits is None
-        or in_groups != (inputs.known[leaf.index] is not None)
-        or not all(inputs.known[x.index] is None or goes_by_groups_alone(x) for x in (leaf, *leaf.excluded))
-        or (leaf.excluded and in_groups and arrangement.lead)
-    ):
-        return None
-    slots, span = arrangement.slot_positions, inputs.options.span if leaf.pattern.in_span else None
-    if span is not None and (in_groups or slots is not None):
-        return None
-    rule = SlotRule(
-        leaf.pattern,
-        call.causal,
-        arrangement.lead,
-        inputs.options.hide_self == "always",
-        slots,
-        None if slots is None else arrangement.key_length,
-        () if in_groups else tuple(each.pattern for each in leaf.excluded),
+    return (
+        arrangement.limits is not None
+        and in_groups == (inputs.known[leaf.index] is not None)
+        and all(inputs.known[x.index] is None or _reads_only_groups(x) for x in (leaf, *leaf.excluded))
+        and not (leaf.excluded and in_groups and arrangement.lead)
+        and not (_has_span(leaf, inputs) and (in_groups or arrangement.slot_positions is not None))
     )
-    numbers = _groups_in_order(arrangement, leaf, inputs) if in_groups else documents_in_order(arrangement, inputs)
-    last = OwnSlot(arrangement.lead) if inputs.options.hide_self == "unless_alone" else None
-    pairs = SlotPairs(rule, arrangement.limits, numbers, last)
-    if span is not None:
-        # A key that has the value of its successor is as far as it is itself.
-        span_rule = SpanRule(span.ramp, 0 if leaf.pattern.reads_successors else arrangement.lead)
-        pairs = pairs._replace(span=span_rule, span_reach=_reach(span, shape(inputs.query)[:3]))
-    return if_it_can_be_asked(pairs)
 
 
-def _reach(span, sizes):
-    """Returns how far each query sees, float32 of `sizes` (B, N, T)."""
-    reach = ops.cast(span.fraction, "float32") * span.window + span.first
-    return ops.broadcast_to(reach[:, None], sizes)
-
-
-def if_it_can_be_asked(pairs: SlotPairs) -> SlotPairs | None:
-    """Returns pairs whose rules a kernel can ask, None of others."""
-    if not can_ask(pairs.rule):
-        return None
-    if pairs.numbers is None:
-        return pairs
-    of_numbers, queries, keys = pairs.numbers
-    return pairs if can_ask(of_numbers, (len(queries), len(keys))) else None
-
-
-def goes_by_groups_alone(leaf: Leaf) -> bool:
-    """Returns whether a rule reads nothing but groups and the ranks in them."""
-    return type(leaf.pattern.rule).visible is GroupBand.visible  # that of a subclass may read positions as well
-
-
-def _groups_in_order(arrangement, leaf, inputs):
-    """Returns the `SlotNumbers` of an arrangement in groups."""
-    keys = groups_of_keys(arrangement.groups)
-    if inputs.masks.key_mask is not None and leaf.pattern.reads_successors:
-        keys = ops.where(arrangement.in_order(inputs.masks.key_mask[:, None], -1), keys, 0)
-    known = {GROUP: arrangement.groups}, {GROUP: keys}
-    if leaf.excluded:
-        positions = ops.arange(arrangement.key_length, dtype="int32")[None, None]
-        for own in known:
-            own[POSITION] = arrangement.in_order(positions, -1)
-    for each in leaf.excluded:
-        described = each.pattern.describe(inputs.known[each.index])
-        for own, numbers in zip(known, described or (), strict=False):
-            own |= {Number(name, each.index): arrangement.in_order(x, -1) for name, x in numbers.items()}
-    return slot_numbers(known, excluded=numbered(leaf.excluded))
-
-
-def numbered(leaves: Iterable[Leaf]) -> tuple[tuple[Pattern, int], ...]:
-    """Returns the pattern and the number of each leaf, as a `NumberRule` has them."""
-    return tuple((each.pattern, each.index) for each in leaves)
-
-
-def slot_numbers(known: Sequence[dict[Number, Tensor]], **rule: Any) -> SlotNumbers:
-    """Returns the `SlotNumbers` of what is known of queries and of keys.
-
-    Args:
-        known: pair of dictionaries of int32 (B, 1 or N, T) and (B, 1 or N, S).
-        **rule: arguments of `NumberRule`.
-    """
-    own, other = known
-    return SlotNumbers(NumberRule(tuple(own), tuple(other), **rule), tuple(own.values()), tuple(other.values()))
-
-
-def documents_in_order(arrangement: Arrangement, inputs: Inputs) -> SlotNumbers | None:
-    """Returns the `SlotNumbers` of documents and padding, None where there are neither."""
-    masks = inputs.masks
-    if masks.query_segments is None and masks.key_mask is None:
-        return None
-    batch, _, query_length, _ = shape(inputs.query)
-    queries, keys = masks.query_segments, masks.key_segments
-    if queries is None:
-        queries, keys = (ops.zeros((batch, length), "int32") for length in (query_length, shape(inputs.key)[2]))
-    queries, keys = (as_document(x) for x in (queries, keys))
-    keys = keys if masks.key_mask is None else ops.where(masks.key_mask, keys, HIDDEN)
-    return slot_numbers([{GROUP: arrangement.in_order(x[:, None], -1)} for x in (queries, keys)])
-
-
-def as_document(x: Tensor) -> Tensor:
-    """Returns documents, int, as int32 of which none is `HIDDEN`."""
-    return ops.maximum(ops.cast(x, "int32"), HIDDEN + 1)
-
-
-def pairs_in_groups(
-    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, sizes: tuple[int, ...]
-) -> SlotPairs | None:
-    """Returns the pairs of the groups of an arrangement, each as if it were a head.
+def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> KernelMask:
+    """Return the mask of all tokens in the order of an arrangement, one that `keeps_order`.
 
     Args:
         arrangement: an `Arrangement`.
-        leaf: the `Leaf` that it arranges.
+        leaf: its `Leaf`.
         inputs: an `Inputs`.
         call: a `Call`.
+    """
+    in_groups, positions_of, options = arrangement.groups is not None, arrangement.slot_positions, inputs.options
+    excluded = _numbered(leaf.excluded)
+    region = PatternMask(
+        _numbered([leaf]),
+        () if in_groups else excluded,
+        call.causal,
+        options.hide_self == "always",
+        arrangement.lead,
+        positions_of,
+        None if positions_of is None else arrangement.key_length,
+        by_rank=in_groups,
+    )
+    data_of = functools.partial(_groups_in_order, leaf=leaf) if in_groups else _segments_in_order
+    query_data, key_data = data_of(arrangement, inputs)
+    mask = KernelMask(
+        dataclasses.replace(region, excluded=excluded),
+        (region.region(arrangement.limits),),  # type: ignore[arg-type]  # there are limits if it `keeps_order`
+        query_data,
+        key_data,
+        fallback=SelfMask(arrangement.lead) if options.hide_self == "unless_alone" else None,
+        soft_cap=options.soft_cap,
+    )
+    span = options.span
+    if span is None or not leaf.pattern.in_span:
+        return mask
+    reach = ops.cast(span.fraction, "float32") * span.window + span.first
+    reaches = {SPAN_REACH: ops.broadcast_to(reach[:, None], shape(inputs.query)[:3])}
+    # A key with the value of its successor is as far as the key itself.
+    ramp = SpanRamp(span.ramp, 0 if leaf.pattern.reads_successors else arrangement.lead)
+    return mask._replace(span=ramp, query_data={**reaches, **mask.query_data})
+
+
+def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> KernelMask:
+    """Return the mask of several leaves with one softmax, which read positions only."""
+    lengths, options = (shape(inputs.query)[2], shape(inputs.key)[2]), inputs.options
+    function = PatternMask(_numbered(leaves), (), call.causal, options.hide_self == "always")
+    regions = []
+    for leaf, own in zip(leaves, function.shown, strict=True):
+        arrangement = leaf.pattern.arrange(call)
+        limits = None
+        if isinstance(arrangement, Arrangement) and arrangement.slot_positions is None:
+            limits = arrangement.limits
+        limits = limits or (1 - lengths[0], lengths[1] - 1)
+        num_keys = arrangement.count if isinstance(arrangement, FirstGrid) else None
+        regions.append(dataclasses.replace(function, shown=(own,)).region(limits, num_keys))
+    query_data, key_data = _segments_in_order(Arrangement(), inputs)
+    return KernelMask(
+        function,
+        tuple(regions),
+        query_data,
+        key_data,
+        fallback=SelfMask() if options.hide_self == "unless_alone" else None,
+        reach=max(leaf.pattern.reach for leaf in leaves),
+        soft_cap=options.soft_cap,
+    )
+
+
+def mask_in_groups(
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, sizes: tuple[int, ...]
+) -> KernelMask:
+    """Return the mask of t queries and s keys in each group of an arrangement, from data alone.
+
+    Args:
+        arrangement, leaf, inputs, call: as in `mask_in_order`.
         sizes: (B, N, G, t, s).
 
     Returns:
-        `SlotPairs` of t query slots and s key slots, with numbers (B, N G, t) and (B, N G, s); None where a kernel
-        cannot ask what decides.
+        A `KernelMask` with data (B, N G, t) and (B, N G, s).
+
+    Raises:
+        UnsupportedByKernel: if pairs have properties other than those of their query and their key.
     """
-    if not _is_told_by_numbers(arrangement, leaf, inputs):
-        return None
-    options, asked = inputs.options, () if arrangement.is_exact else (leaf,)
-    known: tuple[dict[Number, Tensor], dict[Number, Tensor]] = ({}, {})
+    _check_groups(arrangement, leaf, inputs)
+    options, shown = inputs.options, [] if arrangement.is_exact else [leaf]
+    evaluated = (*shown, *leaf.excluded)
+    data: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
     if call.causal:
-        _add(known, arrangement.order(), ORDER)
-    if options.hide_self or not all(goes_by_groups_alone(each) for each in asked + leaf.excluded):
-        _add(known, arrangement.pairs(), POSITION)
-    for each in asked + leaf.excluded:
-        _add_described(known, arrangement, each, leaf, inputs)
-    documents = _documents_in_groups(arrangement, leaf, inputs)
-    if documents is not None:
-        _add(known, documents, GROUP)
-    limits = 1 - sizes[3], sizes[4] - 1
-    if not known[0]:
-        return SlotPairs(EverySlot(), limits)
-    numbers = slot_numbers(
-        [{number: _of_groups(x, sizes, side) for number, x in own.items()} for side, own in enumerate(known)],
-        own=numbered(asked),
-        excluded=numbered(leaf.excluded),
-        hides_self=options.hide_self == "always",
+        _add(data, "order", arrangement.order())
+    if options.hide_self or not all(_reads_only_groups(each) for each in evaluated):
+        _add(data, "position", arrangement.pairs())
+    for each in evaluated:
+        features = inputs.known[each.index]
+        if each is not leaf:
+            features = each.pattern.describe(features)
+        if features is not None:
+            for own, by_name in zip(data, arrangement.known(features), strict=True):
+                own.update({f"{each.index}.{name}": x for name, x in by_name.items()})
+    _add(data, "segment", _segments_in_groups(arrangement, leaf, inputs))
+    hides_self = options.hide_self == "always"
+    query_data, key_data = (
+        {name: _flatten_groups(x, sizes, side) for name, x in own.items()} for side, own in enumerate(data)
     )
-    last = OwnPosition(*(tuple(own).index(POSITION) for own in known)) if options.hide_self == "unless_alone" else None
-    return if_it_can_be_asked(SlotPairs(EverySlot(), limits, numbers, last))
-
-
-def _is_told_by_numbers(arrangement, leaf, inputs):
-    """Whether all that decides of a pair is a number of its query or of its key."""
-    inside = arrangement.inside()
-    return (
-        not (inputs.options.span is not None and leaf.pattern.in_span)
-        and not arrangement.lead
-        and arrangement.counts() is None
-        and (inside is None or shape(inside)[-2] == 1)  # unlike that of chunks, which depends on the query
+    return KernelMask(
+        PatternMask(_numbered(shown), _numbered(leaf.excluded), call.causal, hides_self),
+        (PatternMask().region((1 - sizes[3], sizes[4] - 1)),),
+        query_data,
+        key_data,
+        fallback=SelfMask() if options.hide_self == "unless_alone" else None,
+        soft_cap=options.soft_cap,
     )
 
 
-def _add(known, both, number):
-    """Adds a number of queries and of keys to what is known of them."""
-    for own, x in zip(known, both, strict=True):
-        own[number] = x
+def _has_span(leaf, inputs):
+    return inputs.options.span is not None and leaf.pattern.in_span
 
 
-def _add_described(known, arrangement, each, leaf, inputs):
-    """Adds what the rule of a leaf reads beside positions; `leaf` is the one that is arranged."""
-    described = inputs.known[each.index]
-    if each is not leaf:
-        described = each.pattern.describe(described)
-    if described is not None:
-        for own, numbers in zip(known, arrangement.known(described), strict=True):
-            own |= {Number(name, each.index): x for name, x in numbers.items()}
+def _reads_only_groups(leaf):
+    """Whether the rule of a leaf reads groups and ranks only; that of a subclass may read positions as well."""
+    return type(leaf.pattern.rule).visible is GroupBand.visible
 
 
-def _documents_in_groups(arrangement, leaf, inputs):
-    """Returns the documents of queries (.., t, 1) and of keys (.., 1, s), another of keys that are none; or None."""
+def _numbered(leaves: Iterable[Leaf]) -> NumberedPatterns:
+    return tuple((leaf.pattern, leaf.index) for leaf in leaves)
+
+
+def _add(data, name, sides):
+    """Add an array of queries and one of keys, if there are any."""
+    for own, x in zip(data, sides or (), strict=False):
+        own[name] = x
+
+
+def _groups_in_order(arrangement, inputs, leaf):
+    """Return the data of tokens sorted by group."""
+    keys = groups_of_keys(arrangement.groups)
+    if inputs.masks.key_mask is not None and leaf.pattern.reads_successors:
+        keys = ops.where(arrangement.in_order(inputs.masks.key_mask[:, None], -1), keys, 0)
+    data: tuple[dict, dict] = ({}, {})
+    _add(data, f"{leaf.index}.group", (arrangement.groups, keys))
+    if leaf.excluded:
+        positions = arrangement.in_order(ops.arange(arrangement.key_length, dtype="int32")[None, None], -1)
+        _add(data, "position", (positions, positions))
+    for each in leaf.excluded:
+        for own, features in zip(data, each.pattern.describe(inputs.known[each.index]) or (), strict=False):
+            own.update({f"{each.index}.{name}": arrangement.in_order(x, -1) for name, x in features.items()})
+    return data
+
+
+def _segments_in_order(arrangement, inputs):
+    """Return the data of documents and padding, empty without either."""
+    masks = inputs.masks
+    if masks.query_segments is None and masks.key_mask is None:
+        return {}, {}
+    queries, keys = masks.query_segments, masks.key_segments
+    if queries is None:
+        queries, keys = (ops.zeros((shape(x)[0], shape(x)[2]), "int32") for x in (inputs.query, inputs.key))
+    queries, keys = (_segment_ids(x) for x in (queries, keys))
+    keys = keys if masks.key_mask is None else ops.where(masks.key_mask, keys, NO_SEGMENT)
+    return tuple({"segment": arrangement.in_order(x[:, None], -1)} for x in (queries, keys))
+
+
+def _segment_ids(x):
+    """Return documents as int32, without `NO_SEGMENT`."""
+    return ops.maximum(ops.cast(x, "int32"), NO_SEGMENT + 1)
+
+
+def _segments_in_groups(arrangement, leaf, inputs):
+    """Return the documents of queries (.., t, 1) and keys (.., 1, s), or None without documents and padding."""
     masks = token_masks(arrangement, leaf, inputs.masks)
     exists = arrangement.inside()
     if masks.key_mask is not None:
         exists = merge(exists, arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
     if masks.query_segments is None:
-        nothing = ops.zeros((1, 1), "int32")
-        return None if exists is None else (nothing, ops.where(exists, nothing, HIDDEN))
-    queries = arrangement.queries(as_document(masks.query_segments)[:, None], -1)[..., :, None]
-    keys = arrangement.keys(as_document(masks.key_segments)[:, None], -1)[..., None, :]
-    return queries, keys if exists is None else ops.where(exists, keys, HIDDEN)
+        zero = ops.zeros((1, 1), "int32")
+        return None if exists is None else (zero, ops.where(exists, zero, NO_SEGMENT))
+    queries = arrangement.queries(_segment_ids(masks.query_segments)[:, None], -1)[..., :, None]
+    keys = arrangement.keys(_segment_ids(masks.key_segments)[:, None], -1)[..., None, :]
+    return queries, keys if exists is None else ops.where(exists, keys, NO_SEGMENT)
 
 
-def _of_groups(x, sizes, side):
-    """Returns numbers of queries (.., t, 1), side 0, or of keys (.., 1, s), as int32 (B, N G, t or s)."""
-    batch, heads, groups, *slots = sizes
-    x = ops.squeeze(ops.cast(x, "int32"), -1 if side == 0 else -2)
-    return ops.reshape(ops.broadcast_to(x, (batch, heads, groups, slots[side])), (batch, heads * groups, slots[side]))
+def _flatten_groups(x, sizes, side):
+    """Return data of queries (.., t, 1), side 0, or of keys (.., 1, s), as int32 (B, N G, t or s)."""
+    batch, heads, groups, *lengths = sizes
+    x = ops.broadcast_to(ops.squeeze(ops.cast(x, "int32"), -1 - side), (*sizes[:3], lengths[side]))
+    return ops.reshape(x, (batch, heads * groups, lengths[side]))
+
+
+def _check_groups(arrangement, leaf, inputs):
+    """Raise `UnsupportedByKernel` unless each property of a pair is one of its query or of its key."""
+    if _has_span(leaf, inputs):
+        raise UnsupportedByKernel("an adaptive span, with keys that are not in the order of the sequence")
+    if arrangement.lead:
+        raise UnsupportedByKernel("successor values or segment memory, with keys gathered in groups")
+    if arrangement.counts() is not None:
+        raise UnsupportedByKernel("keys that count more than once")
+    inside = arrangement.inside()
+    if inside is not None and shape(inside)[-2] != 1:
+        raise UnsupportedByKernel("which keys exist depends on the query, as in chunks of buckets")
