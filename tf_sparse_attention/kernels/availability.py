@@ -33,7 +33,7 @@ class Decision(NamedTuple):
     """Implementation of one part of attention.
 
     Attributes:
-        part: pattern, or "persistent vectors".
+        part: pattern, patterns of a union, or "persistent vectors".
         kernel: name of the kernel. None: plain operations.
         reason: reason for plain operations.
     """

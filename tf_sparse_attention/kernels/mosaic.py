@@ -6,7 +6,7 @@ A grid step computes one block of queries and one of keys while the device loads
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -21,8 +21,6 @@ DTYPES = {"float32", "bfloat16"}  # TPUs do not read float16
 LANES = 128
 LARGEST_BLOCK = 512
 MAX_BLOCKS = 256  # of queries or of keys: the table of blocks is in scalar memory
-
-Ref = Any  # Pallas reference to an array in vector memory
 
 
 class Steps(NamedTuple):
@@ -71,7 +69,7 @@ def _forward(spec, query, key, value, *data):
     (rows, length, _), width, block = query.shape, value.shape[-1], spec.blocks[0]
     shapes = [((rows, length, width), query.dtype), ((rows, 1, length), "float32")]
     scratch = [(width, block), (1, block), (1, block)]
-    output, normalizer = _call(attend_block, spec, 0, (query, key, value), "own other other", data, shapes, scratch)
+    output, normalizer = _call(_attend_block, spec, 0, (query, key, value), "own other other", data, shapes, scratch)
     return output, normalizer[:, 0]
 
 
@@ -80,7 +78,7 @@ def _query_gradients(spec, query, key, value, upstream, normalizer, delta, *data
     shapes, scratch = [(query.shape, query.dtype)], [(spec.blocks[0], query.shape[-1])]
     if spec.span is not None:
         shapes, scratch = [*shapes, (arrays[-1].shape, "float32")], [*scratch, (1, spec.blocks[0])]
-    found = _call(differentiate_queries, spec, 0, arrays, kinds, data, shapes, scratch)
+    found = _call(_differentiate_queries, spec, 0, arrays, kinds, data, shapes, scratch)
     return found[0], *(x[:, 0] for x in found[1:])
 
 
@@ -88,14 +86,14 @@ def _key_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
     arrays = (query, key, value, upstream, normalizer[:, None], delta[:, None])
     shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
     scratch = [(spec.blocks[1], x.shape[-1]) for x in (key, value)]
-    return _call(differentiate_keys, spec, 1, arrays, "other own own other other other", data, shapes, scratch)
+    return _call(_differentiate_keys, spec, 1, arrays, "other own own other other other", data, shapes, scratch)
 
 
 def _call(program, spec, side, arrays, kinds, data, shapes, scratch):
     """Run a program for each row and each block of one side (0: queries, 1: keys).
 
     Args:
-        program: `attend_block`, `differentiate_queries` or `differentiate_keys`.
+        program: `_attend_block`, `_differentiate_queries` or `_differentiate_keys`.
         arrays: (R', T or S, X), the first with R rows, and statistics of queries (R, 1, T).
         kinds: string of "own" or "other" for each array: whether its blocks are those of `side`.
         data: query and key data (R', T or S).
@@ -132,7 +130,7 @@ def _call(program, spec, side, arrays, kinds, data, shapes, scratch):
         out_shape=[jax.ShapeDtypeStruct(*each) for each in shapes],
         interpret=spec.interpret,
         compiler_params=tpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
-        name="{}_{}_by_{}".format(program.__name__, *spec.blocks),
+        name="{}_{}_by_{}".format(program.__name__.strip("_"), *spec.blocks),
     )(counts, indices, *arrays)
 
 
@@ -161,7 +159,7 @@ def _run_step(program, spec, side, counts, indices, *refs):
     pallas.when(step == pallas.num_programs(2) - 1)(steps.end)
 
 
-def attend_block(spec: KernelSpec, starts: tuple[Any, Any], query: Ref, key: Ref, value: Ref, *refs: Ref) -> Steps:
+def _attend_block(spec, starts, query, key, value, *refs):
     """Compute the output and the normalizers of a block of queries.
 
     Args:
@@ -195,24 +193,14 @@ def attend_block(spec: KernelSpec, starts: tuple[Any, Any], query: Ref, key: Ref
     return Steps(begin, step, end)
 
 
-def differentiate_queries(
-    spec: KernelSpec,
-    starts: tuple[Any, Any],
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    upstream: Ref,
-    normalizer: Ref,
-    delta: Ref,
-    *refs: Ref,
-) -> Steps:
+def _differentiate_queries(spec, starts, query, key, value, upstream, normalizer, delta, *refs):
     """Compute the gradient of a block of queries, and with a span that of their reach.
 
     Args:
-        spec, starts, query, key, value: as in `attend_block`.
+        spec, starts, query, key, value: as in `_attend_block`.
         upstream: gradient of the output (b, Hv).
         normalizer, delta: (1, b).
-        refs: data as in `attend_block`; results (b, H) and, with a span, (1, b); accumulators of the same shapes.
+        refs: data as in `_attend_block`; results (b, H) and, with a span, (1, b); accumulators of the same shapes.
     """
     count = 1 + (spec.span is not None)
     data, outputs, sums = refs[: -2 * count], refs[-2 * count : -count], refs[-count:]
@@ -229,21 +217,11 @@ def differentiate_queries(
     return _sum_steps(step, outputs, sums)
 
 
-def differentiate_keys(
-    spec: KernelSpec,
-    starts: tuple[Any, Any],
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    upstream: Ref,
-    normalizer: Ref,
-    delta: Ref,
-    *refs: Ref,
-) -> Steps:
+def _differentiate_keys(spec, starts, query, key, value, upstream, normalizer, delta, *refs):
     """Compute the gradients of a block of keys and values.
 
     Args:
-        spec, starts, query, key, value, upstream, normalizer, delta: as in `differentiate_queries`.
+        spec, starts, query, key, value, upstream, normalizer, delta: as in `_differentiate_queries`.
         refs: data as there; results (b', H) and (b', Hv); accumulators of the same shapes.
     """
     data, outputs, (of_keys, of_values) = refs[:-4], refs[-4:-2], refs[-2:]

@@ -5,7 +5,6 @@ A program computes one block of queries, or of keys, over the visible blocks of 
 
 import functools
 import math
-from typing import Any
 
 import keras
 
@@ -20,8 +19,6 @@ DTYPES = {"bfloat16", "float16"}
 SMALLEST_HEAD, LARGEST_HEAD = 16, 128
 BLOCKS, WARPS = (64, 64), 4  # the fastest of those measured on an H200
 MAX_SIZE = 2**31 - 1  # elements per array: Triton's offsets are int32
-
-Ref = Any  # Pallas reference to an array in device memory
 
 
 def attend(
@@ -60,26 +57,26 @@ def _padded_width(width):
 def _forward(spec, query, key, value, *data):
     rows, length, _ = query.shape
     shapes = [((rows, length, value.shape[-1]), query.dtype), ((rows, length), "float32")]
-    return _call(attend_block, spec, 0, (query, key, value), "own all all", data, shapes)
+    return _call(_attend_block, spec, 0, (query, key, value), "own all all", data, shapes)
 
 
 def _query_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
     arrays, kinds = (query, key, value, upstream, normalizer, delta), "own all all own own own"
     shapes = [(query.shape, query.dtype)] + [(delta.shape, "float32")] * (spec.span is not None)
-    return _call(differentiate_queries, spec, 0, arrays, kinds, data, shapes)
+    return _call(_differentiate_queries, spec, 0, arrays, kinds, data, shapes)
 
 
 def _key_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
     arrays, kinds = (query, key, value, upstream, normalizer, delta), "all own own all all all"
     shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
-    return _call(differentiate_keys, spec, 1, arrays, kinds, data, shapes)
+    return _call(_differentiate_keys, spec, 1, arrays, kinds, data, shapes)
 
 
 def _call(program, spec, side, arrays, kinds, data, shapes):
     """Run a program for each row and each block of one side (0: queries, 1: keys).
 
     Args:
-        program: `attend_block`, `differentiate_queries` or `differentiate_keys`.
+        program: `_attend_block`, `_differentiate_queries` or `_differentiate_keys`.
         arrays: (R', T or S, ...), the first with R rows.
         kinds: string of "own" or "all" for each array: whether a program reads its own block or all of a row.
         data: query and key data (R', T or S).
@@ -109,11 +106,11 @@ def _call(program, spec, side, arrays, kinds, data, shapes):
         out_shape=[jax.ShapeDtypeStruct(*each) for each in shapes],
         interpret=spec.interpret,
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=stages),
-        name=program.__name__,
+        name=program.__name__.strip("_"),
     )(*table, *arrays)
 
 
-def attend_block(spec: KernelSpec, bounds: Ref, indices: Ref, query: Ref, key: Ref, value: Ref, *refs: Ref) -> None:
+def _attend_block(spec, bounds, indices, query, key, value, *refs):
     """Compute the output and the normalizers of a block of queries.
 
     Args:
@@ -148,25 +145,14 @@ def attend_block(spec: KernelSpec, bounds: Ref, indices: Ref, query: Ref, key: R
     normalizer[...] = largest + jnp.log2(total)
 
 
-def differentiate_queries(
-    spec: KernelSpec,
-    bounds: Ref,
-    indices: Ref,
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    upstream: Ref,
-    normalizer: Ref,
-    delta: Ref,
-    *refs: Ref,
-) -> None:
+def _differentiate_queries(spec, bounds, indices, query, key, value, upstream, normalizer, delta, *refs):
     """Compute the gradient of a block of queries, and with a span that of their reach.
 
     Args:
-        spec, bounds, indices, query, key, value: as in `attend_block`.
+        spec, bounds, indices, query, key, value: as in `_attend_block`.
         upstream: gradient of the output (b, Hv).
         normalizer, delta: (b,).
-        refs: data as in `attend_block`; results (b, H) and, with a span, (b,).
+        refs: data as in `_attend_block`; results (b, H) and, with a span, (b,).
     """
     count = 1 + (spec.span is not None)
     data, outputs = refs[:-count], refs[-count:]
@@ -188,23 +174,12 @@ def differentiate_queries(
     _write_sums(spec, bounds, step, outputs)
 
 
-def differentiate_keys(
-    spec: KernelSpec,
-    bounds: Ref,
-    indices: Ref,
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    upstream: Ref,
-    normalizer: Ref,
-    delta: Ref,
-    *refs: Ref,
-) -> None:
+def _differentiate_keys(spec, bounds, indices, query, key, value, upstream, normalizer, delta, *refs):
     """Compute the gradients of a block of keys and values.
 
     Args:
-        spec, bounds, indices: as in `attend_block`.
-        query, upstream, normalizer, delta: as in `differentiate_queries`, of all queries: (T, H) and so on.
+        spec, bounds, indices: as in `_attend_block`.
+        query, upstream, normalizer, delta: as in `_differentiate_queries`, of all queries: (T, H) and so on.
         key, value: (b, H) and (b, Hv), of this block.
         refs: query data (T,) and key data (b,) of this block; results (b, H) and (b, Hv).
     """

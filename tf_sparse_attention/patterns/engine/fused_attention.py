@@ -131,7 +131,7 @@ def _or_none(attend: Callable[[Kernel], Attended], leaves: Sequence[Leaf]) -> At
 
     The leaves of a union that is unsupported follow one by one, and are recorded then.
     """
-    part = " | ".join(type(leaf.pattern).__name__ for leaf in leaves) or "persistent vectors"
+    part = ", ".join(type(leaf.pattern).__name__ for leaf in leaves) or "persistent vectors"
     try:
         kernel = available_kernel()
         attended = attend(kernel)
