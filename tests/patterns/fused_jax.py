@@ -10,7 +10,7 @@ import numpy as np
 from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import mosaic, triton
 from tf_sparse_attention.kernels.availability import MOSAIC, TRITON, Kernel, use_kernel
-from tf_sparse_attention.kernels.kernel_mask import KernelMask, Region
+from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, Region
 from tf_sparse_attention.patterns import (
     Dilated,
     First,
@@ -232,10 +232,9 @@ def compare_slots(window, kernel=MOSAIC):
     mask = KernelMask(
         lambda query, key, own, other: (abs(query - key) < window) & (own["group"] == other["group"]),
         (Region(lambda query, key, *_: abs(query - key) < window, (1 - window, window - 1)),),
-        {"group": groups},
-        {"group": groups},
     )
-    output, sums = MODULES[kernel].attend(query, key, value, mask, interpret=True)
+    spec = KernelSpec(mask, (("group",), ("group",)), (140, 140), MODULES[kernel].block_sizes(mask, (140, 140)), True)
+    output, sums = MODULES[kernel].attend(spec, query, key, value, ({"group": groups}, {"group": groups}))
     expected_sums = np.log(np.exp(scores).sum(axis=-1))
     return max(float(abs(output - expected).max()), float(abs(sums - expected_sums).max()))
 

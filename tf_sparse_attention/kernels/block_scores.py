@@ -55,10 +55,10 @@ def full_scores(spec: KernelSpec, products: Array) -> Scores:
     """Return the `Scores` of two blocks in which every pair attends, from float32 products q . k."""
     import jax.numpy as jnp
 
-    if spec.soft_cap is None:
+    if spec.mask.soft_cap is None:
         return Scores(products * LOG2_E)
-    capped = jnp.tanh(products / spec.soft_cap)
-    return Scores(capped * (spec.soft_cap * LOG2_E), cap_slope=1 - capped * capped)
+    capped = jnp.tanh(products / spec.mask.soft_cap)
+    return Scores(capped * (spec.mask.soft_cap * LOG2_E), cap_slope=1 - capped * capped)
 
 
 def masked_scores(spec: KernelSpec, products: Array, query: Side, key: Side) -> Scores:
@@ -71,18 +71,18 @@ def masked_scores(spec: KernelSpec, products: Array, query: Side, key: Side) -> 
     """
     import jax.numpy as jnp
 
-    scores, pair = full_scores(spec, products), (query[0], key[0], query[1], key[1])
+    scores, pair, span = full_scores(spec, products), (query[0], key[0], query[1], key[1]), spec.mask.span
     values = scores.values
-    if spec.fallback is not None:
-        values = jnp.where(spec.fallback(*pair), FALLBACK * LOG2_E, values)
-    visible = jnp.broadcast_to(spec.function(*pair), values.shape)
+    if spec.mask.fallback is not None:
+        values = jnp.where(spec.mask.fallback(*pair), FALLBACK * LOG2_E, values)
+    visible = jnp.broadcast_to(spec.mask.function(*pair), values.shape)
     if spec.lengths[1] % spec.blocks[1]:
         visible &= key[0] < spec.lengths[1]
     values = jnp.where(visible, values, MASKED)
-    if spec.span is None:
+    if span is None:
         return scores._replace(values=values)
-    factor = (query[1][SPAN_REACH] - abs(key[0] - spec.span.lead - query[0])) / spec.span.ramp + 1
-    slope = jnp.where((factor >= 0) & (factor <= 1), 1 / spec.span.ramp, 0.0)  # 0 and 1 included, see `closed_clip`
+    factor = (query[1][SPAN_REACH] - abs(key[0] - span.lead - query[0])) / span.ramp + 1
+    slope = jnp.where((factor >= 0) & (factor <= 1), 1 / span.ramp, 0.0)  # 0 and 1 included, see `closed_clip`
     return scores._replace(values=values, span_factor=jnp.clip(factor, 0, 1), span_slope=slope)
 
 

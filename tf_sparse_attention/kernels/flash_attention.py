@@ -12,49 +12,52 @@ from typing import NamedTuple
 import keras
 
 from tf_sparse_attention.kernels.block_scores import LOG2_E, MASKED
-from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, KernelSpec
+from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelSpec, MaskData
 from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
 from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Tensor
 
+# Side (0: queries, 1: keys) of queries, keys, values, gradients of outputs, normalizers and delta.
+SIDES = (0, 1, 1, 0, 0, 0)
+
 
 class Programs(NamedTuple):
-    """Programs of a device: functions of a `KernelSpec` and of rows (R, T or S, X), in whole blocks.
-
-    Keys, values and data may have R' < R rows, each shared by R / R' consecutive rows.
+    """Programs of a device, over a block of queries or keys and the visible blocks of the other side.
 
     Attributes:
-        forward: function of queries, keys, values, query data and key data (R', T or S) to outputs (R, T, Hv) and
-            normalizers (R, T): the logarithm to base 2 of the sum of exponentials, `MASKED` of a query without a key.
-        query_gradients: function of queries, keys, values, gradients of outputs, normalizers, delta (R, T) and data to
-            gradients of the queries (R, T, H) and, with a span, of their reach (R, T).
-        key_gradients: function of the same arguments to gradients of the keys (R, S, H) and values (R, S, Hv), not yet
-            summed over the rows that share them.
+        run: function of a program, a `KernelSpec`, the side that the program divides into blocks, arrays (R', T or S,
+            X) and (R', T or S) in whole blocks, the side of each array, and shape and dtype of each result; returns the
+            list of results. The first array has R rows; R / R' consecutive rows share each row of the others.
+        attend: program of outputs and normalizers. A normalizer is the logarithm to base 2 of a sum of exponentials,
+            `MASKED` of a query without a key.
+        differentiate_queries: program of gradients of the queries and, with a span, of their reach.
+        differentiate_keys: program of gradients of the keys and values.
     """
 
-    forward: Callable
-    query_gradients: Callable
-    key_gradients: Callable
+    run: Callable
+    attend: Callable
+    differentiate_queries: Callable
+    differentiate_keys: Callable
 
 
 def flash_attention(
-    programs: Programs, spec: KernelSpec, query: Tensor, key: Tensor, value: Tensor, mask: KernelMask
+    programs: Programs, spec: KernelSpec, query: Tensor, key: Tensor, value: Tensor, data: MaskData
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax attention under a mask.
 
     Args:
         programs: a `Programs`.
-        spec: the `KernelSpec` of the mask.
+        spec: a `KernelSpec`.
         query: scaled queries (B, N, T, H).
         key: (B, M, S, H), M heads, each shared by N / M consecutive query heads.
         value: (B, M, S, Hv).
-        mask: a `KernelMask`.
+        data: data of the mask.
 
     Returns:
         Output (B, N, T, Hv) in the dtype of `query`, and the log-sum-exp, float32 (B, N, T). A query without a key has
         zeros and the lowest number.
     """
-    arrays = [query, key, value, *mask.query_data.values(), *mask.key_data.values()]
+    arrays = [query, key, value, *data[0].values(), *data[1].values()]
     return _over_devices(lambda *parts: _attend_rows(programs, spec, *parts), arrays)
 
 
@@ -97,7 +100,7 @@ def _attend_rows(programs, spec, query, key, value, *data):
         pad_axis(x.reshape(-1, *x.shape[2:]), -2, 0, size - x.shape[2])
         for x, size in ((query, queries), (key, keys), (value, keys))
     ]
-    sizes = [queries] * len(spec.query_names) + [keys] * len(spec.key_names)
+    sizes = [queries] * len(spec.names[0]) + [keys] * len(spec.names[1])
     padded = [
         pad_axis(x.reshape(-1, x.shape[-1]), -1, 0, size - x.shape[-1]) for x, size in zip(data, sizes, strict=True)
     ]
@@ -119,16 +122,22 @@ def _differentiable_attention(programs, spec):
     import jax
     import jax.numpy as jnp
 
-    def with_natural_logarithm(output, normalizer):
-        return output, jnp.where(normalizer > MASKED, normalizer / LOG2_E, lowest("float32"))
+    names = (*spec.names[0], *spec.names[1])
+
+    def run(program, side, arrays, data, shapes):
+        sides = (*SIDES[: len(arrays)], *(0 for _ in spec.names[0]), *(1 for _ in spec.names[1]))
+        return programs.run(program, spec, side, (*arrays, *data), sides, shapes)
 
     @jax.custom_vjp
     def attend(query, key, value, *data):
-        return with_natural_logarithm(*programs.forward(spec, query, key, value, *data))
+        return attend_forward(query, key, value, *data)[0]
 
     def attend_forward(query, key, value, *data):
-        output, normalizer = programs.forward(spec, query, key, value, *data)
-        return with_natural_logarithm(output, normalizer), (query, key, value, data, output, normalizer)
+        rows, length, _ = query.shape
+        shapes = [((rows, length, value.shape[-1]), query.dtype), ((rows, length), "float32")]
+        output, normalizer = run(programs.attend, 0, (query, key, value), data, shapes)
+        log_sum_exp = jnp.where(normalizer > MASKED, normalizer / LOG2_E, lowest("float32"))
+        return (output, log_sum_exp), (query, key, value, data, output, normalizer)
 
     def attend_backward(residuals, upstreams):
         query, key, value, data, output, normalizer = residuals
@@ -137,12 +146,13 @@ def _differentiable_attention(programs, spec):
         # proportion to its weight.
         delta = (output.astype("float32") * upstream.astype("float32")).sum(-1) - sum_upstream
         normalizer = jnp.where(normalizer > MASKED, normalizer, 0.0)  # as plain operations have it, see `attend`
-        arrays = (query, key, value, upstream.astype(query.dtype), normalizer, delta, *data)
-        query_gradient, *reach_gradient = programs.query_gradients(spec, *arrays)
-        key_gradients = (_sum_shared_rows(x, len(key)) for x in programs.key_gradients(spec, *arrays))
-        names = (*spec.query_names, *spec.key_names)
+        arrays = (query, key, value, upstream.astype(query.dtype), normalizer, delta)
+        shapes = [(query.shape, query.dtype)] + [(delta.shape, "float32")] * (spec.mask.span is not None)
+        query_gradient, *reach_gradient = run(programs.differentiate_queries, 0, arrays, data, shapes)
+        shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
+        key_gradients = run(programs.differentiate_keys, 1, arrays, data, shapes)
         data_gradients = (reach_gradient[0] if name == SPAN_REACH else None for name in names)
-        return query_gradient, *key_gradients, *data_gradients
+        return query_gradient, *(_sum_shared_rows(x, len(key)) for x in key_gradients), *data_gradients
 
     attend.defvjp(attend_forward, attend_backward)
     return attend

@@ -7,7 +7,7 @@ a block, to whether the pair attends. It must be hashable, since compiled kernel
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from tf_sparse_attention.types import Tensor
 
 # Function of query indices, key indices, query data and key data, by name: integer arrays that broadcast to the pairs.
 MaskFunction: TypeAlias = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any]], Any]
-SPAN_REACH = "span_reach"  # the name of query data with a gradient
+# Data of queries and of keys by name: int32 (B, 1 or N, T) and (B, 1 or N, S).
+MaskData: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
+SPAN_REACH = "span_reach"  # query data, float32 and with a gradient: the reach of each query's span
 _PAIRS_AT_ONCE = 2**22  # pairs per evaluation of a mask, which bounds its memory
 
 
@@ -49,67 +51,41 @@ class SpanRamp(NamedTuple):
 
 
 class KernelMask(NamedTuple):
-    """Pairs that attend in a kernel, and modifications of their scores.
+    """Pairs that attend in a kernel, and modifications of their scores. It is hashable.
 
     Attributes:
         function: mask function.
         regions: a pair that attends is in one of these.
-        query_data: int32 (B, 1 or N, T) by name; `SPAN_REACH`, float32, is the reach of each query's span.
-        key_data: int32 (B, 1 or N, S) by name.
         fallback: mask function of pairs that attend only if their query has no other pair. None: no such pairs.
         reach: typical distance of a pair, which decides the block size on TPUs. None: that of `regions`.
         span: a `SpanRamp`, or None.
-        soft_cap: c of c tanh(q . k / c) in place of q . k. None: no cap.
+        soft_cap: c of c tanh(q . k / c), which replaces q . k. None: no cap.
     """
 
     function: MaskFunction
     regions: tuple[Region, ...]
-    query_data: Mapping[str, Tensor] = {}
-    key_data: Mapping[str, Tensor] = {}
     fallback: MaskFunction | None = None
     reach: int | None = None
     span: SpanRamp | None = None
     soft_cap: float | None = None
 
-    def check_traceable(self) -> None:
-        """Raise `UnsupportedByKernel` unless JAX can trace the mask function inside a kernel."""
-        try:
-            constants = _constants_of(self.function, tuple(self.query_data), tuple(self.key_data))
-        except TypeError:  # not hashable, or NumPy functions of traced indices
-            constants = [None]
-        if constants:
-            raise UnsupportedByKernel(
-                "the pattern's `visible` must be hashable and traceable by JAX, without NumPy functions and arrays"
-            )
-
 
 class KernelSpec(NamedTuple):
-    """Static part of a kernel call, by which compiled kernels are cached.
+    """Static arguments of a kernel: the key of the cache of compiled kernels.
 
     Attributes:
-        function, regions, fallback, span, soft_cap: see `KernelMask`.
-        query_names: names of the query data; so are `key_names` of the key data.
+        mask: a `KernelMask`.
+        names: names of the query data and of the key data.
         lengths: T and S.
         blocks: queries and keys per block.
         interpret: see `Kernel`.
     """
 
-    function: MaskFunction
-    regions: tuple[Region, ...]
-    fallback: MaskFunction | None
-    span: SpanRamp | None
-    soft_cap: float | None
-    query_names: tuple[str, ...]
-    key_names: tuple[str, ...]
+    mask: KernelMask
+    names: tuple[tuple[str, ...], tuple[str, ...]]
     lengths: tuple[int, int]
     blocks: tuple[int, int]
     interpret: bool = False
-
-    @classmethod
-    def of(cls, mask: KernelMask, lengths: tuple[int, int], blocks: tuple[int, int], interpret: bool) -> Self:
-        """Return the specification of a mask for T queries and S keys."""
-        rules = mask.function, mask.regions, mask.fallback, mask.span, mask.soft_cap
-        return cls(*rules, tuple(mask.query_data), tuple(mask.key_data), lengths, blocks, interpret)
 
     @property
     def padded_lengths(self) -> tuple[int, int]:
@@ -120,12 +96,7 @@ class KernelSpec(NamedTuple):
     @property
     def masks_every_block(self) -> bool:
         """Whether more than indices decides on pairs, so that every block needs the mask."""
-        return bool(self.query_names) or self.fallback is not None
-
-    def data_kinds(self, side: int, other: str) -> list[str]:
-        """Return "own" for each data array of a side (0: queries, 1: keys), and `other` for those of the other side."""
-        kinds = ("own", other)
-        return [kinds[side]] * len(self.query_names) + [kinds[1 - side]] * len(self.key_names)
+        return bool(self.names[0]) or self.mask.fallback is not None
 
 
 class BlockTable(NamedTuple):
@@ -156,7 +127,7 @@ class VisibleBlocks(NamedTuple):
 @functools.lru_cache(maxsize=64)  # the forward pass and the gradient of the queries share a table
 def block_table(spec: KernelSpec, by_keys: bool = False) -> BlockTable:
     """Return the `BlockTable` of the blocks of queries, or of those of keys."""
-    rows, columns, is_full = visible_blocks(spec.regions, spec.lengths, spec.blocks)
+    rows, columns, is_full = visible_blocks(spec.mask.regions, spec.lengths, spec.blocks)
     if spec.masks_every_block:
         is_full = np.zeros_like(is_full)
     own, other = (columns, rows) if by_keys else (rows, columns)
@@ -168,9 +139,11 @@ def block_table(spec: KernelSpec, by_keys: bool = False) -> BlockTable:
     return BlockTable(bounds.astype("int32"), (indices if len(indices) else np.zeros(1)).astype("int32"))
 
 
-def visible_share(mask: KernelMask, lengths: tuple[int, int], blocks: tuple[int, int]) -> float:
+def visible_share(spec: KernelSpec) -> float:
     """Return the share of all blocks that have a visible pair."""
-    return len(visible_blocks(mask.regions, lengths, blocks).rows) / math.prod(_counts(lengths, blocks))
+    return len(visible_blocks(spec.mask.regions, spec.lengths, spec.blocks).rows) / math.prod(
+        _counts(spec.lengths, spec.blocks)
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -258,11 +231,22 @@ def _counts(lengths, sizes):
     return queries, keys
 
 
+def check_traceable(spec: KernelSpec) -> None:
+    """Raise `UnsupportedByKernel` unless JAX can trace the mask function inside a kernel."""
+    try:
+        constants = _constants_of(spec.mask.function, spec.names)
+    except TypeError:  # not hashable, or NumPy functions of traced indices
+        constants = [None]
+    if constants:
+        raise UnsupportedByKernel(
+            "the pattern's `visible` must be hashable and traceable by JAX, without NumPy functions and arrays"
+        )
+
+
 @functools.lru_cache(maxsize=64)
-def _constants_of(function, query_names, key_names):
+def _constants_of(function, names):
     """Return the constant arrays in the program of a mask function."""
     import jax
 
     block = jax.ShapeDtypeStruct((128, 128), "int32")
-    data = (dict.fromkeys(names, block) for names in (query_names, key_names))
-    return jax.make_jaxpr(function)(block, block, *data).consts
+    return jax.make_jaxpr(function)(block, block, *(dict.fromkeys(side, block) for side in names)).consts

@@ -14,7 +14,7 @@ import numpy as np
 from tf_sparse_attention.kernels.availability import UnsupportedByKernel
 from tf_sparse_attention.kernels.block_scores import MASKED, full_scores, masked_scores, product
 from tf_sparse_attention.kernels.flash_attention import Programs, flash_attention
-from tf_sparse_attention.kernels.kernel_mask import BlockTable, KernelMask, KernelSpec, block_table
+from tf_sparse_attention.kernels.kernel_mask import BlockTable, KernelMask, KernelSpec, MaskData, block_table
 from tf_sparse_attention.types import Tensor
 
 DTYPES = {"float32", "bfloat16"}  # TPUs do not read float16
@@ -36,13 +36,9 @@ class Steps(NamedTuple):
     end: Callable
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: KernelMask, interpret: bool = False
-) -> tuple[Tensor, Tensor]:
+def attend(spec: KernelSpec, query: Tensor, key: Tensor, value: Tensor, data: MaskData) -> tuple[Tensor, Tensor]:
     """Compute attention and its log-sum-exp, see `flash_attention`."""
-    lengths = query.shape[2], key.shape[2]
-    spec = KernelSpec.of(mask, lengths, block_sizes(mask, lengths), interpret)
-    return flash_attention(PROGRAMS, spec, query, key, value, mask)
+    return flash_attention(PROGRAMS, spec, query, key, value, data)
 
 
 def check_arrays(query: Tensor, key: Tensor, value: Tensor, interpret: bool = False) -> None:
@@ -65,73 +61,45 @@ def block_sizes(mask: KernelMask, lengths: tuple[int, int]) -> tuple[int, int]:
     return queries, keys
 
 
-def _forward(spec, query, key, value, *data):
-    (rows, length, _), width, block = query.shape, value.shape[-1], spec.blocks[0]
-    shapes = [((rows, length, width), query.dtype), ((rows, 1, length), "float32")]
-    scratch = [(width, block), (1, block), (1, block)]
-    output, normalizer = _call(_attend_block, spec, 0, (query, key, value), "own other other", data, shapes, scratch)
-    return output, normalizer[:, 0]
-
-
-def _query_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
-    arrays, kinds = (query, key, value, upstream, normalizer[:, None], delta[:, None]), "own other other own own own"
-    shapes, scratch = [(query.shape, query.dtype)], [(spec.blocks[0], query.shape[-1])]
-    if spec.span is not None:
-        shapes, scratch = [*shapes, (arrays[-1].shape, "float32")], [*scratch, (1, spec.blocks[0])]
-    found = _call(_differentiate_queries, spec, 0, arrays, kinds, data, shapes, scratch)
-    return found[0], *(x[:, 0] for x in found[1:])
-
-
-def _key_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
-    arrays = (query, key, value, upstream, normalizer[:, None], delta[:, None])
-    shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
-    scratch = [(spec.blocks[1], x.shape[-1]) for x in (key, value)]
-    return _call(_differentiate_keys, spec, 1, arrays, "other own own other other other", data, shapes, scratch)
-
-
-def _call(program, spec, side, arrays, kinds, data, shapes, scratch):
-    """Run a program for each row and each block of one side (0: queries, 1: keys).
-
-    Args:
-        program: `_attend_block`, `_differentiate_queries` or `_differentiate_keys`.
-        arrays: (R', T or S, X), the first with R rows, and statistics of queries (R, 1, T).
-        kinds: string of "own" or "other" for each array: whether its blocks are those of `side`.
-        data: query and key data (R', T or S).
-        shapes: shape and dtype of each result; all are "own".
-        scratch: shape of each accumulator.
-    """
+def _run(program, spec, side, arrays, sides, shapes):
+    """Run a program, see `Programs`. Rows of statistics and data are (1, T or S), the layout of the device."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
 
     rows, (counts, indices) = arrays[0].shape[0], _padded(block_table(spec, by_keys=side == 1))
-    kinds = kinds.split() + spec.data_kinds(side, "other")
-    arrays = (*arrays, *(x[:, None] for x in data))
+    arrays = [x[:, None] if x.ndim == 2 else x for x in arrays]
+    outputs = [((shape[0], 1, shape[1]) if len(shape) == 2 else shape, dtype) for shape, dtype in shapes]
+    block = spec.blocks[side]
+    scratch = [(1, block) if shape[1] == 1 else (block, shape[2]) for shape, _ in outputs]
+    if program is _attend_block:
+        scratch = [scratch[0][::-1], scratch[1], scratch[1]]
 
-    def block_spec(shape, kind):
-        share, block = rows // shape[0], spec.blocks[side if kind == "own" else 1 - side]
+    def block_spec(shape, of_side):
+        share, block, is_row = rows // shape[0], spec.blocks[of_side], shape[1] == 1
 
         def index(row, own, step, counts, indices):
-            number = own if kind == "own" else indices[own, step]
-            return (row if share == 1 else jax.lax.div(row, share), *((0, number) if shape[1] == 1 else (number, 0)))
+            number = own if of_side == side else indices[own, step]
+            return (row if share == 1 else jax.lax.div(row, share), *((0, number) if is_row else (number, 0)))
 
-        return pallas.BlockSpec((None, *((1, block) if shape[1] == 1 else (block, shape[2]))), index)
+        return pallas.BlockSpec((None, *((1, block) if is_row else (block, shape[2]))), index)
 
     grid = tpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=2,
         grid=(rows, *indices.shape),
-        in_specs=[block_spec(x.shape, kind) for x, kind in zip(arrays, kinds, strict=True)],
-        out_specs=[block_spec(shape, "own") for shape, _ in shapes],
+        in_specs=[block_spec(x.shape, of_side) for x, of_side in zip(arrays, sides, strict=True)],
+        out_specs=[block_spec(shape, side) for shape, _ in outputs],
         scratch_shapes=[tpu.VMEM(shape, np.dtype("float32")) for shape in scratch],
     )
-    return pallas.pallas_call(
+    found = pallas.pallas_call(
         functools.partial(_run_step, program, spec, side),
         grid_spec=grid,
-        out_shape=[jax.ShapeDtypeStruct(*each) for each in shapes],
+        out_shape=[jax.ShapeDtypeStruct(*each) for each in outputs],
         interpret=spec.interpret,
         compiler_params=tpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         name="{}_{}_by_{}".format(program.__name__.strip("_"), *spec.blocks),
     )(counts, indices, *arrays)
+    return [x.reshape(shape) for x, (shape, _) in zip(found, shapes, strict=True)]
 
 
 def _padded(table: BlockTable) -> tuple[np.ndarray, np.ndarray]:
@@ -202,7 +170,7 @@ def _differentiate_queries(spec, starts, query, key, value, upstream, normalizer
         normalizer, delta: (1, b).
         refs: data as in `_attend_block`; results (b, H) and, with a span, (1, b); accumulators of the same shapes.
     """
-    count = 1 + (spec.span is not None)
+    count = 1 + (spec.mask.span is not None)
     data, outputs, sums = refs[: -2 * count], refs[-2 * count : -count], refs[-count:]
 
     def step(is_masked):
@@ -211,7 +179,7 @@ def _differentiate_queries(spec, starts, query, key, value, upstream, normalizer
         gradients = scores.exponentials(normalizer[...]) * (product(value[...], upstreams, (1, 1)) - delta[...])
         of_products = scores.differentiate_cap(scores.weigh(gradients))
         sums[0][...] += product(of_products.astype(keys.dtype), keys, (0, 0))
-        if spec.span is not None:
+        if spec.mask.span is not None:
             sums[1][...] += (gradients * scores.span_slope).sum(0, keepdims=True)
 
     return _sum_steps(step, outputs, sums)
@@ -265,9 +233,9 @@ def _scores(spec, starts, query, key, data, is_masked):
         for start, axis in zip(starts, (1, 0), strict=True)
     )
     rows = [x[...] for x in data]  # (1, b or b')
-    query_data = dict(zip(spec.query_names, rows, strict=False))
+    query_data = dict(zip(spec.names[0], rows, strict=False))
     columns = (jnp.broadcast_to(x, (LANES, x.shape[1])).T[:, :1] for x in rows[len(query_data) :])
-    return masked_scores(spec, products, (queries, query_data), (keys, dict(zip(spec.key_names, columns, strict=True))))
+    return masked_scores(spec, products, (queries, query_data), (keys, dict(zip(spec.names[1], columns, strict=True))))
 
 
-PROGRAMS = Programs(_forward, _query_gradients, _key_gradients)
+PROGRAMS = Programs(_run, _attend_block, _differentiate_queries, _differentiate_keys)

@@ -11,7 +11,7 @@ import keras
 from tf_sparse_attention.kernels.availability import UnsupportedByKernel
 from tf_sparse_attention.kernels.block_scores import MASKED, full_scores, masked_scores, product
 from tf_sparse_attention.kernels.flash_attention import Programs, flash_attention
-from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, block_table
+from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, block_table
 from tf_sparse_attention.ops.blocks import pad_axis
 from tf_sparse_attention.types import Tensor
 
@@ -21,14 +21,11 @@ BLOCKS, WARPS = (64, 64), 4  # the fastest of those measured on an H200
 MAX_SIZE = 2**31 - 1  # elements per array: Triton's offsets are int32
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: KernelMask, interpret: bool = False
-) -> tuple[Tensor, Tensor]:
+def attend(spec: KernelSpec, query: Tensor, key: Tensor, value: Tensor, data: MaskData) -> tuple[Tensor, Tensor]:
     """Compute attention and its log-sum-exp, see `flash_attention`."""
-    lengths, width = (query.shape[2], key.shape[2]), value.shape[-1]
-    spec = KernelSpec.of(mask, lengths, block_sizes(mask, lengths), interpret)
+    width = value.shape[-1]
     query, key, value = (pad_axis(x, -1, 0, _padded_width(x.shape[-1]) - x.shape[-1]) for x in (query, key, value))
-    output, log_sum_exp = flash_attention(PROGRAMS, spec, query, key, value, mask)
+    output, log_sum_exp = flash_attention(PROGRAMS, spec, query, key, value, data)
     return output[..., :width], log_sum_exp
 
 
@@ -54,55 +51,27 @@ def _padded_width(width):
     return max(1 << (width - 1).bit_length(), SMALLEST_HEAD)
 
 
-def _forward(spec, query, key, value, *data):
-    rows, length, _ = query.shape
-    shapes = [((rows, length, value.shape[-1]), query.dtype), ((rows, length), "float32")]
-    return _call(_attend_block, spec, 0, (query, key, value), "own all all", data, shapes)
-
-
-def _query_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
-    arrays, kinds = (query, key, value, upstream, normalizer, delta), "own all all own own own"
-    shapes = [(query.shape, query.dtype)] + [(delta.shape, "float32")] * (spec.span is not None)
-    return _call(_differentiate_queries, spec, 0, arrays, kinds, data, shapes)
-
-
-def _key_gradients(spec, query, key, value, upstream, normalizer, delta, *data):
-    arrays, kinds = (query, key, value, upstream, normalizer, delta), "all own own all all all"
-    shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
-    return _call(_differentiate_keys, spec, 1, arrays, kinds, data, shapes)
-
-
-def _call(program, spec, side, arrays, kinds, data, shapes):
-    """Run a program for each row and each block of one side (0: queries, 1: keys).
-
-    Args:
-        program: `_attend_block`, `_differentiate_queries` or `_differentiate_keys`.
-        arrays: (R', T or S, ...), the first with R rows.
-        kinds: string of "own" or "all" for each array: whether a program reads its own block or all of a row.
-        data: query and key data (R', T or S).
-        shapes: shape and dtype of each result; all are "own".
-    """
+def _run(program, spec, side, arrays, sides, shapes):
+    """Run a program, see `Programs`. It reads its block of one side and all of a row of the other side."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
     rows, block, table = arrays[0].shape[0], spec.blocks[side], block_table(spec, by_keys=side == 1)
-    kinds = kinds.split() + spec.data_kinds(side, "all")
-    arrays = (*arrays, *data)
     stages = 3 if max(x.shape[-1] for x in arrays[:3]) <= 64 else 2
 
-    def block_spec(shape, kind):
-        share, zeros = rows // shape[0], (0,) * len(shape[2:])
-        sizes = (None, block if kind == "own" else shape[1], *shape[2:])
-        return pallas.BlockSpec(sizes, lambda i, row: (jax.lax.div(row, share), i if kind == "own" else 0, *zeros))
+    def block_spec(shape, of_side):
+        share, zeros, is_own = rows // shape[0], (0,) * len(shape[2:]), of_side == side
+        sizes = (None, block if is_own else shape[1], *shape[2:])
+        return pallas.BlockSpec(sizes, lambda i, row: (jax.lax.div(row, share), i if is_own else 0, *zeros))
 
     bounds = pallas.BlockSpec((None, table.bounds.shape[1]), lambda i, row: (i, 0))
     indices = pallas.BlockSpec(table.indices.shape, lambda i, row: (0,))
     return pallas.pallas_call(
         functools.partial(program, spec),
         grid=(len(table.bounds), rows),
-        in_specs=[bounds, indices, *(block_spec(x.shape, kind) for x, kind in zip(arrays, kinds, strict=True))],
-        out_specs=[block_spec(shape, "own") for shape, _ in shapes],
+        in_specs=[bounds, indices, *(block_spec(*each) for each in zip((x.shape for x in arrays), sides, strict=True))],
+        out_specs=[block_spec(shape, side) for shape, _ in shapes],
         out_shape=[jax.ShapeDtypeStruct(*each) for each in shapes],
         interpret=spec.interpret,
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=stages),
@@ -154,7 +123,7 @@ def _differentiate_queries(spec, bounds, indices, query, key, value, upstream, n
         normalizer, delta: (b,).
         refs: data as in `_attend_block`; results (b, H) and, with a span, (b,).
     """
-    count = 1 + (spec.span is not None)
+    count = 1 + (spec.mask.span is not None)
     data, outputs = refs[:-count], refs[-count:]
     queries, upstreams = query[...], upstream[...]
     normalizers, deltas = normalizer[...][:, None], delta[...][:, None]
@@ -167,7 +136,7 @@ def _differentiate_queries(spec, bounds, indices, query, key, value, upstream, n
         gradients = scores.exponentials(normalizers) * (product(upstreams, value[part, :], (1, 1)) - deltas)
         of_products = scores.differentiate_cap(scores.weigh(gradients))
         found = [product(of_products.astype(keys.dtype), keys, (1, 0))]
-        if spec.span is not None:
+        if spec.mask.span is not None:
             found.append((gradients * scores.span_slope).sum(-1))
         return tuple(a + b for a, b in zip(carry, found, strict=True))
 
@@ -224,21 +193,18 @@ def _own_side(spec, side, data):
     """Return the first index and the data of this program's block, and the data of the other side."""
     from jax.experimental import pallas
 
-    count = len(spec.query_names)
-    names, own, others = spec.query_names, data[:count], data[count:]
-    if side == 1:
-        names, own, others = spec.key_names, others, own
+    count = len(spec.names[0])
+    own, others = (data[:count], data[count:])[:: 1 - 2 * side]
     start = pallas.program_id(0) * spec.blocks[side]
-    return (start, dict(zip(names, (x[...] for x in own), strict=True))), others
+    return (start, dict(zip(spec.names[side], (x[...] for x in own), strict=True))), others
 
 
 def _other_side(spec, side, number, data):
     """Return the slice of a block of the other side, and its first index and data."""
     from jax.experimental import pallas
 
-    names, size = (spec.query_names, spec.key_names)[side], spec.blocks[side]
-    part = pallas.dslice(number * size, size)
-    return part, (part.start, dict(zip(names, (x[part] for x in data), strict=True)))
+    part = pallas.dslice(number * spec.blocks[side], spec.blocks[side])
+    return part, (part.start, dict(zip(spec.names[side], (x[part] for x in data), strict=True)))
 
 
 def _scores(spec, products, query, key, is_masked):
@@ -253,4 +219,4 @@ def _scores(spec, products, query, key, is_masked):
     return masked_scores(spec, products, (queries, query_data), (keys, {name: x[None] for name, x in key[1].items()}))
 
 
-PROGRAMS = Programs(_forward, _query_gradients, _key_gradients)
+PROGRAMS = Programs(_run, _attend_block, _differentiate_queries, _differentiate_keys)

@@ -16,7 +16,7 @@ from tf_sparse_attention.kernels.availability import (
     available_kernel,
     record,
 )
-from tf_sparse_attention.kernels.kernel_mask import KernelMask, visible_share
+from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, check_traceable, visible_share
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
@@ -60,8 +60,8 @@ def attend_fused(
         _check_call(kernel, leaf, inputs, call, dropout, returns)
         if not keeps_order(arrangement, leaf, inputs):
             return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
-        mask = mask_in_order(arrangement, leaf, inputs, call)
-        attended = _run(kernel, _rows_in_order(arrangement, inputs), mask, returns)
+        mask, data = mask_in_order(arrangement, leaf, inputs, call)
+        attended = _run(kernel, _rows_in_order(arrangement, inputs), mask, data, returns)
         return attended.restored(arrangement.from_order, dense=lambda weights: weights)
 
     return _or_none(attend, [leaf])
@@ -87,13 +87,8 @@ def attend_union_fused(
             if inputs.known[leaf.index] is not None or leaf.pattern.reads_successors or len(leaf.excluded) != number:
                 raise UnsupportedByKernel("a union of patterns that are not functions of positions alone")
             _check_call(kernel, leaf, inputs, call, dropout, returns)
-        mask = mask_of_union(leaves, inputs, call)
-        mask.check_traceable()
-        lengths = shape(inputs.query)[2], shape(inputs.key)[2]
-        share = visible_share(mask, lengths, KERNELS[kernel.name].block_sizes(mask, lengths))
-        if share > MAX_VISIBLE_SHARE:
-            raise UnsupportedByKernel(f"visible pairs of the union are in {share:.0%} of all blocks")
-        return _run(kernel, (inputs.query, inputs.key, inputs.value), mask, returns)
+        mask, data = mask_of_union(leaves, inputs, call)
+        return _run(kernel, (inputs.query, inputs.key, inputs.value), mask, data, returns, MAX_VISIBLE_SHARE)
 
     return _or_none(attend, leaves)
 
@@ -121,7 +116,7 @@ def attend_shared_fused(
         rows = query, *(ops.broadcast_to(x[None], (batch, *shape(x))) for x in (key, value))
         function = PatternMask()
         mask = KernelMask(function, (function.region((1 - length, shape(key)[1] - 1)),), soft_cap=soft_cap)
-        return _run(kernel, rows, mask, {"return_log_sum_exp": True})
+        return _run(kernel, rows, mask, ({}, {}), {"return_log_sum_exp": True})
 
     return _or_none(attend, ())
 
@@ -143,11 +138,24 @@ def _or_none(attend: Callable[[Kernel], Attended], leaves: Sequence[Leaf]) -> At
     return attended
 
 
-def _run(kernel: Kernel, rows: Sequence[Tensor], mask: KernelMask, returns: Mapping) -> Attended:
-    module = KERNELS[kernel.name]
+def _run(
+    kernel: Kernel,
+    rows: Sequence[Tensor],
+    mask: KernelMask,
+    data: MaskData,
+    returns: Mapping,
+    max_visible_share: float = 1.0,
+) -> Attended:
+    """Run a kernel if it supports queries, keys, values and a mask with not too many visible blocks."""
+    module, lengths = KERNELS[kernel.name], (shape(rows[0])[2], shape(rows[1])[2])
     module.check_arrays(*rows, kernel.interpret)
-    mask.check_traceable()
-    output, log_sum_exp = module.attend(*rows, mask, kernel.interpret)
+    names = tuple(data[0]), tuple(data[1])
+    spec = KernelSpec(mask, names, lengths, module.block_sizes(mask, lengths), kernel.interpret)
+    check_traceable(spec)
+    share = visible_share(spec) if max_visible_share < 1 else 0.0
+    if share > max_visible_share:
+        raise UnsupportedByKernel(f"visible pairs of the union are in {share:.0%} of all blocks")
+    output, log_sum_exp = module.attend(spec, *rows, data)
     return Attended(output, log_sum_exp=log_sum_exp if returns["return_log_sum_exp"] else None)
 
 
@@ -160,12 +168,12 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     if min(lengths) < MIN_GROUP:
         raise UnsupportedByKernel(f"groups have {min(lengths)} queries or keys; kernels start at {MIN_GROUP}")
     sizes = batch, heads, groups
-    mask = mask_in_groups(arrangement, leaf, inputs, call, (*sizes, *lengths))
+    mask, data = mask_in_groups(arrangement, leaf, inputs, call, (*sizes, *lengths))
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
     if rows[1].shape[1] != heads and not arrangement.sorts_tokens:
         raise UnsupportedByKernel("grouped-query heads whose keys are gathered in groups")
     rows = [ops.reshape(for_query_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
-    return _run(kernel, rows, mask, returns).restored(
+    return _run(kernel, rows, mask, data, returns).restored(
         lambda x: arrangement.restore(ops.reshape(x, (*sizes, *shape(x)[2:]))), dense=lambda weights: weights
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.kernels.availability import UnsupportedByKernel
-from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, Region, SpanRamp
+from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, MaskData, Region, SpanRamp
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.columns import FirstGrid
@@ -128,8 +128,8 @@ def keeps_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs) -> bool:
     )
 
 
-def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> KernelMask:
-    """Return the mask of all tokens in the order of an arrangement, one that `keeps_order`.
+def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
+    """Return the mask of all tokens in the order of an arrangement, one that `keeps_order`, and its data.
 
     Args:
         arrangement: an `Arrangement`.
@@ -149,28 +149,21 @@ def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
         None if positions_of is None else arrangement.key_length,
         by_rank=in_groups,
     )
-    data_of = functools.partial(_groups_in_order, leaf=leaf) if in_groups else _segments_in_order
-    query_data, key_data = data_of(arrangement, inputs)
-    mask = KernelMask(
-        dataclasses.replace(region, excluded=excluded),
-        (region.region(arrangement.limits),),  # type: ignore[arg-type]  # there are limits if it `keeps_order`
-        query_data,
-        key_data,
-        fallback=SelfMask(arrangement.lead) if options.hide_self == "unless_alone" else None,
-        soft_cap=options.soft_cap,
-    )
+    data = _groups_in_order(arrangement, leaf, inputs) if in_groups else _segments_in_order(arrangement, inputs)
+    regions = (region.region(arrangement.limits),)  # type: ignore[arg-type]  # there are limits if it `keeps_order`
+    mask = _kernel_mask(dataclasses.replace(region, excluded=excluded), regions, inputs)
     span = options.span
     if span is None or not leaf.pattern.in_span:
-        return mask
+        return mask, data
     reach = ops.cast(span.fraction, "float32") * span.window + span.first
     reaches = {SPAN_REACH: ops.broadcast_to(reach[:, None], shape(inputs.query)[:3])}
     # A key with the value of its successor is as far as the key itself.
     ramp = SpanRamp(span.ramp, 0 if leaf.pattern.reads_successors else arrangement.lead)
-    return mask._replace(span=ramp, query_data={**reaches, **mask.query_data})
+    return mask._replace(span=ramp), ({**reaches, **data[0]}, data[1])
 
 
-def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> KernelMask:
-    """Return the mask of several leaves with one softmax, which read positions only."""
+def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
+    """Return the mask of several leaves with one softmax, which read positions only, and its data."""
     lengths, options = (shape(inputs.query)[2], shape(inputs.key)[2]), inputs.options
     function = PatternMask(_numbered(leaves), (), call.causal, options.hide_self == "always")
     regions = []
@@ -182,29 +175,23 @@ def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> KernelM
         limits = limits or (1 - lengths[0], lengths[1] - 1)
         num_keys = arrangement.count if isinstance(arrangement, FirstGrid) else None
         regions.append(dataclasses.replace(function, shown=(own,)).region(limits, num_keys))
-    query_data, key_data = _segments_in_order(Arrangement(), inputs)
-    return KernelMask(
-        function,
-        tuple(regions),
-        query_data,
-        key_data,
-        fallback=SelfMask() if options.hide_self == "unless_alone" else None,
-        reach=max(leaf.pattern.reach for leaf in leaves),
-        soft_cap=options.soft_cap,
-    )
+    mask = _kernel_mask(function, tuple(regions), inputs)
+    return mask._replace(reach=max(leaf.pattern.reach for leaf in leaves)), _segments_in_order(Arrangement(), inputs)
 
 
 def mask_in_groups(
     arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, sizes: tuple[int, ...]
-) -> KernelMask:
-    """Return the mask of t queries and s keys in each group of an arrangement, from data alone.
+) -> tuple[KernelMask, MaskData]:
+    """Return the mask of t queries and s keys in each group of an arrangement, and its data.
+
+    Data alone decide on pairs.
 
     Args:
         arrangement, leaf, inputs, call: as in `mask_in_order`.
         sizes: (B, N, G, t, s).
 
     Returns:
-        A `KernelMask` with data (B, N G, t) and (B, N G, s).
+        A `KernelMask`, and data (B, N G, t) and (B, N G, s).
 
     Raises:
         UnsupportedByKernel: if pairs have properties other than those of their query and their key.
@@ -225,18 +212,16 @@ def mask_in_groups(
             for own, by_name in zip(data, arrangement.known(features), strict=True):
                 own.update({f"{each.index}.{name}": x for name, x in by_name.items()})
     _add(data, "segment", _segments_in_groups(arrangement, leaf, inputs))
-    hides_self = options.hide_self == "always"
-    query_data, key_data = (
-        {name: _flatten_groups(x, sizes, side) for name, x in own.items()} for side, own in enumerate(data)
-    )
-    return KernelMask(
-        PatternMask(_numbered(shown), _numbered(leaf.excluded), call.causal, hides_self),
-        (PatternMask().region((1 - sizes[3], sizes[4] - 1)),),
-        query_data,
-        key_data,
-        fallback=SelfMask() if options.hide_self == "unless_alone" else None,
-        soft_cap=options.soft_cap,
-    )
+    function = PatternMask(_numbered(shown), _numbered(leaf.excluded), call.causal, options.hide_self == "always")
+    for side, own in enumerate(data):
+        own.update({name: _flatten_groups(x, sizes, side) for name, x in own.items()})
+    return _kernel_mask(function, (PatternMask().region((1 - sizes[3], sizes[4] - 1)),), inputs), data
+
+
+def _kernel_mask(function, regions, inputs):
+    """Return the mask of a function, regions and the options of a call."""
+    fallback = SelfMask(function.lead) if inputs.options.hide_self == "unless_alone" else None
+    return KernelMask(function, regions, fallback, soft_cap=inputs.options.soft_cap)
 
 
 def _has_span(leaf, inputs):
@@ -258,7 +243,7 @@ def _add(data, name, sides):
         own[name] = x
 
 
-def _groups_in_order(arrangement, inputs, leaf):
+def _groups_in_order(arrangement, leaf, inputs):
     """Return the data of tokens sorted by group."""
     keys = groups_of_keys(arrangement.groups)
     if inputs.masks.key_mask is not None and leaf.pattern.reads_successors:
