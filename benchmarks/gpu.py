@@ -74,7 +74,7 @@ def _cast(x, dtype):
 
 def by_operations(subject: Any) -> Any:
     """Returns a subject whose attention is computed by no kernel."""
-    from tf_sparse_attention.kernels.choice import use_kernel
+    from tf_sparse_attention.kernels.availability import use_kernel
 
     def function(*arguments):
         with use_kernel(None):

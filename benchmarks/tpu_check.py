@@ -75,7 +75,7 @@ def main(argv=None):
         return tpu_compile.SKIPPED
     tpu_compile.set_environment(options.full)
     from benchmarks.tpu_programs import PROGRAMS
-    from tf_sparse_attention.kernels.choice import MOSAIC, Kernel
+    from tf_sparse_attention.kernels.availability import MOSAIC, Kernel
 
     tpu_compile.check_names(parser, options.programs, PROGRAMS)
     results = check(options.programs, options.topology, None if options.plain else Kernel(MOSAIC))

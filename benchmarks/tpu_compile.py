@@ -113,7 +113,7 @@ def compile_for_tpu(function, arguments, topology=TOPOLOGY, kernel=None):
     from jax.experimental import topologies
     from jax.sharding import AxisType, Mesh, SingleDeviceSharding, use_abstract_mesh
 
-    from tf_sparse_attention.kernels.choice import use_kernel
+    from tf_sparse_attention.kernels.availability import use_kernel
 
     device = topologies.get_topology_desc(topology, platform="tpu").devices[0]
     mesh = Mesh([device], ("one",), axis_types=(AxisType.Auto,)).abstract_mesh

@@ -58,8 +58,8 @@ def splash_layer():
 def rows_of(names):
     """Returns a dictionary for each layer, way to compute it and pass."""
     from benchmarks.tpu_layers import layer_program
-    from tf_sparse_attention.kernels.choice import MOSAIC as KERNEL
-    from tf_sparse_attention.kernels.choice import Kernel
+    from tf_sparse_attention.kernels.availability import MOSAIC as KERNEL
+    from tf_sparse_attention.kernels.availability import Kernel
 
     array, rows, layers = 2 * LENGTH * WIDTH, [], layers_of()
     for name in names:

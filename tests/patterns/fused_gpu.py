@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tests.patterns.fused_jax import LAYERS, SIZE, call_of, used
-from tf_sparse_attention.kernels.choice import TRITON, Kernel, use_kernel
+from tf_sparse_attention.kernels.availability import TRITON, Kernel, use_kernel
 
 
 def compare(name, seed=0, length=300, dtype="bfloat16"):

@@ -9,7 +9,8 @@ import numpy as np
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import mosaic, triton
-from tf_sparse_attention.kernels.choice import MOSAIC, TRITON, Kernel, SlotNumbers, SlotPairs, use_kernel
+from tf_sparse_attention.kernels.availability import MOSAIC, TRITON, Kernel, use_kernel
+from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, Region
 from tf_sparse_attention.patterns import (
     Dilated,
     First,
@@ -185,13 +186,13 @@ def call_of(seed, length):
 def used(kernel):
     """Context in which a `Kernel` serves wherever it can; gives the list of what it was asked for."""
     module, ran = MODULES[kernel.name], []
-    attend = module.attend_slots
-    module.attend_slots = lambda *args: ran.append(args) or attend(*args)
+    attend = module.attend
+    module.attend = lambda *args: ran.append(args) or attend(*args)
     try:
         with use_kernel(kernel):
             yield ran
     finally:
-        module.attend_slots = attend
+        module.attend = attend
 
 
 def compare(name, seed=0, length=300, causal=True, kernel=MOSAIC):
@@ -228,12 +229,12 @@ def compare_slots(window, kernel=MOSAIC):
     scores = np.where(seen, query @ key.swapaxes(-1, -2), -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     expected = weights / weights.sum(axis=-1, keepdims=True) @ value
-    pairs = SlotPairs(
-        lambda query, key: abs(query - key) < window,
-        (1 - window, window - 1),
-        SlotNumbers(lambda query, key: query[0] == key[0], (groups,), (groups,)),
+    mask = KernelMask(
+        lambda query, key, own, other: (abs(query - key) < window) & (own["group"] == other["group"]),
+        (Region(lambda query, key, *_: abs(query - key) < window, (1 - window, window - 1)),),
     )
-    output, sums = MODULES[kernel].attend_slots(query, key, value, pairs, interpret=True)
+    spec = KernelSpec(mask, (("group",), ("group",)), (140, 140), MODULES[kernel].block_sizes(mask, (140, 140)), True)
+    output, sums = MODULES[kernel].attend(spec, query, key, value, ({"group": groups}, {"group": groups}))
     expected_sums = np.log(np.exp(scores).sum(axis=-1))
     return max(float(abs(output - expected).max()), float(abs(sums - expected_sums).max()))
 

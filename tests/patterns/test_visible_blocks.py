@@ -8,18 +8,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.draws import draws
-from tf_sparse_attention.kernels.rules import evaluate, visible_blocks
+from tf_sparse_attention.kernels.kernel_mask import (
+    KernelMask,
+    KernelSpec,
+    block_table,
+    check_traceable,
+    evaluate,
+    visible_blocks,
+)
 from tf_sparse_attention.patterns import Blocks, Dilated, First, Stride, Summary, Window
-from tf_sparse_attention.patterns.engine.slot_rules import AnyRule, SlotRule
+from tf_sparse_attention.patterns.engine.pattern_mask import PatternMask
 
 
-def brute_force(rule, lengths, sizes):
+def brute_force(mask, lengths, sizes):
     """Returns the blocks with a visible pair, and those in which all pairs are visible, bool (T / b, S / b')."""
     counts = [-(-length // size) for length, size in zip(lengths, sizes, strict=True)]
     queries, keys = (np.arange(count * size, dtype="int32") for count, size in zip(counts, sizes, strict=True))
-    seen = evaluate(rule, queries[:, None], keys[None]) & (queries < lengths[0])[:, None] & (keys < lengths[1])
+    seen = evaluate(mask, queries[:, None], keys[None]) & (queries < lengths[0])[:, None] & (keys < lengths[1])
     seen = seen.reshape(counts[0], sizes[0], counts[1], sizes[1])
     return seen.any((1, 3)), seen.all((1, 3))
+
+
+def as_matrices(regions, lengths, sizes):
+    """Returns `visible_blocks` as `brute_force` does."""
+    rows, columns, is_full = visible_blocks(regions, lengths, sizes)
+    some, full = np.zeros((2, *(-(-length // size) for length, size in zip(lengths, sizes, strict=True))), bool)
+    some[rows, columns], full[rows, columns] = True, is_full
+    return some, full
+
+
+def region_of(pattern, lengths, hide_self=False, causal=True):
+    """Returns the region of a pattern."""
+    mask = PatternMask(((pattern, 0),), causal=causal, hide_self=hide_self)
+    return mask.region((1 - lengths[0], lengths[1] - 1), pattern.count if isinstance(pattern, First) else None)
 
 
 PATTERNS = [Window(7), Window(1), Stride(5), Dilated(3, 4), Blocks(6, 1), Summary(8, 2), First(3), First(20)]
@@ -34,27 +55,45 @@ PATTERNS = [Window(7), Window(1), Stride(5), Dilated(3, 4), Blocks(6, 1), Summar
     st.tuples(st.sampled_from([4, 8, 16]), st.sampled_from([4, 8, 16])),
 )
 def test_blocks_are_those_of_all_pairs(pattern, causal, hides_self, lengths, sizes):
-    num_keys = pattern.count if isinstance(pattern, First) else None
-    rule = SlotRule(pattern, causal, 0, hides_self, num_keys=num_keys)
-    found = visible_blocks(rule, (1 - lengths[0], lengths[1] - 1), lengths, sizes)
-    for blocks, expected in zip(found, brute_force(rule, lengths, sizes), strict=True):
+    region = region_of(pattern, lengths, hides_self, causal)
+    found = as_matrices((region,), lengths, sizes)
+    for blocks, expected in zip(found, brute_force(region.mask, lengths, sizes), strict=True):
         np.testing.assert_array_equal(blocks, expected)
 
 
 @pytest.mark.parametrize("others", [(Stride(5),), (First(3),), (First(3), Stride(7))])
 def test_blocks_of_a_union_are_those_of_its_parts(others):
-    parts = [SlotRule(x, True, 0, num_keys=getattr(x, "count", None)) for x in (Window(9), *others)]
     lengths, sizes = (75, 75), (8, 16)
-    some, whole = visible_blocks(AnyRule(tuple(parts)), (-74, 74), lengths, sizes)
-    np.testing.assert_array_equal(some, brute_force(AnyRule(tuple(parts)), lengths, sizes)[0])
-    np.testing.assert_array_equal(whole, np.any([brute_force(part, lengths, sizes)[1] for part in parts], axis=0))
+    regions = tuple(region_of(each, lengths) for each in (Window(9), *others))
+    union = PatternMask(((Window(9), 0), *((each, 0) for each in others)), causal=True)
+    some, full = as_matrices(regions, lengths, sizes)
+    np.testing.assert_array_equal(some, brute_force(union, lengths, sizes)[0])
+    np.testing.assert_array_equal(full, np.any([brute_force(each.mask, lengths, sizes)[1] for each in regions], axis=0))
+
+
+def test_tables_of_a_union_take_no_time_or_memory_that_grows_with_the_square_of_the_length():
+    length = 2**18
+    regions = tuple(region_of(each, (length, length)) for each in (Window(256), First(4)))
+    mask = KernelMask(PatternMask(((Window(256), 0), (First(4), 1)), causal=True), regions)
+    begun = time.perf_counter()
+    spec = KernelSpec(mask, ((), ()), (length, length), (64, 64))
+    check_traceable(spec)
+    tables = [block_table(spec, by_keys) for by_keys in (False, True)]
+    assert time.perf_counter() - begun < 5  # seen: about 1; all pairs one by one take minutes
+    begin, partial, end = tables[0].bounds[-1]
+    assert tables[0].indices[begin:end].tolist() == [0, 4091, 4095, 4092, 4093, 4094]  # partly masked ones first
+    assert partial - begin == 3
+    begin, _, end = tables[1].bounds[0]
+    assert end - begin == 4096
+    assert sum(table.indices.nbytes for table in tables) < 200_000
 
 
 def test_a_long_sequence_takes_no_time_that_grows_with_its_square():
-    parts = (SlotRule(Window(256), True, 0), SlotRule(First(4), True, 0, num_keys=4), SlotRule(Stride(128), True, 0))
     length = 2**17
+    regions = tuple(region_of(each, (length, length)) for each in (Window(256), First(4), Stride(128)))
     begun = time.perf_counter()
-    some, _ = visible_blocks(AnyRule(parts), (1 - length, length - 1), (length, length), (64, 64))
-    assert time.perf_counter() - begun < 10  # seen: about 1; all pairs one by one take minutes
-    assert some[-1, 0]
-    assert some[-1, -5:].all()
+    rows, columns, _ = visible_blocks(regions, (length, length), (64, 64))
+    assert time.perf_counter() - begun < 10  # seen: about 1
+    last = columns[rows == 2047]
+    assert last[0] == 0
+    assert last[-5:].tolist() == [2043, 2044, 2045, 2046, 2047]

@@ -1,7 +1,7 @@
 """Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
 
 And what decoding keeps of a text, what queries and pixels look at, how clusters and spans are used, what each head is
-worth, what attention costs, and where numbers stop being finite.
+worth, what attention costs, which kernels compute it, and where numbers stop being finite.
 """
 
 from tf_sparse_attention.analysis.attention_weights import attention_weights
@@ -17,6 +17,7 @@ from tf_sparse_attention.analysis.cost import Cost, LayerCost, cost
 from tf_sparse_attention.analysis.divergence import HeadDivergence, head_divergence
 from tf_sparse_attention.analysis.head_importance import HeadImportance, HeadLoss, head_importance
 from tf_sparse_attention.analysis.health import Health, RoutedHead, Spans, health
+from tf_sparse_attention.analysis.kernel_report import AttentionKernel, KernelReport, kernel_report
 from tf_sparse_attention.analysis.nonfinite import Nonfinite, find_nonfinite
 from tf_sparse_attention.analysis.pictures import draw_pattern, draw_weights
 from tf_sparse_attention.analysis.pixel_attention import pixel_attention
@@ -25,6 +26,7 @@ from tf_sparse_attention.analysis.suggest import Choice, Suggestion, suggest
 from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
 
 __all__ = [
+    "AttentionKernel",
     "CacheSize",
     "CacheSizes",
     "CausalityError",
@@ -35,6 +37,7 @@ __all__ = [
     "HeadImportance",
     "HeadLoss",
     "Health",
+    "KernelReport",
     "LayerCost",
     "Leak",
     "Nonfinite",
@@ -55,6 +58,7 @@ __all__ = [
     "head_divergence",
     "head_importance",
     "health",
+    "kernel_report",
     "pixel_attention",
     "suggest",
     "word_routes",

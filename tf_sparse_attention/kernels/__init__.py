@@ -1,4 +1,4 @@
-"""Kernels of JAX that compute attention without an array of scores, on devices that have them.
+"""Flash-attention kernels for JAX on TPUs and GPUs.
 
-They are imported where they serve, and no other part imports a backend for them.
+Backends are imported inside functions, so that the package loads on any backend.
 """

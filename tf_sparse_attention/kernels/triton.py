@@ -1,109 +1,222 @@
-"""Attention on GPUs of JAX over the pairs of slots that a rule allows, by kernels that Triton compiles."""
+"""Flash attention for JAX on NVIDIA GPUs, by Pallas programs that Triton compiles.
+
+A program computes one block of queries, or of keys, over the visible blocks of the other side.
+"""
 
 import functools
 import math
 
 import keras
 
-from tf_sparse_attention.kernels.attention import Programs, attend_by
-from tf_sparse_attention.kernels.choice import SlotPairs
-from tf_sparse_attention.kernels.plan import Plan, kinds_of_numbers, table_of
-from tf_sparse_attention.kernels.rules import visible_blocks
-from tf_sparse_attention.kernels.triton_programs import attend_block, differentiate_keys, differentiate_queries
+from tf_sparse_attention.kernels.availability import UnsupportedByKernel
+from tf_sparse_attention.kernels.block_scores import MASKED, full_scores, masked_scores, product
+from tf_sparse_attention.kernels.flash_attention import Programs, flash_attention
+from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, block_table
 from tf_sparse_attention.ops.blocks import pad_axis
 from tf_sparse_attention.types import Tensor
 
-DTYPES = ("bfloat16", "float16")
+DTYPES = {"bfloat16", "float16"}
 SMALLEST_HEAD, LARGEST_HEAD = 16, 128
-BLOCKS, WARPS = (64, 64), 4  # the fastest of those tried on an H200
-MOST_NUMBERS = 2**31 - 1  # of an array, whose places are counted in 32 bits
+BLOCKS, WARPS = (64, 64), 4  # the fastest of those measured on an H200
+MAX_SIZE = 2**31 - 1  # elements per array: Triton's offsets are int32
 
 
-def attend_slots(
-    query: Tensor, key: Tensor, value: Tensor, pairs: SlotPairs, interpret: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Returns attention and its log-sum-exp, see `attend_by`; `interpret`: whether on any device, slowly."""
-    lengths, width = (query.shape[2], key.shape[2]), value.shape[-1]
-    plan = Plan.of(pairs, lengths, BLOCKS, interpret)
-    output, log_sum_exp = attend_by(PROGRAMS, plan, _widened(query), _widened(key), _widened(value), pairs)
+def attend(spec: KernelSpec, query: Tensor, key: Tensor, value: Tensor, data: MaskData) -> tuple[Tensor, Tensor]:
+    """Compute attention and its log-sum-exp, see `flash_attention`."""
+    width = value.shape[-1]
+    query, key, value = (pad_axis(x, -1, 0, _padded_width(x.shape[-1]) - x.shape[-1]) for x in (query, key, value))
+    output, log_sum_exp = flash_attention(PROGRAMS, spec, query, key, value, data)
     return output[..., :width], log_sum_exp
 
 
-def can_attend(query: Tensor, key: Tensor, value: Tensor, interpret: bool = False) -> bool:
-    """Returns whether the kernels take arrays of these dtypes and sizes; interpreted ones take float32 as well."""
-    arrays = query, key, value
-    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in arrays}
-    return (
-        len(dtypes) == 1
-        and (interpret or dtypes <= set(DTYPES))
-        and max(query.shape[-1], value.shape[-1]) <= LARGEST_HEAD
-        and max(math.prod(x.shape) for x in arrays) <= MOST_NUMBERS
-    )
+def check_arrays(query: Tensor, key: Tensor, value: Tensor, interpret: bool = False) -> None:
+    """Raise `UnsupportedByKernel` unless the kernel takes arrays of these dtypes and sizes."""
+    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
+    if len(dtypes) > 1 or not (interpret or dtypes <= DTYPES):
+        raise UnsupportedByKernel(f"kernels of GPUs need bfloat16 or float16, not {' and '.join(sorted(dtypes))}")
+    width = max(query.shape[-1], value.shape[-1])
+    if width > LARGEST_HEAD:
+        raise UnsupportedByKernel(f"heads have {width} channels; kernels of GPUs take up to {LARGEST_HEAD}")
+    if max(math.prod(x.shape) for x in (query, key, value)) > MAX_SIZE:
+        raise UnsupportedByKernel(f"queries, keys or values have more than {MAX_SIZE:,} elements")
 
 
-def share_of_blocks(pairs: SlotPairs, lengths: tuple[int, int]) -> float:
-    """Returns which share of all blocks of slots the kernels compute, of T and S slots."""
-    return float(visible_blocks(pairs.rule, pairs.limits, lengths, BLOCKS).some.mean())
+def block_sizes(mask: KernelMask, lengths: tuple[int, int]) -> tuple[int, int]:
+    """Return the numbers of queries and keys per block."""
+    return BLOCKS
 
 
-def _widened(x):
-    """Returns rows (B, N, T, X) with zeros up to a power of 2 of numbers."""
-    return pad_axis(x, -1, 0, max(1 << (x.shape[-1] - 1).bit_length(), SMALLEST_HEAD) - x.shape[-1])
+def _padded_width(width):
+    """Return the next power of 2, which Triton needs."""
+    return max(1 << (width - 1).bit_length(), SMALLEST_HEAD)
 
 
-def _forward(plan, query, key, value, *numbers):
-    rows, length, _ = query.shape
-    shapes = [((rows, length, value.shape[-1]), query.dtype), ((rows, length), "float32")]
-    return _call(attend_block, plan, 0, (query, key, value), "own all all", numbers, shapes)
-
-
-def _query_gradients(plan, query, key, value, upstream, normalizer, common, *numbers):
-    arrays, kinds = (query, key, value, upstream, normalizer, common), "own all all own own own"
-    shapes = [(query.shape, query.dtype)] + [(common.shape, "float32")] * (plan.span is not None)
-    return _call(differentiate_queries, plan, 0, arrays, kinds, numbers, shapes)
-
-
-def _key_gradients(plan, query, key, value, upstream, normalizer, common, *numbers):
-    arrays, kinds = (query, key, value, upstream, normalizer, common), "all own own all all all"
-    shapes = [((len(query), *x.shape[1:]), x.dtype) for x in (key, value)]
-    return _call(differentiate_keys, plan, 1, arrays, kinds, numbers, shapes)
-
-
-def _call(program, plan, side, arrays, kinds, numbers, shapes):
-    """Returns the results of a program that runs for each row and each block of one side: 0 queries, 1 keys.
-
-    Args:
-        program: a function of `triton_programs`.
-        arrays: (R', T or S, ...), the first of R rows.
-        kinds: "own" or "all" for each, in a string.
-        numbers: those of queries and then of keys, int32 (R', T or S), of which each row may be that of several.
-        shapes: shape and dtype of each result, which all are "own".
-    """
+def _run(program, spec, side, arrays, sides, shapes):
+    """Run a program, see `Programs`. It reads its block of one side and all of a row of the other side."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
-    rows, block, table = arrays[0].shape[0], plan.blocks[side], table_of(plan, by_keys=side == 1)
-    kinds = kinds.split() + kinds_of_numbers(plan, len(numbers), side, "all")
-    arrays = (*arrays, *numbers)
+    rows, block, table = arrays[0].shape[0], spec.blocks[side], block_table(spec, by_keys=side == 1)
     stages = 3 if max(x.shape[-1] for x in arrays[:3]) <= 64 else 2
 
-    def spec(shape, kind):
-        share, zeros = rows // shape[0], (0,) * len(shape[2:])
-        sizes = (None, block if kind == "own" else shape[1], *shape[2:])
-        return pallas.BlockSpec(sizes, lambda i, row: (jax.lax.div(row, share), i if kind == "own" else 0, *zeros))
+    def block_spec(shape, of_side):
+        share, zeros, is_own = rows // shape[0], (0,) * len(shape[2:]), of_side == side
+        sizes = (None, block if is_own else shape[1], *shape[2:])
+        return pallas.BlockSpec(sizes, lambda i, row: (jax.lax.div(row, share), i if is_own else 0, *zeros))
 
-    tables = [pallas.BlockSpec((None, x.shape[1]), lambda i, row: (i, 0)) for x in table]
+    bounds = pallas.BlockSpec((None, table.bounds.shape[1]), lambda i, row: (i, 0))
+    indices = pallas.BlockSpec(table.indices.shape, lambda i, row: (0,))
     return pallas.pallas_call(
-        functools.partial(program, plan),
-        grid=(len(table.counts), rows),
-        in_specs=[*tables, *(spec(x.shape, kind) for x, kind in zip(arrays, kinds, strict=True))],
-        out_specs=[spec(shape, "own") for shape, _ in shapes],
+        functools.partial(program, spec),
+        grid=(len(table.bounds), rows),
+        in_specs=[bounds, indices, *(block_spec(*each) for each in zip((x.shape for x in arrays), sides, strict=True))],
+        out_specs=[block_spec(shape, side) for shape, _ in shapes],
         out_shape=[jax.ShapeDtypeStruct(*each) for each in shapes],
-        interpret=plan.interpret,
+        interpret=spec.interpret,
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=stages),
-        name=program.__name__,
+        name=program.__name__.strip("_"),
     )(*table, *arrays)
 
 
-PROGRAMS = Programs(_forward, _query_gradients, _key_gradients)
+def _attend_block(spec, bounds, indices, query, key, value, *refs):
+    """Compute the output and the normalizers of a block of queries.
+
+    Args:
+        spec: a `KernelSpec`.
+        bounds, indices: a `BlockTable`, of its bounds the row of this block.
+        query: (b, H), of this block.
+        key, value: (S, H) and (S, Hv).
+        refs: query data (b,) of this block and key data (S,); results (b, Hv) and (b,).
+    """
+    import jax.numpy as jnp
+
+    data, (output, normalizer) = refs[:-2], refs[-2:]
+    queries, size = query[...], spec.blocks[0]
+    own, others = _own_side(spec, 0, data)
+
+    def step(at, carry, is_masked):
+        weighted, largest, total = carry
+        part, keys = _other_side(spec, 1, indices[at], others)
+        scores = _scores(spec, product(queries, key[part, :], (1, 1)), own, keys, is_masked)
+        values = scores.inside_span()
+        highest = jnp.maximum(largest, values.max(-1))
+        weights, decay = scores.weigh(jnp.exp2(values - highest[:, None])), jnp.exp2(largest - highest)
+        of_keys = value[part, :]
+        weighted = weighted * decay[:, None] + product(weights.astype(of_keys.dtype), of_keys, (1, 0))
+        return weighted, highest, total * decay + weights.sum(-1)
+
+    carry = jnp.zeros((size, value.shape[-1])), jnp.full((size,), MASKED), jnp.zeros((size,))
+    weighted, largest, total = _loop(spec, bounds, step, carry)
+    has_key = largest > MASKED
+    total = jnp.where(has_key, total, 1.0)
+    output[...] = jnp.where(has_key[:, None], weighted / total[:, None], 0.0).astype(output.dtype)
+    normalizer[...] = largest + jnp.log2(total)
+
+
+def _differentiate_queries(spec, bounds, indices, query, key, value, upstream, normalizer, delta, *refs):
+    """Compute the gradient of a block of queries, and with a span that of their reach.
+
+    Args:
+        spec, bounds, indices, query, key, value: as in `_attend_block`.
+        upstream: gradient of the output (b, Hv).
+        normalizer, delta: (b,).
+        refs: data as in `_attend_block`; results (b, H) and, with a span, (b,).
+    """
+    count = 1 + (spec.mask.span is not None)
+    data, outputs = refs[:-count], refs[-count:]
+    queries, upstreams = query[...], upstream[...]
+    normalizers, deltas = normalizer[...][:, None], delta[...][:, None]
+    own, others = _own_side(spec, 0, data)
+
+    def step(at, carry, is_masked):
+        part, of_part = _other_side(spec, 1, indices[at], others)
+        keys = key[part, :]
+        scores = _scores(spec, product(queries, keys, (1, 1)), own, of_part, is_masked)
+        gradients = scores.exponentials(normalizers) * (product(upstreams, value[part, :], (1, 1)) - deltas)
+        of_products = scores.differentiate_cap(scores.weigh(gradients))
+        found = [product(of_products.astype(keys.dtype), keys, (1, 0))]
+        if spec.mask.span is not None:
+            found.append((gradients * scores.span_slope).sum(-1))
+        return tuple(a + b for a, b in zip(carry, found, strict=True))
+
+    _write_sums(spec, bounds, step, outputs)
+
+
+def _differentiate_keys(spec, bounds, indices, query, key, value, upstream, normalizer, delta, *refs):
+    """Compute the gradients of a block of keys and values.
+
+    Args:
+        spec, bounds, indices: as in `_attend_block`.
+        query, upstream, normalizer, delta: as in `_differentiate_queries`, of all queries: (T, H) and so on.
+        key, value: (b, H) and (b, Hv), of this block.
+        refs: query data (T,) and key data (b,) of this block; results (b, H) and (b, Hv).
+    """
+    data, outputs = refs[:-2], refs[-2:]
+    keys, values = key[...], value[...]
+    own, others = _own_side(spec, 1, data)
+
+    def step(at, carry, is_masked):
+        of_keys, of_values = carry
+        part, of_part = _other_side(spec, 0, indices[at], others)
+        queries, upstreams = query[part, :], upstream[part, :]
+        scores = _scores(spec, product(queries, keys, (1, 1)), of_part, own, is_masked)
+        weights = scores.weigh(scores.exponentials(normalizer[part][:, None]))
+        gradients = weights * (product(upstreams, values, (1, 1)) - delta[part][:, None])
+        of_values = of_values + product(weights.astype(upstreams.dtype), upstreams, (0, 0))
+        of_products = scores.differentiate_cap(gradients)
+        return of_keys + product(of_products.astype(queries.dtype), queries, (0, 0)), of_values
+
+    _write_sums(spec, bounds, step, outputs)
+
+
+def _write_sums(spec, bounds, step, outputs):
+    """Write sums over all visible blocks."""
+    import jax.numpy as jnp
+
+    carry = tuple(jnp.zeros(each.shape) for each in outputs)
+    for output, total in zip(outputs, _loop(spec, bounds, step, carry), strict=True):
+        output[...] = total.astype(output.dtype)
+
+
+def _loop(spec, bounds, step, carry):
+    """Run a step for each visible block; full blocks need no mask."""
+    import jax
+
+    carry = jax.lax.fori_loop(bounds[0], bounds[1], lambda at, carry: step(at, carry, True), carry)
+    if spec.masks_every_block:
+        return carry
+    return jax.lax.fori_loop(bounds[1], bounds[2], lambda at, carry: step(at, carry, False), carry)
+
+
+def _own_side(spec, side, data):
+    """Return the first index and the data of this program's block, and the data of the other side."""
+    from jax.experimental import pallas
+
+    count = len(spec.names[0])
+    own, others = (data[:count], data[count:])[:: 1 - 2 * side]
+    start = pallas.program_id(0) * spec.blocks[side]
+    return (start, dict(zip(spec.names[side], (x[...] for x in own), strict=True))), others
+
+
+def _other_side(spec, side, number, data):
+    """Return the slice of a block of the other side, and its first index and data."""
+    from jax.experimental import pallas
+
+    part = pallas.dslice(number * spec.blocks[side], spec.blocks[side])
+    return part, (part.start, dict(zip(spec.names[side], (x[part] for x in data), strict=True)))
+
+
+def _scores(spec, products, query, key, is_masked):
+    """Return the `Scores` of two blocks, (b, b'), from their first indices and data (b,) and (b',)."""
+    import jax
+
+    if not is_masked:
+        return full_scores(spec, products)
+    queries = query[0] + jax.lax.broadcasted_iota("int32", (spec.blocks[0], 1), 0)
+    keys = key[0] + jax.lax.broadcasted_iota("int32", (1, spec.blocks[1]), 1)
+    query_data = {name: x[:, None] for name, x in query[1].items()}
+    return masked_scores(spec, products, (queries, query_data), (keys, {name: x[None] for name, x in key[1].items()}))
+
+
+PROGRAMS = Programs(_run, _attend_block, _differentiate_queries, _differentiate_keys)

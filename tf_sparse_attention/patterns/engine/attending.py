@@ -20,7 +20,7 @@ from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.choices import with_choices
-from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
+from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
