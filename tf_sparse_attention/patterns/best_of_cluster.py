@@ -40,7 +40,7 @@ class BestOfCluster(Pattern):
     hide_by_rank: bool = False
     extra_count: float = 0.0
 
-    by_content = True
+    content_based = True
     can_join = False
     causal_selection = False
 

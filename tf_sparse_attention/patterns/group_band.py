@@ -39,7 +39,7 @@ class GroupBand(Pattern):
     A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
     """
 
-    by_content = True
+    content_based = True
 
     @property
     def num_groups(self) -> int:
@@ -115,6 +115,8 @@ class GroupSelector(Selector):
         normalizes: whether heads are layer-normalized before they are compared. Default False.
         reads_successors: whether key j is at position j + 1 in decoding, see `Successors`. Default False.
     """
+
+    key_features = ("group", "rank")
 
     def __init__(
         self,

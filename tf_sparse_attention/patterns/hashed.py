@@ -105,7 +105,7 @@ class HashedChunk(Pattern):
     chunk_size: int
     round: int = 0
 
-    by_content = True
+    content_based = True
     causal_selection = False
 
     @property

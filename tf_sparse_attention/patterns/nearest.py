@@ -38,7 +38,7 @@ class CentroidPattern(Pattern):
     commitment_loss: float = 1e-4
     revive_after: int = 100
 
-    by_content = True
+    content_based = True
 
     def __post_init__(self) -> None:
         check_sizes(self, "num_clusters", "cluster_size")

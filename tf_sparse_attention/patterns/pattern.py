@@ -127,8 +127,7 @@ class Pattern:
             `takes_memory`, no key is seen from further away. Default 0: the neighbours alone, no memory.
         dense_up_to: the longest sequence in which a query may see all earlier keys, whatever is selected; the audit
             asks for longer ones. Default: `reach` + 1.
-        by_content: whether the pattern is content-based: it has a selector (`make_selector`), whose features `visible`
-            reads.
+        content_based: whether the pattern has a selector (`make_selector`), whose features `visible` reads.
         must_be_causal: whether it is for causal self-attention alone.
         in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
         can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
@@ -173,7 +172,7 @@ class Pattern:
         @property
         def reach(self) -> int: ...
         @property
-        def by_content(self) -> bool: ...
+        def content_based(self) -> bool: ...
         @property
         def takes_memory(self) -> bool: ...
         @property
@@ -189,7 +188,7 @@ class Pattern:
     else:
         period = None
         reach = 0
-        by_content = False
+        content_based = False
         takes_memory = False
         uses_starts = False
         can_be_causal = True
@@ -215,7 +214,7 @@ class Pattern:
         Args:
             call: a `Call`.
             known: pair of dictionaries of what is known of queries and keys, int (B or 1, N, T) and (B or 1, M, S), of
-                a pattern that is `by_content` or where `queries_choose`, else None.
+                a pattern that is `content_based` or where `queries_choose`, else None.
 
         Returns:
             An `Arrangement`.
@@ -286,8 +285,8 @@ class Composition(Pattern):
         return max(part.reach for part in self.parts)
 
     @property
-    def by_content(self) -> bool:
-        return any(part.by_content for part in self.parts)
+    def content_based(self) -> bool:
+        return any(part.content_based for part in self.parts)
 
     @property
     def uses_starts(self) -> bool:

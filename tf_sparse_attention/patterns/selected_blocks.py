@@ -52,6 +52,7 @@ class ChosenBlocks(Pattern):
     block_size: int = 128
     num_blocks: int = 3
 
+    content_based = True
     must_be_causal = True
     use_shared_choice = True
 
@@ -130,7 +131,7 @@ class SelectedBlocks(ChosenBlocks):
         checks.check_switch("use_shared_choice", self.use_shared_choice)
         checks.check_optional_count("choice_chunk_size", self.choice_chunk_size)
 
-    def make_selector(self, weights: SelectorWeights | None = None) -> Selector:
+    def make_selector(self, weights: SelectorWeights) -> Selector:
         return BlockSelector(self)
 
 

@@ -65,7 +65,13 @@ class SelectionInputs(NamedTuple):
 
 
 class Selector:
-    """Base class of selectors. A selector without a KV cache only defines `select`."""
+    """Base class of selectors. A selector without a KV cache only defines `select`.
+
+    Attributes:
+        key_features: names of the features of keys, which a KV cache holds.
+    """
+
+    key_features: tuple[str, ...] = ()
 
     def select(self, inputs: SelectionInputs) -> Selection:
         """Select for all queries of a call."""
@@ -144,6 +150,13 @@ class Grouper(Protocol):
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
         """Return the group of each token, int32 (B or 1, n, T) of heads (B, n, T, H) at positions (B or 1, T)."""
+
+
+class NoWeights:
+    """Stands for the `SelectorWeights` of a call without a layer. Selectors that have weights raise a `ValueError`."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError("`select` must be given for a pattern whose selector has weights. Received: select=None.")
 
 
 class SelectorWeights(Protocol):

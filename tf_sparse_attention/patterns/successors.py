@@ -50,8 +50,8 @@ class Successors(Pattern):
         return self.pattern.reach + 1
 
     @property
-    def by_content(self) -> bool:
-        return self.pattern.by_content
+    def content_based(self) -> bool:
+        return self.pattern.content_based
 
     def cache(self) -> CachePolicy | None:
         return self.pattern.cache()
@@ -61,6 +61,6 @@ def _has_lead(pattern: Any) -> bool:
     """Return whether the arrangement of a pattern can have keys one position later."""
     if not isinstance(pattern, Pattern) or pattern.parts or isinstance(pattern, Successors):
         return False
-    if pattern.by_content or pattern.queries_choose:
+    if pattern.content_based:
         return isinstance(pattern, GroupBand)
     return pattern.arrange(Call(1, 2, 2, causal=True, lead=-1)).lead == -1

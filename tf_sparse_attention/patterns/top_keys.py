@@ -121,7 +121,7 @@ class KeySelector(GroupSelector):
 
     def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool) -> None:
         super().__init__(centroids, pattern.num_clusters, num_heads, normalizes)
-        self._cluster_size = pattern.cluster_size
+        self._centroids, self._cluster_size = centroids, pattern.cluster_size
 
     def select(self, inputs: SelectionInputs) -> Any:
         if inputs.masks.query_segments is not None:
@@ -142,7 +142,7 @@ class KeySelector(GroupSelector):
         return self._members(self.compared(key), mask)
 
     def _members(self, key, mask):
-        return best_members(self.grouper.scores(key), self._cluster_size, mask)
+        return best_members(self._centroids.scores(key), self._cluster_size, mask)
 
 
 class MemberBlocks(Arrangement):

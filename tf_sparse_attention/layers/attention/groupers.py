@@ -89,7 +89,7 @@ def describe_tokens(
     Raises:
         ValueError: for documents in one row where groups choose their keys of the whole row.
     """
-    if not pattern.by_content:
+    if not pattern.content_based:
         return None
     if masks.query_segments is not None and any(leaf.chooses_keys for leaf in pattern.leaves()):
         # A document would get what is left of keys that were chosen among all of them, for many queries nothing.
@@ -233,8 +233,8 @@ def leaves_with_groupers(layer: keras.layers.Layer, pattern: Pattern, *tokens: T
     Yields:
         The `HeadPlan`, the `Leaf`, its grouper, and its heads of each of `tokens`, as the grouper sees them.
     """
-    for plan in plan_heads(pattern, layer.num_pattern_heads, layer.num_key_heads) if pattern.by_content else ():
-        leaves = [leaf for leaf in plan.leaves if leaf.pattern.by_content]
+    for plan in plan_heads(pattern, layer.num_pattern_heads, layer.num_key_heads) if pattern.content_based else ():
+        leaves = [leaf for leaf in plan.leaves if leaf.pattern.content_based]
         numbers = [plan.heads if x.shape[1] == layer.num_pattern_heads else plan.key_heads for x in tokens]
         own = [layer.group_inputs(take_heads(*x)) for x in zip(tokens, numbers, strict=True)] if leaves else []
         for leaf in leaves:

@@ -77,10 +77,10 @@ class SparseAttention(AttentionLayer):
         head_plans(self)  # raises an error for another number of heads
         self.mask_self = mask_self
         self.normalize_queries_and_keys = normalize_queries_and_keys
-        self.has_relative_values = not self.pattern.by_content
+        self.has_relative_values = not self.pattern.content_based
         if normalize_queries_and_keys and self.head_settings.attention_scale is None:
             self.score_scale = 1.0
-        if self.pattern.by_content:
+        if self.pattern.content_based:
             self.seed = drawn_seed(self.seed)
 
     def build(
@@ -99,7 +99,7 @@ class SparseAttention(AttentionLayer):
             leaf.index: self._make_grouper(leaf, len(plan.key_heads))
             for plan in head_plans(self)
             for leaf in plan.leaves
-            if leaf.pattern.by_content
+            if leaf.pattern.content_based
         }
         return [made.get(index) for index in range(len(self.pattern.leaves()))]
 
@@ -171,7 +171,7 @@ def _checked_pattern(pattern: Any) -> Pattern:
         )
     for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
         if (
-            part.by_content
+            part.content_based
             and not isinstance(part, CentroidPattern | Hashed | BestOfCluster)
             and not hasattr(part, "make_grouper")
         ):

@@ -218,7 +218,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         if cache is None:
             return self.attention(
                 query,
-                query_mask=key_mask if _goes_by_content(self.attention) else None,
+                query_mask=key_mask if _goes_content_based(self.attention) else None,
                 key_mask=key_mask,
                 attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask,
@@ -263,10 +263,10 @@ def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
     return CallMask(padding_mask=ops.reshape(attention_mask, (-1, shape(attention_mask)[-1])))
 
 
-def _goes_by_content(attention: keras.layers.Layer) -> bool:
+def _goes_content_based(attention: keras.layers.Layer) -> bool:
     """Whether queries are in clusters or groups too, so that padding must be no query."""
     parts = getattr(attention, "parts", [attention])
-    return any(isinstance(part, ClusteredAttention) or part.pattern.by_content for part in parts)
+    return any(isinstance(part, ClusteredAttention) or part.pattern.content_based for part in parts)
 
 
 def _sees_a_window(attention: keras.layers.Layer) -> bool:

@@ -1,6 +1,6 @@
 """The one function that computes attention under a pattern, whatever the pattern is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from keras import ops
 
@@ -19,12 +19,13 @@ from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_ke
 from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs, Selections
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, join_heads, plan_heads
+from tf_sparse_attention.patterns.engine.selecting import select_tokens
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import NoWeights, SelectionInputs
 from tf_sparse_attention.types import Tensor
 
 
@@ -35,7 +36,7 @@ def attend_pattern(
     value: Tensor,
     causal: bool = False,
     masks: TokenMasks = TokenMasks(),
-    known: Sequence[Known] | None = None,
+    select: Callable[[Tensor, Tensor], Selections] | None = None,
     position: NoPosition = NoPosition(),
     span: Span | None = None,
     hide_self: str | None = None,
@@ -56,9 +57,8 @@ def attend_pattern(
         value: values (B, M, S, Hv).
         causal: whether keys at later positions are hidden.
         masks: a `TokenMasks`; its `query_mask` is not used here.
-        known: for each of `pattern.leaves()` a pair of dictionaries of what is known of queries and of keys beside
-            their positions, by name, int (B or 1, n, T) and (B or 1, m, S), n and m the heads of the leaf; None of one
-            that goes by positions. None: no leaf goes by content.
+        select: function of the rotated queries and keys to the `Selection` of each of `pattern.leaves()`, or None of
+            a leaf without one. None: leaves that are content-based have selectors without weights.
         position: of `AttentionOptions`; so are `span`, `hide_self`, `persistent`, `soft_cap` and `sinks`.
         dropout: an `attend.Dropout`, or None.
         return_weights: whether to return dense weights as well.
@@ -74,8 +74,9 @@ def attend_pattern(
     else:
         turned, keys = rotate_both(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
-    known = with_choices(pattern, known, turned, keys, masks)
-    inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self, soft_cap=soft_cap))
+    selections = _select(pattern, query, key, turned, keys, masks) if select is None else select(turned, keys)
+    options = AttentionOptions(position, span, hide_self, soft_cap=soft_cap)
+    inputs = Inputs(turned, keys, value, selections, masks, options)
     parts_follow = persistent is not None or sinks is not None
     returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or parts_follow}
     plans = plan_heads(pattern, query.shape[1], value.shape[1])
@@ -83,9 +84,16 @@ def attend_pattern(
         _attend_heads(plan.leaves, own, call, dropout, returns)
         for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
-    options = AttentionOptions(persistent=persistent, soft_cap=soft_cap, sinks=sinks)
+    options = options._replace(persistent=persistent, sinks=sinks)
     attended = join_results(results, plans, query, options, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
+
+
+def _select(pattern, query, key, rotated_query, rotated_key, masks):
+    """Run selectors without weights."""
+    plans = plan_heads(pattern, query.shape[1], key.shape[1])
+    selectors = [leaf.make_selector(NoWeights()) if leaf.content_based else None for leaf in pattern.leaves()]
+    return select_tokens(plans, selectors, SelectionInputs(query, key, rotated_query, rotated_key, masks))
 
 
 def join_results(
@@ -126,7 +134,7 @@ def _attend_leaf(
     leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
 ) -> Attended:
     call = call._replace(group_size=inputs.query.shape[1] // inputs.key.shape[1])
-    arrangement = leaf.arrange(call, inputs.known[leaf.index])
+    arrangement = leaf.arrange(call, inputs.selections[leaf.index])  # type: ignore[arg-type]  # that of a call
     inputs = inputs.of_next() if leaf.reads_successors else inputs
     return attend_arranged(arrangement, leaf, inputs, call, dropout, **returns)
 

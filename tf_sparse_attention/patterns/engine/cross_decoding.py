@@ -3,14 +3,14 @@
 The cache is a dictionary with an entry for each leaf of the pattern, see `patterns.caches`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.engine.decoding import ReadSlots, attend_read
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, TokenFeatures, leaves_with_heads
-from tf_sparse_attention.patterns.engine.slots import Cache, entry_name
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
+from tf_sparse_attention.patterns.engine.slots import Cache, Selectors, entry_name
+from tf_sparse_attention.patterns.selection import TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
@@ -20,7 +20,8 @@ def cross_cache(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    groups: Sequence[Tensor | Members | None],
+    selectors: Selectors,
+    heads: Tensor,
 ) -> Cache:
     """Returns the cache of a sequence.
 
@@ -29,21 +30,25 @@ def cross_cache(
         key: (B, M, S, H), turned by positions.
         value: (B, M, S, Hv).
         mask: bool (B, S), False for keys that no query may see; or None.
-        groups: for each leaf the groups of the keys, int32 (B, n, S) in 0 .. K - 1, or their `Members` where the groups
-            choose keys; None of one that goes by positions.
+        selectors: for each leaf its `Selector`, or None.
+        heads: (B, M, S, H), keys as selectors compare them, see `SelectionInputs`.
     """
-    leaves = leaves_with_heads(plans, key, value)
-    return {
-        entry_name(leaf): leaf.pattern.cross_cache().entry(own_key, own_value, mask, groups[leaf.index])
-        for leaf, own_key, own_value in leaves
-    }
+    cache = {}
+    for plan in plans:
+        own_key, own_value, own_heads = (take_heads(x, plan.key_heads) for x in (key, value, heads))
+        for leaf in plan.leaves:
+            selector = selectors[leaf.index]
+            selected = None if selector is None else selector.select_keys(own_heads, mask)
+            cache[entry_name(leaf)] = leaf.pattern.cross_cache().entry(own_key, own_value, mask, selected)
+    return cache
 
 
 def decode_cross_pattern(
     plans: Sequence[HeadPlan],
     cache: Cache,
     query: Tensor,
-    groups: Sequence[Tensor | None],
+    selectors: Selectors,
+    heads: Tensor,
     index: Tensor,
     options: AttentionOptions,
 ) -> Tensor:
@@ -53,15 +58,30 @@ def decode_cross_pattern(
         plans: of `plan_heads`.
         cache: of `cross_cache`.
         query: scaled queries (B, N, 1, H), not turned.
-        groups: for each leaf the groups of the queries, int32 (B, n, 1), None of one that goes by positions.
+        selectors: for each leaf its `Selector`, or None.
+        heads: (B, N, 1, H), queries as selectors compare them, see `SelectionInputs`.
         index: int32 (B,), the positions of the queries in their own sequence.
         options: an `AttentionOptions`.
     """
+    groups = _assign(plans, selectors, heads, index)
     rotated = options.position.rotate(query, index[:, None, None])
     return attend_read(plans, query, rotated, lambda leaf: _read(leaf, cache, groups, index), index, options, False)
 
 
-def _read(leaf: Leaf, cache: Cache, groups: Sequence[Tensor | None], index: Tensor) -> ReadSlots:
+def _assign(
+    plans: Sequence[HeadPlan], selectors: Selectors, heads: Tensor, index: Tensor
+) -> Mapping[int, Tensor | None]:
+    """Return the groups of the queries, int32 (B, n, 1), for each leaf by index, None for leaves without a selector."""
+    groups: dict[int, Tensor | None] = {}
+    for plan in plans:
+        own = take_heads(heads, plan.heads)
+        for leaf in plan.leaves:
+            selector = selectors[leaf.index]
+            groups[leaf.index] = None if selector is None else selector.assign(own, index[:, None])
+    return groups
+
+
+def _read(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], index: Tensor) -> ReadSlots:
     """Return the `ReadSlots` of the queries at `index` (B,)."""
     queries = {
         each.index: each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], index)

@@ -11,26 +11,27 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.blocks import in_range, shape
-from tf_sparse_attention.ops.gather import take_numbers
 from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring import take_positions, write_slot
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.attending import attend_arranged, join_results
-from tf_sparse_attention.patterns.engine.choices import choices_of_next
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, TokenFeatures, leaves_with_heads, take_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
+from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
 from tf_sparse_attention.patterns.engine.slots import (
     EMPTY,
     Cache,
     Entry,
+    Selectors,
     cache_policy,
     entry_name,
-    group_columns,
+    feature_names,
     holds,
 )
 from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
@@ -71,7 +72,8 @@ class CachedGroup(Arrangement):
         self.key_length = shape(slots.key)[2]
         self._queries, self._keys = index[:, None, None, None], spread(slots.positions)[:, :, None] + self.lead
         self._exists = spread(slots.exists)[:, :, None, None]
-        self._features = slots.features[leaf.index] if leaf.pattern.by_content else None
+        features = slots.features[leaf.index]
+        self._ranks = features if "rank" in features.key else None
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(x, axis - 1)
@@ -98,8 +100,8 @@ class CachedGroup(Arrangement):
     def distances(self) -> Distances:
         tokens = self.apart()
         ranks = tokens - self.lead
-        if self._features is not None:
-            queries, keys = self.known(self._features)
+        if self._ranks is not None:
+            queries, keys = self.features(self._ranks)
             ranks = keys["rank"] - queries["rank"]
         return Distances(ranks=ranks, tokens=tokens, pairs=self.pairs)
 
@@ -110,10 +112,10 @@ def decode_pattern(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    groups: Sequence[tuple[Tensor | None, Tensor | None]],
+    selectors: Selectors,
+    heads: tuple[Tensor, Tensor],
     index: Tensor,
     options: AttentionOptions,
-    chosen: Mapping[int, Mapping[str, Tensor]] = {},
 ) -> tuple[Tensor, Cache]:
     """Compute attention of the next token to itself and to the keys in the cache, and add it to the cache.
 
@@ -123,11 +125,10 @@ def decode_pattern(
         query: scaled queries (B, N, 1, H), not rotated.
         key: keys (B, M, 1, H), not rotated.
         value: values (B, M, 1, Hv).
-        groups: for each leaf a pair of the groups of query and key, int32 (B, n, 1) and (B, m, 1); None unless the leaf
-            is content-based.
+        selectors: for each leaf its `Selector`, or None.
+        heads: pair of queries (B, N, 1, H) and keys (B, M, 1, H) as selectors compare them, see `SelectionInputs`.
         index: int32 (B,), the position of the token; -1 in rows without a token.
         options: an `AttentionOptions`.
-        chosen: selected blocks of the query, int32 (B, n) by name, for leaves of `ChosenBlocks` by their index.
 
     Returns:
         Pair of the output (B, N, 1, Hv) and the cache. Where `index` is -1 or beyond the slots of the cache, the output
@@ -136,23 +137,27 @@ def decode_pattern(
     at, held = index[:, None, None], holds(plans, cache, index + 1)
     kept = (index >= 0 if held is True else ops.logical_and(held, index >= 0))[:, None]
     rotated, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
-    cache, queries, keys = dict(cache), {}, {}
-    for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
-        entry, (query_groups, key_groups), is_kept = dict(cache[entry_name(leaf)]), groups[leaf.index], kept
-        if leaf.reads_successors:  # the key of the token before comes with the value of this one
-            last = {"last_key": own_key} if key_groups is None else {"last_key": own_key, "last_group": key_groups}
-            own_key, key_groups = entry["last_key"], entry.get("last_group")
-            entry |= {name: _where_kept(kept, ops.cast(x, entry[name].dtype), entry[name]) for name, x in last.items()}
-            is_kept = merge(kept, index[:, None] > 0)
-        if leaf.pattern.by_content:
-            queries[leaf.index], keys[leaf.index], count = _count(entry["count"], query_groups, key_groups, is_kept)
-            entry = {**entry, "count": count}
-        cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, keys, index, is_kept)
-
-    queries |= {**chosen, **choices_of_next(plans, cache, rotated, index)}
+    inputs = SelectionInputs(*heads, rotated, key)
+    cache, features = dict(cache), {}
+    for plan in plans:
+        own_inputs = inputs_of_heads(plan, inputs)
+        own_value = take_heads(value, plan.key_heads)
+        for leaf in plan.leaves:
+            entry, own_key, is_kept = dict(cache[entry_name(leaf)]), own_inputs.rotated_key, kept
+            selector = selectors[leaf.index]
+            if selector is not None:
+                state, features[leaf.index] = selector.select_next(entry, own_inputs, index, kept)
+                entry |= state
+            if leaf.reads_successors:  # the key of the previous token comes with the value of this one
+                own_key, last = entry["last_key"], ops.cast(own_key, entry["last_key"].dtype)
+                entry["last_key"] = ops.where(kept[..., None, None], last, own_key)
+                is_kept = merge(kept, index[:, None] > 0)
+            columns = {at: features[i].key[name] for at, (i, name) in feature_names(leaf, selectors).items()}
+            own_features = {} if selector is None else features[leaf.index].key
+            cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, own_features, columns, index, is_kept)
 
     def read(leaf):
-        slots = _read(leaf, cache[entry_name(leaf)], queries, index)
+        slots = _read(leaf, cache[entry_name(leaf)], features, selectors, index)
         return slots._replace(key=options.position.rotate_read(slots.key, slots.positions))
 
     output = attend_read(plans, query, rotated, read, index, options, causal=True)
@@ -196,43 +201,36 @@ def attend_read(
     return join_results(results, plans, query, options).output
 
 
-def _count(count, query_groups, key_groups, kept):
-    """Return group and rank of a token's query and of its key, dictionaries of (B, n or m), and the updated counts."""
-    ranks = take_numbers(count, key_groups)[..., 0]
-    count = write_slot(count, ranks + 1, key_groups[..., 0], kept)
-    last = take_numbers(count, query_groups)[..., 0] - 1
-    return {"group": query_groups[..., 0], "rank": last}, {"group": key_groups[..., 0], "rank": ranks}, count
-
-
-def _where_kept(kept: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Return new values (B, ...) in the rows that are `kept`, bool (B, 1), old ones in the others."""
-    return ops.where(ops.reshape(kept, (-1, *[1] * (len(new.shape) - 1))), new, old)
-
-
 def _write(
     leaf: Leaf,
     entry: Entry,
     key: Tensor,
     value: Tensor,
-    known: Mapping[int, Mapping[str, Tensor]],
+    features: Mapping[str, Tensor],
+    columns: Mapping[str, Tensor],
     index: Tensor,
     kept: Tensor,
 ) -> Entry:
-    """Write the key and value (B, n, 1, H) of the token at `index` (B,) to an entry, in rows `kept` (B, 1)."""
-    place, num_slots = Place(index[:, None], 0, known.get(leaf.index, {})), shape(entry["key"])[2]
-    policy = cache_policy(leaf)
-    at, kept_slot = policy.slot(place, num_slots)
-    at = in_range(at, num_slots)  # a slot that does not exist would be one of the next head
-    kept = merge(kept_slot, kept)
-    new = {"key": key, "value": value, "position": index[:, None] - EMPTY, **group_columns(leaf, known)}
-    new = {name: write_slot(entry[name], x, at, kept) for name, x in new.items()}
-    return {**entry, **new, **policy.digest_of_next(entry, key, place, kept)}
+    """Write the key and value (B, m, 1, H) of the token at `index` (B,) to an entry, in rows `kept` (B, 1).
+
+    Its features and the entries of features are int32 (B, m, 1) by name.
+    """
+    num_slots = shape(entry["key"])[2]
+    token = Place(index[:, None], 0, {name: x[..., 0] for name, x in features.items()})
+    at, kept_slot = cache_policy(leaf).slot(token, num_slots)
+    at = in_range(at, num_slots)  # a slot beyond the last one would be one of the next head
+    new = {"key": key, "value": value, "position": index[:, None] - EMPTY}
+    new |= {name: x[..., 0] for name, x in columns.items()}
+    return {**entry, **{name: write_slot(entry[name], x, at, merge(kept_slot, kept)) for name, x in new.items()}}
 
 
-def _read(leaf: Leaf, entry: Entry, queries: Mapping[int, Mapping[str, Tensor]], index: Tensor) -> ReadSlots:
-    """Return the `ReadSlots` of the query at `index` (B,) with features (B, n) by name, for each leaf by index."""
+def _read(
+    leaf: Leaf, entry: Entry, features: Mapping[int, TokenFeatures], selectors: Selectors, index: Tensor
+) -> ReadSlots:
+    """Return the `ReadSlots` of the query at `index` (B,), given the features of the token for each leaf by index."""
     policy, (_, heads, num_slots, _) = cache_policy(leaf), shape(entry["key"])
-    at = policy.read(Place(index[:, None], 0, queries.get(leaf.index, {})), num_slots)
+    own = {} if leaf.index not in features else {name: x[..., 0] for name, x in features[leaf.index].query.items()}
+    at = policy.read(Place(index[:, None], 0, own), num_slots)
     if policy.shares_reads and at is not None:
         at = of_key_heads(at, heads)
 
@@ -242,9 +240,10 @@ def _read(leaf: Leaf, entry: Entry, queries: Mapping[int, Mapping[str, Tensor]],
     def numbers(name):
         return entry[name] if at is None else take_positions(entry[name][..., None], at)[..., 0]
 
-    positions, features = numbers("position") + EMPTY, {}
+    positions, read = numbers("position") + EMPTY, {}
     for each in (leaf, *leaf.excluded):
-        of_query = {name: x[..., None] for name, x in queries.get(each.index, {}).items()}
-        names = ("group", "rank") if each.pattern.by_content else ()
-        features[each.index] = TokenFeatures(of_query, {name: numbers(f"{name}_{each.index}") for name in names})
-    return ReadSlots(rows("key"), rows("value"), positions, positions > EMPTY, features)
+        of_query = features[each.index].query if each.index in features else {}
+        selector = selectors[each.index]
+        names = () if selector is None else selector.key_features
+        read[each.index] = TokenFeatures(of_query, {name: numbers(f"{name}_{each.index}") for name in names})
+    return ReadSlots(rows("key"), rows("value"), positions, positions > EMPTY, read)

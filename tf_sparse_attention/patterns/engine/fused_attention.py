@@ -84,7 +84,7 @@ def attend_union_fused(
         if call.lead or inputs.options.span is not None:
             raise UnsupportedByKernel("a union with segment memory or an adaptive span")
         for number, leaf in enumerate(leaves):
-            if inputs.known[leaf.index] is not None or leaf.pattern.reads_successors or len(leaf.excluded) != number:
+            if inputs.selections[leaf.index] is not None or leaf.reads_successors or len(leaf.excluded) != number:
                 raise UnsupportedByKernel("a union of patterns that are not functions of positions alone")
             _check_call(kernel, leaf, inputs, call, dropout, returns)
         mask, data = mask_of_union(leaves, inputs, call)

@@ -1,15 +1,18 @@
 """What attention under a pattern is computed of."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 from tf_sparse_attention.ops.blocks import shift_back
 from tf_sparse_attention.ops.masks import TokenMasks, has_successor
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, as_slice, split_heads
-from tf_sparse_attention.patterns.pattern import Known
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.types import Tensor
+
+# By the index of a leaf.
+Selections: TypeAlias = Sequence[Selection | None] | Mapping[int, Selection | TokenFeatures | None]
 
 
 class AttentionOptions(NamedTuple):
@@ -49,7 +52,7 @@ class Inputs(NamedTuple):
         query: (B, n, T, H), turned by positions.
         key: (B, m, S, H), likewise, of as many heads or fewer; the query itself where queries serve as keys.
         value: (B, m, S, Hv).
-        known: for each leaf of the pattern what is known beside positions, see `attend_pattern`.
+        selections: the `Selection` of each leaf by its index, None for leaves without one.
         masks: a `TokenMasks`.
         options: an `AttentionOptions`.
     """
@@ -57,12 +60,12 @@ class Inputs(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    known: Sequence[Known] | Mapping[int, Known]
+    selections: Selections
     masks: TokenMasks
     options: AttentionOptions
 
     def of_plans(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
-        """Returns the inputs of each of the plans; `known` is by leaf and stays."""
+        """Returns the inputs of each of the plans; `selections` are by leaf and stay."""
         if len(plans) == 1:
             return [self]
         heads, key_heads = [plan.heads for plan in plans], [plan.key_heads for plan in plans]
@@ -71,7 +74,7 @@ class Inputs(NamedTuple):
         parts = []
         for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, key_heads), strict=True):
             masks = self.masks.of_heads(as_slice(plan.heads))
-            parts.append(Inputs(query, key, value, self.known, masks, self.options.of_heads(plan.heads)))
+            parts.append(Inputs(query, key, value, self.selections, masks, self.options.of_heads(plan.heads)))
         return parts
 
     def of_next(self) -> "Inputs":

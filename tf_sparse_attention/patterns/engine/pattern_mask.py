@@ -119,8 +119,8 @@ def keeps_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs) -> bool:
     in_groups = arrangement.groups is not None
     return (
         arrangement.limits is not None
-        and in_groups == (inputs.known[leaf.index] is not None)
-        and all(inputs.known[x.index] is None or _reads_only_groups(x) for x in (leaf, *leaf.excluded))
+        and in_groups == (inputs.selections[leaf.index] is not None)
+        and all(inputs.selections[x.index] is None or _reads_only_groups(x) for x in (leaf, *leaf.excluded))
         and not (leaf.excluded and in_groups and arrangement.lead)
         and not (_has_span(leaf, inputs) and (in_groups or arrangement.slot_positions is not None))
     )
@@ -156,7 +156,7 @@ def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     reach = ops.cast(span.fraction, "float32") * span.window + span.first
     reaches = {SPAN_REACH: ops.broadcast_to(reach[:, None], shape(inputs.query)[:3])}
     # A key with the value of its successor is as far as the key itself.
-    ramp = SpanRamp(span.ramp, 0 if leaf.pattern.reads_successors else arrangement.lead)
+    ramp = SpanRamp(span.ramp, 0 if leaf.reads_successors else arrangement.lead)
     return mask._replace(span=ramp), ({**reaches, **data[0]}, data[1])
 
 
@@ -203,11 +203,10 @@ def mask_in_groups(
     if options.hide_self or not all(_reads_only_groups(each) for each in evaluated):
         _add(data, "position", arrangement.pairs())
     for each in evaluated:
-        features = inputs.known[each.index]
-        if each is not leaf:
-            features = each.pattern.describe(features)
-        if features is not None:
-            for own, by_name in zip(data, arrangement.known(features), strict=True):
+        selection = inputs.selections[each.index]
+        if selection is not None:
+            features = arrangement.features(selection if each is leaf else each.features(selection))
+            for own, by_name in zip(data, features, strict=True):
                 own.update({f"{each.index}.{name}": x for name, x in by_name.items()})
     _add(data, "segment", _segments_in_groups(arrangement, leaf, inputs))
     function = PatternMask(_numbered(shown), _numbered(leaf.excluded), call.causal, options.hide_self == "always")
@@ -228,7 +227,7 @@ def _has_span(leaf, inputs):
 
 def _reads_only_groups(leaf):
     """Whether the rule of a leaf reads groups and ranks only; that of a subclass may read positions as well."""
-    return type(leaf.pattern.rule).visible is GroupBand.visible
+    return type(leaf.pattern).visible is GroupBand.visible
 
 
 def _numbered(leaves: Iterable[Leaf]) -> NumberedPatterns:
@@ -244,7 +243,7 @@ def _add(data, name, sides):
 def _groups_in_order(arrangement, leaf, inputs):
     """Return the data of tokens sorted by group."""
     keys = groups_of_keys(arrangement.groups)
-    if inputs.masks.key_mask is not None and leaf.pattern.reads_successors:
+    if inputs.masks.key_mask is not None and leaf.reads_successors:
         keys = ops.where(arrangement.in_order(inputs.masks.key_mask[:, None], -1), keys, 0)
     data: tuple[dict, dict] = ({}, {})
     _add(data, f"{leaf.index}.group", (arrangement.groups, keys))
@@ -252,7 +251,9 @@ def _groups_in_order(arrangement, leaf, inputs):
         positions = arrangement.in_order(ops.arange(arrangement.key_length, dtype="int32")[None, None], -1)
         _add(data, "position", (positions, positions))
     for each in leaf.excluded:
-        for own, features in zip(data, each.pattern.describe(inputs.known[each.index]) or (), strict=False):
+        if inputs.selections[each.index] is None:
+            continue
+        for own, features in zip(data, each.features(inputs.selections[each.index]), strict=True):
             own.update({f"{each.index}.{name}": arrangement.in_order(x, -1) for name, x in features.items()})
     return data
 

@@ -1,28 +1,18 @@
 """Head plans: which heads compute which primitive patterns of a composition."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape, shift_back, shift_forward, slice_axis
-from tf_sparse_attention.ops.groups import NO_GROUP
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, Union, dense_rule
+from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.group_band import GroupSelection
+from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
-
-
-class TokenFeatures(NamedTuple):
-    """Features of tokens that mask rules read, by name.
-
-    Attributes:
-        query: int32 (B or 1, n, T).
-        key: int32 (B or 1, m, S).
-    """
-
-    query: Mapping[str, Tensor]
-    key: Mapping[str, Tensor]
 
 
 class Leaf(NamedTuple):
@@ -41,25 +31,22 @@ class Leaf(NamedTuple):
     excluded: "tuple[Leaf, ...]" = ()
     reads_successors: bool = False
 
-    def arrange(self, call: Call, known: Known) -> Arrangement:
+    def arrange(self, call: Call, selection: Selection | None) -> Arrangement:
         """Return the arrangement of a call, see `Pattern.arrange`."""
-        return self.pattern.arrange(call._replace(lead=-1) if self.reads_successors else call, known)
+        return self.pattern.arrange(call._replace(lead=-1) if self.reads_successors else call, selection)
 
-    def dense(self, call: Call, known: Known) -> Tensor:
+    def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
+        """Return the features of tokens in the order of the sequence."""
+        if self.reads_successors and isinstance(selection, GroupSelection):
+            selection = dataclasses.replace(selection, lead=-1)
+        return selection.features()
+
+    def dense(self, call: Call, selection: Selection | TokenFeatures | None) -> Tensor:
         """Return the dense reference mask, see `Pattern.dense`."""
         if not self.reads_successors:
-            return self.pattern.dense(call, known)
-        return dense_rule(self.pattern, call._replace(lead=-1), self.features(known))
-
-    def features(self, known: Known) -> Numbers | None:
-        """Return the features that the mask rule reads, of tokens in the order of the sequence, or None."""
-        if isinstance(known, TokenFeatures):
-            return known
-        if known is None or not self.reads_successors:
-            return self.pattern.describe(known)
-        later = known[0], {"group": shift_forward(known[1]["group"], -1, NO_GROUP)}
-        queries, keys = cast(Numbers, self.pattern.describe(later))
-        return queries, {name: shift_back(x, -1) for name, x in keys.items()}
+            return self.pattern.dense(call, selection)
+        features = None if selection is None else self.features(selection)
+        return self.pattern.dense(call._replace(lead=-1), features)
 
 
 class HeadPlan(NamedTuple):
@@ -141,7 +128,7 @@ def _leaves(pattern, first_leaf, excluded):
 
 
 def _goes_by_positions(pattern):
-    return not any(leaf.by_content or leaf.queries_choose for leaf in pattern.leaves())
+    return not any(leaf.content_based for leaf in pattern.leaves())
 
 
 def as_slice(heads: range) -> slice:

@@ -1,11 +1,10 @@
-"""The slots in which decoding keeps keys and values, empty and filled with a prompt.
+"""KV caches: the slots for keys and values, empty and filled by a prompt.
 
-A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1" ..: "key" (B, n, S, H) of its n
-heads of keys, turned by positions, "value" (B, n, S, Hv), "position" int32 (B, 1 or n, S), minus `EMPTY`, and where
-content decides "count" int32 (B, n, K), how many tokens each group has had, and "group_i" and "rank_i" of each key in
-the groups of leaf i. A policy may keep more in it: a digest of its keys, by which queries choose among them. Where
-values are those of successors a key is at the position of its value; "last_key" (B, n, 1, H) and "last_group" (B, n, 1)
-are of the last token, whose successor is the next one.
+A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1", ...: "key" (B, m, S, H) of its m
+heads of keys, rotated by positions, "value" (B, m, S, Hv), "position" int32 (B, 1 or m, S), minus `EMPTY`, the features
+of each key that mask rules read, such as "group_0" and "rank_0" for leaf 0, and the state of the leaf's selector. With
+successor values, key j is stored at the position j + 1 of its value, and "last_key" (B, m, 1, H) is the key of the last
+token, whose value is not yet known.
 """
 
 import functools
@@ -15,11 +14,11 @@ from typing import TypeAlias, cast
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import max_over, shape, shift_forward
-from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
-from tf_sparse_attention.patterns.group_band import group_counts
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
+from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
+from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import DType, Size, Tensor
 
@@ -29,6 +28,7 @@ EMPTY = -(2**30)
 
 Entry: TypeAlias = dict[str, Tensor]
 Cache: TypeAlias = dict[str, Entry]
+Selectors: TypeAlias = Sequence[Selector | None]  # by the index of a leaf
 
 
 def entry_name(leaf: Leaf) -> str:
@@ -41,48 +41,53 @@ def cache_policy(leaf: Leaf) -> CachePolicy:
     return cast(CachePolicy, leaf.pattern.cache())
 
 
-def content_leaves(leaf: Leaf) -> list[Leaf]:
-    """Returns those of a leaf and the leaves that it excludes that go by content."""
-    return [each for each in (leaf, *leaf.excluded) if each.pattern.by_content]
-
-
 def empty_cache(
-    plans: Sequence[HeadPlan], batch_size: Size, sizes: tuple[int, int], max_length: Size, dtype: DType
+    plans: Sequence[HeadPlan],
+    batch_size: Size,
+    sizes: tuple[int, int],
+    max_length: Size,
+    dtype: DType,
+    selectors: Selectors,
 ) -> Cache:
-    """Returns the cache before the first token.
+    """Return the cache before the first token.
 
     Args:
-        plans: of `plan_heads`, for a pattern that can decode.
+        plans: of `plan_heads`, for a pattern with a cache.
         batch_size: B, an integer or a scalar tensor.
         sizes: pair (H, Hv) of the channels of keys and values.
-        max_length: the most tokens a sequence can have, an integer or a scalar tensor.
-        dtype: of keys and values.
+        max_length: the largest number of tokens of a sequence, an integer or a scalar tensor.
+        dtype: dtype of keys and values.
+        selectors: for each leaf its `Selector`, or None.
     """
     cache = {}
     for plan in plans:
         heads = len(plan.key_heads)
         for leaf in plan.leaves:
-            policy = cache_policy(leaf)
-            slots = policy.num_slots(max_length)
-            by_content = content_leaves(leaf)
+            slots, selector = cache_policy(leaf).num_slots(max_length), selectors[leaf.index]
             entry = {
                 name: ops.zeros((batch_size, heads, slots, size), dtype=dtype)
                 for name, size in zip(("key", "value"), sizes, strict=True)
             }
-            entry |= policy.empty_digest(entry["key"])
-            shared = heads if leaf.pattern.by_content or leaf.pattern.queries_choose else 1
+            entry |= {} if selector is None else selector.init(entry["key"])
+            shared = 1 if selector is None else heads
             entry["position"] = ops.zeros((batch_size, shared, slots), dtype="int32")
-            for each in by_content:
-                for name in ("group", "rank"):
-                    entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
-            if leaf.pattern.by_content:
-                entry["count"] = ops.zeros((batch_size, heads, leaf.pattern.num_groups), dtype="int32")
+            for name in feature_names(leaf, selectors):
+                entry[name] = ops.zeros((batch_size, heads, slots), dtype="int32")
             if leaf.reads_successors:
                 entry["last_key"] = ops.zeros((batch_size, heads, 1, sizes[0]), dtype=dtype)
-                if leaf.pattern.by_content:
-                    entry["last_group"] = ops.zeros((batch_size, heads, 1), dtype="int32")
             cache[entry_name(leaf)] = entry
     return cache
+
+
+def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]]:
+    """Return the entries of key features of a leaf and of those that it excludes: leaf and feature by entry name."""
+    leaves = {each.index: selectors[each.index] for each in (leaf, *leaf.excluded)}
+    return {
+        f"{name}_{index}": (index, name)
+        for index, selector in leaves.items()
+        if selector is not None
+        for name in selector.key_features
+    }
 
 
 def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tensor:
@@ -119,70 +124,46 @@ def fill_cache(
     cache: Cache,
     key: Tensor,
     value: Tensor,
-    groups: Sequence[Tensor | None],
+    selectors: Selectors,
+    inputs: SelectionInputs,
     lengths: Tensor,
 ) -> Cache:
-    """Returns the cache after a prompt.
+    """Return the cache after a prompt.
 
     Args:
         plans: of `plan_heads`.
-        cache: of `empty_cache`, perhaps with a memory.
-        key: (B, M, T, H), turned by positions.
+        cache: of `empty_cache`, with or without a segment memory.
+        key: (B, M, T, H), as the cache holds them.
         value: (B, M, T, Hv).
-        groups: for each leaf the groups of the keys, int32 (B, n, T) in 0 .. K - 1, None of one that goes by positions.
-        lengths: int32 (B,), tokens of each row.
+        selectors: for each leaf its `Selector`, or None.
+        inputs: the `SelectionInputs` of the prompt, whose keys are not None where there are selectors.
+        lengths: int32 (B,), number of tokens per row.
     """
     tokens = ops.arange(shape(key)[2], dtype="int32")[None, None]
-    exists = tokens < lengths[:, None, None]
-    cache, known = dict(cache), {}
-    for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
-        entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
-        if leaf.reads_successors:
-            entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}
-            own_key = shift_forward(own_key, -2)
-            own_groups = None if own_groups is None else shift_forward(own_groups, -1, leaf.pattern.num_groups)
-        if leaf.pattern.by_content:
-            group = ops.where(exists, own_groups, leaf.pattern.num_groups)
-            count = group_counts(group, leaf.pattern.num_groups)
-            known[leaf.index] = {"group": group, "rank": _ranks_in_groups(group, count)}
-            entry = {**entry, "count": count}
-        place = Place(tokens, 0, known.get(leaf.index, {}))
-        positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
-        if leaf.reads_successors:  # no token comes before the first
-            positions = ops.where(positions > 0, positions, -1)
-        entry = {**entry, **cache_policy(leaf).digest_of_prompt(entry, own_key, lengths)}
-        cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))
+    cache, features = dict(cache), {}
+    for plan in plans:
+        own_inputs = inputs_of_heads(plan, inputs)
+        keys, own_value = (take_heads(x, plan.key_heads) for x in (key, value))
+        for leaf in plan.leaves:
+            entry, own_key, selector = dict(cache[entry_name(leaf)]), keys, selectors[leaf.index]
+            if leaf.reads_successors:
+                last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(keys)[:2], 1))
+                entry["last_key"] = ops.cast(take_positions(keys, last), entry["key"].dtype)
+                own_key = shift_forward(keys, -2)
+            if selector is not None:
+                state, features[leaf.index] = selector.fill(entry, own_inputs, lengths)
+                entry |= state
+            policy, token = cache_policy(leaf), Place(tokens, 0, features.get(leaf.index, {}))
+            positions = policy.held(token, lengths, shape(entry["key"])[2])
+            if leaf.reads_successors:  # no token comes before the first
+                positions = ops.where(positions > 0, positions, -1)
+            columns = {at: features[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
+            cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, columns)
     return cache
 
 
-def _last_of(key: Tensor, groups: Tensor | None, lengths: Tensor, dtype: DType) -> Entry:
-    """Returns "last_key" and, where content decides, "last_group" of keys (B, n, T, H) and groups (B, n, T)."""
-    batch, heads = shape(key)[:2]
-    at = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (batch, heads, 1))
-    last = {"last_key": ops.cast(take_positions(key, at), dtype)}
-    return last if groups is None else {**last, "last_group": take_numbers(groups, at)}
-
-
-def group_columns(leaf: Leaf, known: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns group and rank of keys in the groups of a leaf and of those that it excludes, by their names in an entry.
-
-    Args:
-        leaf: a `Leaf`.
-        known: what is known of the keys, a dictionary for each leaf that goes by content, by its index.
-    """
-    return {f"{name}_{each.index}": x for each in content_leaves(leaf) for name, x in known[each.index].items()}
-
-
-def _ranks_in_groups(groups: Tensor, count: Tensor) -> Tensor:
-    """Returns how many tokens of its group come before each token, int32 (B, n, T)."""
-    _, inverse = stable_order(groups)
-    first = ops.cumsum(count, axis=-1)
-    first = ops.pad(first, [(0, 0), (0, 0), (1, 0)])  # where each group begins in the order, those of no group last
-    return inverse - take_numbers(first, groups)
-
-
 def _fill(entry: Entry, key: Tensor, value: Tensor, positions: Tensor, columns: Mapping[str, Tensor]) -> Entry:
-    """Returns an entry that holds a sequence at `positions` (B, 1 or n, S), what it held where they are negative."""
+    """Return an entry that holds a sequence at `positions` (B, 1 or n, S), what it held where they are negative."""
     batch, shared, slots = shape(entry["position"])
     positions = ops.broadcast_to(positions, (batch, shared, slots))
     is_new = positions >= 0

@@ -1,14 +1,13 @@
 """The dense twin of a pattern: which keys each query sees, from the same rule, for tests and pictures."""
 
 import functools
-from collections.abc import Sequence
 
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, merge, self_only_when_alone
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Selections
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.types import Tensor
 
 
@@ -17,7 +16,7 @@ def dense_pattern(
     call: Call,
     num_heads: int,
     masks: TokenMasks = TokenMasks(),
-    known: Sequence[Known] | None = None,
+    selections: Selections | None = None,
     options: AttentionOptions = AttentionOptions(),
 ) -> Tensor:
     """Returns which keys each query sees under a pattern, in O(T S) memory.
@@ -27,27 +26,27 @@ def dense_pattern(
         call: a `Call`.
         num_heads: N.
         masks: the `TokenMasks` of the call.
-        known: as in `attend_pattern`.
+        selections: the `Selection` of each leaf; None: no leaf has one.
         options: an `AttentionOptions`.
 
     Returns:
         Bool (B, N, T, S).
     """
-    known = [None] * len(pattern.leaves()) if known is None else known
+    selections = [None] * len(pattern.leaves()) if selections is None else selections
     plans = plan_heads(pattern, num_heads)
     parts = [
-        _dense_heads(plan, call, known, masks.of_heads(as_slice(plan.heads)), options.of_heads(plan.heads))
+        _dense_heads(plan, call, selections, masks.of_heads(as_slice(plan.heads)), options.of_heads(plan.heads))
         for plan in plans
     ]
     return join_heads(parts, plans)
 
 
 def _dense_heads(
-    plan: HeadPlan, call: Call, known: Sequence[Known], masks: TokenMasks, options: AttentionOptions
+    plan: HeadPlan, call: Call, selections: Selections, masks: TokenMasks, options: AttentionOptions
 ) -> Tensor:
     """Returns what the heads of a plan see, (B, n, T, S)."""
     sizes = call.batch, len(plan.heads), call.query_length, call.key_length
-    leaves = [_dense_leaf(leaf, call, known, masks) for leaf in plan.leaves]
+    leaves = [_dense_leaf(leaf, call, selections, masks) for leaf in plan.leaves]
     if len(leaves[0].shape) > 4:
         return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
     if options.span is not None:
@@ -60,9 +59,9 @@ def _dense_heads(
     return _hide(ops.broadcast_to(dense_mask(seen, masks), sizes), options.hide_self, call.lead)
 
 
-def _dense_leaf(leaf: Leaf, call: Call, known: Sequence[Known], masks: TokenMasks) -> Tensor:
+def _dense_leaf(leaf: Leaf, call: Call, selections: Selections, masks: TokenMasks) -> Tensor:
     """Returns what a leaf shows, broadcastable to (B, n, T, S), without the masks of a call but for successors."""
-    seen = leaf.dense(call, known[leaf.index])
+    seen = leaf.dense(call, selections[leaf.index])
     if not leaf.reads_successors:
         return seen
     followed = has_successor(masks)

@@ -1,10 +1,11 @@
 """Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
 
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
-from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
@@ -14,10 +15,11 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     masks = token_masks(arrangement, leaf, inputs.masks)
     conditions: list[Tensor | None] = []
     if not arrangement.is_exact:
-        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
+        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.selections[leaf.index], call)
     for other in leaf.excluded:
-        described = other.features(inputs.known[other.index])
-        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
+        selection = inputs.selections[other.index]
+        features = None if selection is None else other.features(selection)
+        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, features, call))))
     if call.causal:
         conditions.append(arrangement.past())
     if inputs.options.hide_self == "always":
@@ -39,18 +41,18 @@ def token_masks(arrangement: Arrangement, leaf: Leaf, masks: TokenMasks) -> Toke
 
 
 def arranged_conditions(
-    arrangement: Arrangement, pattern: Pattern, known: Numbers | None, call: Call
+    arrangement: Arrangement, pattern: Pattern, selection: Selection | TokenFeatures | None, call: Call
 ) -> tuple[Tensor, ...]:
     """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
     positions = arrangement.rule_positions(pattern.period)
-    beside = ({}, {}) if known is None else arrangement.known(known)
+    features = TokenFeatures({}, {}) if selection is None else arrangement.features(selection)
     starts = (0, 0)
     if call.starts is not None and pattern.uses_starts:
         starts = (
             arrangement.queries(call.starts[0], -1)[..., :, None],
             arrangement.keys(call.starts[1], -1)[..., None, :],
         )
-    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, beside, strict=True)))
+    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, features, strict=True)))
 
 
 def _token_masks(arrangement, masks):
