@@ -151,7 +151,7 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(use_successor_values=True, mask_self=False),
-        "`mask_self` must be None or True with `use_successor_values`, by which no token sees itself. "
+        "`mask_self` must be None or True with `use_successor_values`, because no token attends to itself. "
         "Received: mask_self=False.",
     ),
     (

@@ -23,7 +23,7 @@ class LowRankMixin:
     def enable_lora(
         self, rank: int, lora_alpha: float | None = None, target_layer_names: Sequence[str] = LORA_TARGETS
     ) -> None:
-        """Freezes the weights and adds trainable low-rank kernels to some of the dense layers inside (Hu et al. 2021).
+        """Freeze the weights and adds trainable low-rank kernels to some of the dense layers inside (Hu et al. 2021).
 
         A kernel W becomes W + (lora_alpha / rank) A B, at first W itself. State that is not trained by gradients, as
         centroids, still moves in training. Keras saves the sum as one kernel, rounded anew if it is quantized: a model
@@ -60,7 +60,7 @@ class LowRankMixin:
 
 
 def copy_low_rank(source: Mapping[str, keras.layers.Layer], target: Mapping[str, keras.layers.Layer]) -> None:
-    """Gives each dense layer of `target` low-rank kernels, if that of `source` by the same key has some."""
+    """Give each dense layer of `target` low-rank kernels, if that of `source` by the same key has some."""
     for key in source.keys() & target.keys():
         old, new = source[key], target[key]
         if getattr(old, "lora_enabled", False) and not new.lora_enabled:
@@ -73,7 +73,7 @@ class AdaptableMixin(LowRankMixin):
     def quantize(
         self, mode: str, type_check: bool = True, config: keras.quantizers.QuantizationConfig | None = None
     ) -> None:
-        """Quantizes the kernels of the dense layers inside, as `keras.Model.quantize` does for those of a model.
+        """Quantize the kernels of the dense layers inside, as `keras.Model.quantize` does for those of a model.
 
         Args:
             mode: "int8", "int4" or "float8".
@@ -94,7 +94,7 @@ class AdaptableMixin(LowRankMixin):
 
 
 def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_policies.DTypePolicyMap:
-    """Returns the dtype policy of a layer, together with those of the quantized layers inside by their paths.
+    """Return the dtype policy of a layer, together with those of the quantized layers inside by their paths.
 
     Layers inside are made with it, dense ones with `policy_inside`, so that those that were quantized have kernels of
     few bits again to load. The paths are patterns: the layer may stand in another model then.
@@ -110,20 +110,20 @@ def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_poli
 
 
 def policy_inside(layer: keras.layers.Layer, name: str) -> keras.DTypePolicy:
-    """Returns the dtype policy for a dense layer of that name that a layer makes of its own."""
+    """Return the dtype policy for a dense layer of that name that a layer makes of its own."""
     # Models build what is inside in their constructors, some of it under their name and some of it not.
     found = [_policy(layer, path) for path in (f"{layer.path or layer.name}/{name}", name)]
     return next((policy for policy in found if policy.quantization_mode is not None), found[0])
 
 
 def _policy(layer, path):
-    """Returns the dtype policy of a layer at a path, "" for that of what is not quantized."""
+    """Return the dtype policy of a layer at a path, "" for that of what is not quantized."""
     policy = layer.dtype_policy
     return policy[path] if isinstance(policy, keras.dtype_policies.DTypePolicyMap) else policy
 
 
 def _pattern(layer, inner):
-    """Returns a regular expression of the path of a layer inside of another, wherever that one stands."""
+    """Return a regular expression of the path of a layer inside of another, wherever that one stands."""
     path = inner.path
     if layer.path and path.startswith(f"{layer.path}/"):
         path = layer.name + path.removeprefix(layer.path)

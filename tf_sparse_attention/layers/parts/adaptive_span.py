@@ -15,7 +15,7 @@ DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}
 
 
 def checked_span(adaptive_span: bool | dict[str, float] | None, window: int | None) -> dict[str, Any] | None:
-    """Returns the settings of an adaptive span with all defaults, or None.
+    """Return the settings of an adaptive span with all defaults, or None.
 
     Args:
         adaptive_span: None or False: no adaptive span. True: the defaults. A dictionary with some of "ramp" (R, default
@@ -45,7 +45,7 @@ def checked_span(adaptive_span: bool | dict[str, float] | None, window: int | No
 
 
 def make_span(layer: keras.layers.Layer, num_heads: int, first: int = 0) -> "AdaptiveSpan | None":
-    """Returns the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, None if it has none."""
+    """Return the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, None if it has none."""
     if layer.adaptive_span is None:
         return None
     return AdaptiveSpan(
@@ -54,18 +54,18 @@ def make_span(layer: keras.layers.Layer, num_heads: int, first: int = 0) -> "Ada
 
 
 def spans_in(model: keras.layers.Layer) -> "list[AdaptiveSpan]":
-    """Returns the `AdaptiveSpan` of each layer of a Keras model, or layer, that has one."""
+    """Return the `AdaptiveSpan` of each layer of a Keras model, or layer, that has one."""
     return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
 
 def computed_window(layer: keras.layers.Layer) -> int:
-    """Returns the window that calls of a layer with `window` compute: what its spans need, if it has any."""
+    """Return the window that calls of a layer with `window` compute: what its spans need, if it has any."""
     span = getattr(layer, "span", None)  # made when the layer is built
     return layer.window if span is None else span.computed_window
 
 
 def span_of_call(layer: keras.layers.Layer, training: bool | None) -> Span | None:
-    """Returns the `Span` of a call of a layer, or None; adds the loss of the spans in training."""
+    """Return the `Span` of a call of a layer, or None; adds the loss of the spans in training."""
     if layer.span is None:
         return None
     if training and layer.span.loss_factor:
@@ -122,20 +122,20 @@ class AdaptiveSpan(keras.layers.Layer):
         self.built = True
 
     def read(self) -> Span:
-        """Returns the `Span` of the heads."""
+        """Return the `Span` of the heads."""
         return Span(ops.convert_to_tensor(self.fraction), self.window, self.ramp, self.first)
 
     def cost(self) -> Tensor:
-        """Returns what the spans add to the loss of training, a scalar."""
+        """Return what the spans add to the loss of training, a scalar."""
         mean = ops.mean(ops.convert_to_tensor(self.fraction))
         return ops.cast(self.loss_factor * self.window * mean, keras.config.floatx())
 
     def spans(self) -> np.ndarray:
-        """Returns how many positions each head sees at full weight or less, int (N,)."""
+        """Return how many positions each head sees at full weight or less, int (N,)."""
         reached = np.ceil(ops.convert_to_numpy(self.fraction) * self.window).astype(int) + self.ramp
         return np.minimum(reached, self.window)
 
     def shrink_window(self, margin: int = 0) -> None:
-        """Sets `computed_window` to what the spans need, and `margin` positions more."""
+        """Set `computed_window` to what the spans need, and `margin` positions more."""
         largest = float(np.max(ops.convert_to_numpy(self.fraction)))
         self.computed_window = needed_window(largest, self.window, self.ramp + margin)

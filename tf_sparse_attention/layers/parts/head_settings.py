@@ -53,7 +53,7 @@ class HeadSettings:
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
-        """Returns the settings that keyword arguments name, which they lose.
+        """Return the settings that keyword arguments name, which they lose.
 
         Raises:
             ValueError: for a wrong one.
@@ -67,18 +67,18 @@ class HeadSettings:
         return settings
 
     def config(self) -> Config:
-        """Returns the arguments by name, as `taken_from` takes them."""
+        """Return the arguments by name, as `taken_from` takes them."""
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del config["rotary"]
         return config | {ROTARY + name: value for name, value in dataclasses.asdict(self.rotary).items()}
 
     @classmethod
     def names(cls) -> list[str]:
-        """Returns the names of the arguments."""
+        """Return the names of the arguments."""
         return list(cls().config())
 
     def check_for(self, layer: keras.layers.Layer) -> None:
-        """Raises a `ValueError` for what does not fit the other arguments of an attention layer."""
+        """Raise a `ValueError` for what does not fit the other arguments of an attention layer."""
         heads, keys = layer.num_pattern_heads, self.num_key_value_heads
         if keys is not None and heads % keys:
             raise ValueError(
@@ -145,7 +145,7 @@ def _check_rotary(rotary: RotarySettings) -> None:
 def make_gate(
     attention: keras.layers.Layer, query_shape: Shape, objects: dict[str, Any]
 ) -> keras.layers.EinsumDense | None:
-    """Returns the built projection of the gate of an attention layer, or None where it has none."""
+    """Return the built projection of the gate of an attention layer, or None where it has none."""
     if not attention.head_settings.use_gate:
         return None
     sizes = attention.num_heads, attention.value_dim
@@ -153,12 +153,12 @@ def make_gate(
 
 
 def gated(gate: keras.layers.Layer | None, query: Tensor, heads: Tensor) -> Tensor:
-    """Returns attended heads (B, N, T, Hv) of a query (B, T, D), each channel times that of its gate."""
+    """Return attended heads (B, N, T, Hv) of a query (B, T, D), each channel times that of its gate."""
     return heads if gate is None else heads * ops.sigmoid(projections.heads_of(gate, query))
 
 
 def make_norms(attention: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Returns the built norms of an attention layer by the names of their projections, none where it has none."""
+    """Return the built norms of an attention layer by the names of their projections, none where it has none."""
     norms = {}
     settings = attention.head_settings
     for name in ("query", "key")[: 1 if attention.share_qk else 2] if settings.use_query_key_norm else ():
@@ -170,7 +170,7 @@ def make_norms(attention: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 
 def make_sinks(attention: keras.layers.Layer) -> keras.Variable | None:
-    """Returns the logits of the sinks of an attention layer, a weight float (N,), or None where it has none."""
+    """Return the logits of the sinks of an attention layer, a weight float (N,), or None where it has none."""
     if not attention.head_settings.use_sink:
         return None
     sizes, dtype = (attention.num_heads,), state_dtype(attention)

@@ -13,12 +13,12 @@ from tf_sparse_attention.types import Shape, Tensor
 
 
 def is_image(x: Tensor | None) -> bool:
-    """Returns whether an input is images, not sequences."""
+    """Return whether an input is images, not sequences."""
     return x is not None and len(x.shape) == 4
 
 
 def sequence_shape(layer: keras.layers.Layer, sizes: Shape) -> Shape:
-    """Returns the shape (B, H W, D) of images (B, H, W, D) as sequences, that of sequences as it is.
+    """Return the shape (B, H W, D) of images (B, H, W, D) as sequences, that of sequences as it is.
 
     Raises:
         ValueError: for images that are not of the layer's width or height, order, or without its class tokens, and for
@@ -56,7 +56,7 @@ def _check_image(layer, image, pixels):
 def as_sequences(
     layer: keras.layers.Layer, query: Tensor, value: Tensor | None, key: Tensor | None, **masks: Tensor | None
 ) -> dict[str, Any]:
-    """Returns arguments of a call of an attention layer with images as the sequences of their pixels.
+    """Return arguments of a call of an attention layer with images as the sequences of their pixels.
 
     Args:
         layer: an `AttentionLayer`.
@@ -79,7 +79,7 @@ def as_sequences(
 
 
 def _of_pixels(x, name, mask):
-    """Returns a mask or ids (B, H, W) of the tokens of images as (B, H W), the implicit mask where there is none."""
+    """Return a mask or ids (B, H, W) of the tokens of images as (B, H W), the implicit mask where there is none."""
     if not is_image(x):
         return mask
     mask = implicit_mask(x) if mask is None and "mask" in name else as_tensor(mask)
@@ -91,7 +91,7 @@ def _of_pixels(x, name, mask):
 
 
 def as_images(results: Any, query: Tensor) -> Any:
-    """Returns what a call returned for sequences, the output (B, T, ...) and perhaps the weights, as for `query`."""
+    """Return what a call returned for sequences, the output (B, T, ...) and perhaps the weights, as for `query`."""
     if not is_image(query):
         return results
     output, *weights = results if isinstance(results, tuple) else (results,)

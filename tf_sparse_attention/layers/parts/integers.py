@@ -9,7 +9,7 @@ from tf_sparse_attention.types import Tensor
 
 
 def as_integers(name: str, ids: Tensor) -> Tensor:
-    """Returns ids as integers, also those that came as floats, as a `keras.Input` without a dtype gives them.
+    """Return ids as integers, also those that came as floats, as a `keras.Input` without a dtype gives them.
 
     Raises:
         ValueError: for half precision, which merges neighbouring numbers from 257 on, and for fractions where they can
@@ -30,7 +30,7 @@ def as_integers(name: str, ids: Tensor) -> Tensor:
 
 
 def values_of(x: Tensor) -> np.ndarray | None:
-    """Returns the numbers of a tensor, or None inside of a program, which has none yet."""
+    """Return the numbers of a tensor, or None inside of a program, which has none yet."""
     try:
         return np.asarray(x)  # not Keras's way, which copies them and warns
     except Exception:  # of a class of its own on each backend

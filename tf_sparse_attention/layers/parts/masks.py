@@ -19,7 +19,7 @@ Masks: TypeAlias = dict[str, Tensor | None]  # those of a call, by name
 def normalize_self_attention(
     query: Tensor, value: Tensor | None, key: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns `value` and `key`, or None for both where they are the query: self-attention.
+    """Return `value` and `key`, or None for both where they are the query: self-attention.
 
     To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.
 
@@ -34,7 +34,7 @@ def normalize_self_attention(
 
 
 def implicit_mask(x: Tensor) -> Tensor | None:
-    """Returns the mask that a Keras tensor carries, or None."""
+    """Return the mask that a Keras tensor carries, or None."""
     return getattr(x, "_keras_mask", None)
 
 
@@ -51,7 +51,7 @@ def token_masks(
     *,
     num_heads: int,
 ) -> TokenMasks:
-    """Returns the `TokenMasks` of a call of an attention layer, whose arguments these are.
+    """Return the `TokenMasks` of a call of an attention layer, whose arguments these are.
 
     In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
     """
@@ -71,7 +71,7 @@ def token_masks(
 
 
 def _documents(query, value, segment_ids, value_segment_ids):
-    """Returns the documents of queries and of keys, int (B, T) and (B, S), or None twice."""
+    """Return the documents of queries and of keys, int (B, T) and (B, S), or None twice."""
     if value_segment_ids is not None and (value is None or segment_ids is None):
         raise ValueError(
             "`value_segment_ids` must be None without `segment_ids`, and in self-attention, where those are of both. "
@@ -100,7 +100,7 @@ def _checked_documents(name, segment_ids, x):
 
 
 def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Returns a mask (B, T) of the tokens of `x` as booleans, that which `x` carries if `mask` is None, or None."""
+    """Return a mask (B, T) of the tokens of `x` as booleans, that which `x` carries if `mask` is None, or None."""
     mask = implicit_mask(x) if mask is None else as_tensor(mask)
     if mask is None:
         return None
@@ -126,7 +126,7 @@ def finite_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Masks]:
-    """Returns tokens and the masks of a call in which their padding is hidden from attention and is there all the same.
+    """Return tokens and the masks of a call in which their padding is hidden from attention and is there all the same.
 
     As published: padding attends, and takes places in clusters, but no token sees it.
 
@@ -145,12 +145,12 @@ def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Mas
 
 
 def as_tensor(x: Maybe) -> Maybe:
-    """Returns lists as a tensor; what has a shape, and None, as it is."""
+    """Return lists as a tensor; what has a shape, and None, as it is."""
     return x if x is None or hasattr(x, "shape") else ops.convert_to_tensor(x)
 
 
 def check_not_additive(name: str, mask: Tensor) -> None:
-    """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things, or a ragged mask."""
+    """Raise a `ValueError` for a mask of floats, whose zeros may mean either of two things, or a ragged mask."""
     check_dense(name, mask)
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
@@ -163,7 +163,7 @@ def check_not_additive(name: str, mask: Tensor) -> None:
 def check_attention_mask(
     mask: Tensor, batch: int | None, num_heads: int, queries: int | None, keys: int | None
 ) -> None:
-    """Raises a `ValueError` unless `mask` is boolean and its sizes broadcast to (batch, num_heads, queries, keys)."""
+    """Raise a `ValueError` unless `mask` is boolean and its sizes broadcast to (batch, num_heads, queries, keys)."""
     check_not_additive("attention_mask", mask)
     axes = [(batch, 1), (num_heads, 1), (queries, 1), (keys, 1)]
     expected = {2: axes[2:], 3: [axes[0], *axes[2:]], 4: axes}

@@ -39,6 +39,6 @@ class PersistentVectors(keras.layers.Layer):
         return self.add_weight(name=name, shape=sizes, initializer=normal)
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Returns the pair of keys (N, M, H) and values (N, M, Hv), the `slots` of `attend`, in the compute dtype."""
+        """Return the pair of keys (N, M, H) and values (N, M, Hv), the `slots` of `attend`, in the compute dtype."""
         key, value = (ops.cast(weight, self.compute_dtype) for weight in (self.key, self.value))
         return key * self.key_dim**0.5, value * self.count**0.5

@@ -22,7 +22,7 @@ def with_memory(
     memory: Tensor | None,
     memory_segment_ids: Tensor | None,
 ) -> tuple[TokenMasks, Tensor | None]:
-    """Returns the masks and the value of a call whose queries also see a memory; the same ones if there is none.
+    """Return the masks and the value of a call whose queries also see a memory; the same ones if there is none.
 
     Args:
         layer: the attention layer.
@@ -63,7 +63,7 @@ def with_memory(
 def keys_of_memory(
     layer: keras.layers.Layer, memory: Tensor, memory_mask: Tensor | None, batch_size: Size
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the keys and values of a memory, heads first, the keys turned by their positions, and what is seen.
+    """Return the keys and values of a memory, heads first, the keys turned by their positions, and what is seen.
 
     Args:
         layer: the attention layer.
@@ -91,7 +91,7 @@ def keys_of_memory(
 def with_cached_memory(
     layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
 ) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
-    """Returns the heads and masks of a prompt with the memory of its cache before it; the same ones if it has none.
+    """Return the heads and masks of a prompt with the memory of its cache before it; the same ones if it has none.
 
     Args:
         layer: the attention layer.
@@ -115,7 +115,7 @@ def with_cached_memory(
 
 
 def latest(x: Tensor | None, count: int) -> Tensor | None:
-    """Returns the last `count` positions of (B, L, ...); None of None."""
+    """Return the last `count` positions of (B, L, ...); None of None."""
     if x is None or x.shape[1] == count:
         return x
     sizes = shape(x)
@@ -123,7 +123,7 @@ def latest(x: Tensor | None, count: int) -> Tensor | None:
 
 
 def _segments(masks, query, memory_segment_ids):
-    """Returns the documents of queries and keys as fields of `TokenMasks`."""
+    """Return the documents of queries and keys as fields of `TokenMasks`."""
     own = masks.query_segments
     if memory_segment_ids is None:
         if own is not None:
@@ -141,7 +141,7 @@ def supports_memory(layer: keras.layers.Layer) -> bool:
 
 
 def check_supported(layer: keras.layers.Layer) -> None:
-    """Raises a `ValueError` for a layer that takes no memory."""
+    """Raise a `ValueError` for a layer that takes no memory."""
     if not supports_memory(layer):
         raise ValueError(
             "`memory` must be None unless the pattern of the layer has `takes_memory` and queries do not serve as "
