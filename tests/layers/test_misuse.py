@@ -166,7 +166,7 @@ def test_a_sublayer_that_changes_the_size_is_refused():
 
 def test_a_mask_of_rank_2_that_might_mean_padding_warns():
     layer, x = LocalAttention(2, 4, window=3), np.ones((5, 5, 8), "float32")
-    with pytest.warns(UserWarning, match=r"`attention_mask` of rank 2 .*\(T, S\).* is a `query_mask` or a `key_mask`"):
+    with pytest.warns(UserWarning, match=r"`attention_mask` of rank 2 .*\(T, S\).* as `query_mask` or `key_mask`"):
         layer(x, attention_mask=np.ones((5, 5), bool))
     layer(x, attention_mask=np.ones((1, 5, 5), bool))
     layer(x[:4], attention_mask=np.ones((5, 5), bool))
