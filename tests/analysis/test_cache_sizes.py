@@ -74,7 +74,7 @@ def test_nothing_is_made():
 def test_what_has_no_cache_says_why():
     with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):
         cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5, selection="top_k")), 9)
-    with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later positions"):
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: it attends to later positions"):
         cache_sizes(layers.TransformerBlock(layers.LocalAttention(**SIZES)), 9)
     with pytest.raises(ValueError, match="`target` must have attention layers of this library"):
         cache_sizes(keras.layers.Dense(3), 9)

@@ -140,7 +140,7 @@ def test_what_cannot_be_adapted_says_so():
     layer = CASES["mixed"].make()
     with pytest.raises(ValueError, match=r"isn't yet built"):
         layer.quantize("int8")
-    with pytest.raises(ValueError, match=r"`target_layer_names` must name dense layers inside of a layer that is"):
+    with pytest.raises(ValueError, match=r"`target_layer_names` must name dense sublayers of a built layer"):
         layer.enable_lora(2)
     layer = contracts.built(CASES["mixed"])
     with pytest.raises(ValueError, match=r"`mode` must be .*Received: mode='gptq'"):

@@ -175,7 +175,7 @@ def prefilled_from(other, kind="heads"):
             lambda: TransformerBlock(
                 LocalAttention(2, 4, window=3), causal=True, cross_attention=routed(selection="top_k")
             ),
-            "`cross_attention` of a causal block must be one in which no query depends on others",
+            "`cross_attention` of a causal block must be one whose result for a query depends on no other query",
         ),
         (
             lambda: TransformerBlock(
@@ -192,7 +192,7 @@ def prefilled_from(other, kind="heads"):
             lambda: TransformerBlock(
                 LocalAttention(2, 4, window=3), causal=True, cross_attention=ClusteredAttention(2, 4, num_clusters=3)
             ),
-            "`cross_attention` of a causal block must be one in which no query depends on others",
+            "`cross_attention` of a causal block must be one whose result for a query depends on no other query",
         ),
     ],
 )

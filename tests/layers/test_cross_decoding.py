@@ -130,7 +130,7 @@ def test_what_is_kept_is_in_the_compute_dtype():
         (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "which tokens a cluster holds"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries serve as keys"),
         (layers.ClusteredAttention(2, 4, num_clusters=3), "the queries of a cluster share their mean"),
-        (layers.GlobalLocalAttention(2, 4), "global tokens are of the sequence that attends"),
+        (layers.GlobalLocalAttention(2, 4), "global tokens belong to the sequence of the queries"),
     ],
 )
 def test_other_layers_say_why_not(layer, reason):

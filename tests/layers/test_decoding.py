@@ -213,7 +213,7 @@ def test_clustered_attention_has_no_pattern():
 
 def test_a_block_of_both_sides_has_no_cache():
     block = layers.TransformerBlock(layers.LocalAttention(2, 4))
-    with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later positions"):
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: it attends to later positions"):
         block.init_cache(2, 9)
 
 
@@ -240,11 +240,13 @@ def test_positions_that_a_cache_has_no_slots_for_are_refused(make):
     layer, x = make(), np.ones((2, 13, SIZE), "float32")
     layer.build(x.shape)
     cache = layer.init_cache(2, 12)
-    with pytest.raises(ValueError, match=r"`x` must stay below the `max_length` of the cache.*Received: 13 positions"):
+    with pytest.raises(
+        ValueError, match=r"`x` must be less than the `max_length` of the cache.*Received: 13 positions"
+    ):
         layer.prefill(x, cache)
     _, cache = layer.prefill(x[:, :11], cache)
     _, cache = layer.decode(x[:, :1], cache, np.array([11, 11]))
-    with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
+    with pytest.raises(ValueError, match=r"`index` must be less than the `max_length`.*Received: 13 positions"):
         layer.decode(x[:, :1], cache, 12)
     with pytest.raises(ValueError, match=r"`index` must be the number of tokens in the cache, at least 0"):
         layer.decode(x[:, :1], cache, -1)
@@ -359,10 +361,10 @@ def test_a_model_says_where_its_cache_ends():
     model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, [part]))
     ids = np.ones((1, 12), "int32")
     _, cache = model.prefill(ids, model.init_cache(1, 12))
-    with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 13 positions"):
+    with pytest.raises(ValueError, match=r"`index` must be less than the `max_length`.*Received: 13 positions"):
         model.decode(ids[:, :1], cache, 12)
     assert np.isnan(as_program(model.decode)(ids[:, :1], cache, np.array(12))[0]).all()
-    with pytest.raises(ValueError, match=r"`x` must stay below the `max_length`.*Received: 12 positions"):
+    with pytest.raises(ValueError, match=r"`x` must be less than the `max_length`.*Received: 12 positions"):
         model.prefill(ids, model.init_cache(1, 9))
 
 
@@ -377,9 +379,9 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
         y, cache = decode(memory[:, :1], cache, np.array(index))
         assert [bool(np.isnan(row).any()) for row in ops.convert_to_numpy(y)] == [index >= end for end in ends]
     _, cache = layer.prefill(memory[:, :2], layer.init_cache(3, 2, memory, seen))
-    with pytest.raises(ValueError, match=r"`index` must stay below the `max_length`.*Received: 3 positions"):
+    with pytest.raises(ValueError, match=r"`index` must be less than the `max_length`.*Received: 3 positions"):
         layer.decode(memory[:, :1], cache, 2)
-    with pytest.raises(ValueError, match=r"`x` must stay below the `max_length`.*Received: 3 positions"):
+    with pytest.raises(ValueError, match=r"`x` must be less than the `max_length`.*Received: 3 positions"):
         layer.prefill(memory[:, :3], layer.init_cache(3, 2, memory, seen))
 
 
@@ -424,15 +426,17 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
         layer.init_cache(0, 9)
     cache = layer.init_cache(3, 9)
     for call in (lambda x: layer.prefill(x, cache), lambda x: layer.decode(x, cache, 0)):
-        with pytest.raises(ValueError, match=r"`x` must have the rows of `cache`\. Received: 1 rows, a cache of 3"):
+        with pytest.raises(
+            ValueError, match=r"`x` must have the batch size of `cache`\. Received: 1 rows, a cache of 3 rows"
+        ):
             call(np.ones((1, 1, SIZE), "float32"))
     with pytest.raises(ValueError, match="`x` must have shape"):
         layer.decode(np.ones((3, 2, SIZE), "float32"), cache, 0)
     for index in (np.zeros(2, "int32"), np.zeros((3, 1), "int32")):
-        with pytest.raises(ValueError, match="`index` must be one position for all rows, or one for each"):
+        with pytest.raises(ValueError, match="`index` must be one position for all rows, or one position per row"):
             layer.decode(np.ones((3, 1, SIZE), "float32"), cache, index)
     for index in (1.5, np.array([0.5, 1, 2]), "0", None, True):
-        with pytest.raises(ValueError, match="`index` must be an integer, or integers, one for each row"):
+        with pytest.raises(ValueError, match="`index` must be an integer, or one integer per row"):
             layer.decode(np.ones((3, 1, SIZE), "float32"), cache, index)
     both = layer.prefill(np.ones((3, 2, SIZE), "float32"), cache)
     with pytest.raises(ValueError, match=r"`cache` must be the dictionary of `init_cache`.*Received: a tuple"):

@@ -133,7 +133,7 @@ def test_a_model_decodes_without_a_maximum_length():
 def test_a_part_whose_cache_grows_is_named():
     parts = [STREAMING], [STREAMING, {"layer": "DenseAttention", "num_heads": 1, "key_dim": 4}]
     model = LanguageModel(Backbone(20, 2, 16, list(parts)))
-    with pytest.raises(ValueError, match=r"`max_length` must be given: Stride.* in .*block_1.*dense_1 keeps more"):
+    with pytest.raises(ValueError, match=r"`max_length` must be given: Stride.* in .*block_1.*dense_1 has an"):
         model.init_cache(1, None)
     layer = BlockSelectedAttention(1, 4)
     layer.build((1, 9, 4))

@@ -151,7 +151,7 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(use_successor_values=True, mask_self=False),
-        "`mask_self` must be None or True with `use_successor_values`, by which no token sees itself. "
+        "`mask_self` must be None or True with `use_successor_values`, because no token attends to itself. "
         "Received: mask_self=False.",
     ),
     (
@@ -260,7 +260,7 @@ WRONG_CALLS = [
     (
         local,
         {"query": X, "attention_mask": mask(2, 6)},
-        "`attention_mask` of rank 2 must have shape (T, S); a mask of padding, (B, S), is a `query_mask` or a "
+        "`attention_mask` of rank 2 must have shape (T, S). Pass a padding mask, (B, S), as `query_mask` or "
         "`key_mask`. Received: attention_mask of shape (2, 6), 6 queries.",
     ),
     (

@@ -208,15 +208,15 @@ def test_a_sink_leaves_a_query_its_own_key_where_it_sees_nothing_else(name):
         ({"query_key_norm_epsilon": -1e-6}, "`query_key_norm_epsilon` must be a positive number"),
         ({"attention_scale": -1.0}, "`attention_scale` must be a positive number"),
         ({"use_sink": 1}, "`use_sink` must be True or False"),
-        ({"rotary_max_wavelength": 100.0}, "`position` must be 'rotary' with settings of rotary positions"),
+        ({"rotary_max_wavelength": 100.0}, "`position` must be 'rotary' with rotary settings"),
         ({"position": "rotary", "rotary_dim": 6}, "`rotary_dim` must be at most `key_dim`"),
         ({"position": "rotary", "rotary_type": "other"}, "`rotary_type` must be one of"),
         ({"position": "rotary", "rotary_low_freq_factor": 4.0}, "`rotary_low_freq_factor` must be less than"),
         ({"query_key_norm_epsilon": 1e-5}, "`use_query_key_norm` must be True with an epsilon"),
-        ({"position": "rotary", "rotary_beta_fast": 8.0}, "`rotary_type` must be one that reads rotary_beta_fast"),
+        ({"position": "rotary", "rotary_beta_fast": 8.0}, "`rotary_type` must be a type that uses rotary_beta_fast"),
         (
             {"position": "rotary", "rotary_type": "yarn", "rotary_high_freq_factor": 8.0},
-            "`rotary_type` must be one that reads rotary_high_freq_factor",
+            "`rotary_type` must be a type that uses rotary_high_freq_factor",
         ),
         ({"num_key_value_head": 2}, "Did you mean `num_key_value_heads`"),
     ],
@@ -250,7 +250,7 @@ def test_fewer_heads_of_keys_need_keys_of_their_own():
 def test_heads_of_keys_divide_the_heads_that_have_a_window():
     arguments = {"num_persistent": 2, "window": 3, "variant": "head_split"}
     assert AllAttention(6, 4, num_key_value_heads=3, **arguments).num_key_heads == 3
-    with pytest.raises(ValueError, match="must divide the 3 heads that have keys"):
+    with pytest.raises(ValueError, match="must divide the 3 heads with keys"):
         AllAttention(6, 4, num_key_value_heads=2, **arguments)
 
 

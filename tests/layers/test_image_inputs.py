@@ -86,7 +86,7 @@ def test_models_of_images_are_made_saved_and_loaded(sizes, tmp_path):
 @pytest.mark.parametrize(
     ("own", "shape", "message"),
     [
-        ({}, (2, 4, 5, SIZE), "Images must be 6 pixels wide, as .*Received: 4 rows of 5 pixels"),
+        ({}, (2, 4, 5, SIZE), "Images must be 6 pixels wide for .*Received: 4 rows of 5 pixels"),
         ({"height": 3}, (2, 4, 6, SIZE), "6 pixels wide and at most 3 high.*Received: 4 rows of 6 pixels"),
         ({"order": "blocks"}, (2, 4, 6, SIZE), "`order` must be 'raster'.*Received: order='blocks'"),
         ({"num_class_tokens": 1}, (2, 4, 6, SIZE), "`num_class_tokens` 0; pass a sequence.*num_class_tokens=1"),

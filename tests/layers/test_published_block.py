@@ -92,7 +92,7 @@ def test_it_has_no_cache(own, reason):
 
 @pytest.mark.parametrize("own", [{"reproduce_reference": False}, {"share_qk": True}])
 def test_other_routed_cross_attention_of_a_causal_block_is_refused(own):
-    with pytest.raises(ValueError, match="must be one in which no query depends on others"):
+    with pytest.raises(ValueError, match="must be one whose result for a query depends on no other query"):
         block(causal=True, attention=LocalAttention(2, 4, window=3), across=routed("across", **own))
 
 

@@ -234,7 +234,7 @@ WRONG = [
     (lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "Nope"}]), r"`cross_attention` must be a list of"),
     (
         lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "ClusteredAttention", **HEADS}]),
-        r"`cross_attention` of a causal block must be one in which no query depends on others",
+        r"`cross_attention` of a causal block must be one whose result for a query depends on no other query",
     ),
     (
         lambda: tsa.layers.DenseAttention(2, 4, position="relative"),

@@ -1,4 +1,4 @@
-"""Attention layers, one public class a file, and what they share."""
+"""Attention layers."""
 
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer

@@ -1,4 +1,4 @@
-"""All-attention as a Keras layer."""
+"""All-attention: attention to a window and to persistent vectors."""
 
 from typing import Any
 
@@ -26,31 +26,30 @@ VARIANTS = ("all", "split", "head_split", "single_head")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AllAttention(AttentionLayer):
-    """Attention to a window and to persistent vectors, which replaces attention and feed-forward in one layer.
+    """All-attention: attention to a window and to persistent vectors, which replaces the feed-forward layer.
 
-    Every head has `num_persistent` learned keys and values beside those of the window, in the same softmax, with no
-    position (Sukhbaatar et al. 2019, "Augmenting self-attention with persistent memory", equation 9). A block that
-    has it needs no feed-forward: `TransformerBlock(AllAttention(...))`, or a `Backbone` without `intermediate_dim`.
-    Cost O(T (window + M)).
+    More than a pattern: every head has `num_persistent` learned keys and values without a position, in the same softmax
+    as the window. Cost O(T (window + M)). A block with this layer needs no feed-forward layer: `TransformerBlock(
+    AllAttention(...))`, or a `Backbone` without `intermediate_dim`. Source: Sukhbaatar et al. 2019, "Augmenting
+    self-attention with persistent memory", equation 9.
 
-    A query whose whole window is masked still sees the persistent vectors. Weights that are returned are those of the
-    window.
+    A query whose whole window is masked attends to the persistent vectors. Returned weights are those of the window.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_persistent: M, persistent vectors of a head. 0: none, for comparison.
-        window: L, positions a query sees on a side.
-        mask_self: whether a query sees, as in the published code, the L positions before it and not itself; by default
-            it sees itself and the L - 1 before it.
-        variant: what the paper's section 5.3 compares. "all" (default): one softmax. "split": one of the window and one
-            of the vectors, whose results are added. "head_split": the first half of the heads has the window, the
-            others have the vectors. "single_head": as "split", but with one set of vectors for the joined heads.
-        adaptive_span: as in `LocalAttention`; the vectors are always in the span.
-        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` has a table for the keys alone.
+        num_persistent: M, persistent vectors per head. 0: none, for comparison.
+        window: L, positions on each side.
+        mask_self: whether a query attends to the L positions before it and not to itself, as in the published code.
+            Default False: to itself and the L - 1 positions before it.
+        variant: variants of section 5.3. "all" (default): one softmax. "split": separate softmaxes of the window and of
+            the vectors, whose results are added. "head_split": the first half of the heads has the window, the others
+            have the vectors. "single_head": like "split", with one set of vectors for the concatenated heads.
+        adaptive_span: as in `LocalAttention`; the vectors are always visible.
+        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` has a table for keys alone.
 
     Raises:
-        ValueError: for a wrong argument, and for variants of a single head or without vectors that need them.
+        ValueError: if an argument is invalid, or the variant needs several heads or vectors.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -72,7 +71,7 @@ class AllAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         checks.check_choice("variant", variant, VARIANTS)
-        self.variant = variant  # first, for the checks of heads
+        self.variant = variant  # before `super().__init__`, which checks the heads
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("num_persistent", num_persistent, minimum=0)
         checks.check_count("window", window)
@@ -92,12 +91,12 @@ class AllAttention(AttentionLayer):
 
     @property
     def pattern(self) -> Pattern:
-        """The window of the heads, with the query's position, which `mask_self` masks."""
+        """The window of the heads, including the query's position, which `mask_self` masks."""
         return Window(computed_window(self) + (1 if self.mask_self else 0))
 
     @property
     def num_pattern_heads(self) -> int:
-        """The number of heads with a window. With "head_split" the others have persistent vectors alone."""
+        """The number of heads with a window. With "head_split", the others have only persistent vectors."""
         return (self.num_heads + 1) // 2 if self.variant == "head_split" else self.num_heads
 
     def build(
@@ -174,13 +173,13 @@ class AllAttention(AttentionLayer):
         return ops.concatenate([seen, none], axis=1)
 
     def _of_window(self, query: Tensor) -> Tensor:
-        """Returns the queries of the heads that have a window."""
+        """Return the queries of the heads with a window."""
         return slice_axis(query, -3, 0, self.num_pattern_heads)
 
     def _with_persistent(
         self, query: Tensor, output: Tensor, weights: Tensor | None = None, dropout: Dropout | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns attended heads and weights with what variants other than "all" add to those of the window."""
+        """Add the persistent vectors of variants other than "all" to attended heads and weights."""
         if self.persistent is None or self.variant == "all":
             return output, weights
         persistent = self.persistent.read()

@@ -1,4 +1,4 @@
-"""Checks of the arguments and shapes that all attention layers have."""
+"""Checks of the arguments, inputs and caches of attention layers."""
 
 import inspect
 import numbers
@@ -17,27 +17,29 @@ from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
 from tf_sparse_attention.types import Shape, Size, Tensor
 
-# Of kinds of positions that need it, what `key_dim` has to be a multiple of.
+# `key_dim` must be a multiple of these numbers.
 MULTIPLES = {"rotary": 2, "rotary_2d": 4}
 
-# Arguments of Keras's attention layers that these layers lack: neutral values, and what to do instead.
+# Unsupported arguments of Keras's attention layers: neutral values, and a hint.
 KERAS_ARGUMENTS = {
     "flash_attention": ((None, False), "Kernels are chosen automatically."),
     "sliding_window": ((None,), "Use `window` of a layer that has it, such as `LocalAttention`."),
 }
 ATTENTION_AXES = (None, (1,), (1, 2))  # all positions of any inputs, of sequences, of images
 
-# By names that a call does not take, what does it instead.
-_CAUSAL = " An attention hides later positions in a call with `use_causal_mask=True`, a block made with `causal=True`."
+# Hints for unsupported arguments of a call.
+_CAUSAL = " Call an attention layer with `use_causal_mask=True`, or construct a block with `causal=True`."
 HINTS = {
     "causal": _CAUSAL,
     "use_causal_mask": _CAUSAL,
-    "padding_mask": " A mask of padding is `query_mask` or `key_mask` of an attention, `mask` of a block.",
+    "padding_mask": " A padding mask is `query_mask` or `key_mask` of an attention layer, and `mask` of a block.",
 }
+
+NUM_TOKENS = "num_tokens"  # cache entry: the number of tokens per row, int32 (B,), -1 after an invalid prompt
 
 
 def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> None:
-    """Raises a `ValueError` for a wrong argument of an `AttentionLayer`, all of them given by name."""
+    """Raise a `ValueError` for an invalid constructor argument of an `AttentionLayer`."""
     checks.check_keywords(layer, arguments["kwargs"], HeadSettings.names())
     for name in ("num_heads", "key_dim"):
         checks.check_count(name, arguments[name])
@@ -63,17 +65,17 @@ def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> 
 
 
 def take_keras_arguments(layer: keras.layers.Layer, keywords: dict[str, Any]) -> tuple[int, ...] | None:
-    """Remove from keyword arguments those of Keras's attention layers that these layers lack.
+    """Remove the arguments of Keras's attention layers that these layers do not support.
 
     Args:
         layer: the layer that is constructed.
-        keywords: arguments by name; loses `attention_axes`, `flash_attention` and `sliding_window`.
+        keywords: arguments by name, from which `attention_axes`, `flash_attention` and `sliding_window` are removed.
 
     Returns:
         `attention_axes` as a tuple, or None.
 
     Raises:
-        ValueError: for a value that the layer does not support.
+        ValueError: if a removed argument has an unsupported value.
     """
     for name, (neutral, hint) in KERAS_ARGUMENTS.items():
         value = keywords.pop(name, None)
@@ -89,14 +91,14 @@ def take_keras_arguments(layer: keras.layers.Layer, keywords: dict[str, Any]) ->
 
 
 def checked_sizes(output_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    """Returns `output_shape`, an integer or a sequence of them, as a tuple of sizes, or None."""
+    """Return `output_shape`, an integer or a sequence of integers, as a tuple, or None."""
     if output_shape is None:
         return None
     return checks.checked_counts("output_shape", (output_shape,) if isinstance(output_shape, int) else output_shape)
 
 
 def check_shapes(query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
-    """Raises a `ValueError` unless the inputs are as many sequences of vectors, and keys as long as values."""
+    """Raise a `ValueError` unless inputs have rank 3 and equal batch sizes, and keys are as long as values."""
     for name, sizes in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
         if len(sizes) != 3 or sizes[1] == 0 or sizes[2] is None:
             raise ValueError(
@@ -157,17 +159,17 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
 
 
 def check_successors(use_successor_values: bool, mask_self: bool | None = None) -> None:
-    """Raises a `ValueError` for `use_successor_values` beside what makes no sense with it."""
+    """Raise a `ValueError` if `use_successor_values` is invalid or contradicts `mask_self`."""
     checks.check_switch("use_successor_values", use_successor_values)
     if use_successor_values and mask_self is False:
         raise ValueError(
-            "`mask_self` must be None or True with `use_successor_values`, by which no token sees itself. "
+            "`mask_self` must be None or True with `use_successor_values`, because no token attends to itself. "
             "Received: mask_self=False."
         )
 
 
 def check_lengths(query: Tensor, value: Tensor) -> None:
-    """Raises a `ValueError` if queries and values (B, N, T, H) are known to have different lengths."""
+    """Raise a `ValueError` if queries and values (B, N, T, H) have different lengths."""
     lengths = query.shape[2], value.shape[2]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ValueError(f"`value` must be as long as `query`. Received: lengths {lengths[0]} and {lengths[1]}.")
@@ -182,7 +184,7 @@ def check_inputs(layer: Any, query: Tensor, value: Tensor | None = None, key: Te
 
 
 def check_mask_names(masks: Iterable[str], known: Sequence[str]) -> None:
-    """Raises a `ValueError` for a mask that a layer does not take."""
+    """Raise a `ValueError` for a mask that a layer does not accept."""
     if set(masks) - set(known):
         raise ValueError(f"`masks` must be among {known}. Received: {sorted(set(masks) - set(known))}.")
 
@@ -190,12 +192,12 @@ def check_mask_names(masks: Iterable[str], known: Sequence[str]) -> None:
 def check_extra_masks(
     attention: keras.layers.Layer, given: Mapping[str, Tensor | None], block: keras.layers.Layer | None = None
 ) -> None:
-    """Raises a `ValueError` for a mask by name that an attention does not take.
+    """Raise a `ValueError` for a mask by name that an attention layer does not accept.
 
     Args:
         attention: an attention layer or a `MixedAttention`.
-        given: dictionary of masks in addition to those of every layer; None counts as no mask.
-        block: the block that is called with them. None: the attention itself.
+        given: masks by name, in addition to those of `AttentionLayer`; None counts as no mask.
+        block: the block that is called with the masks. None: the attention layer is called.
     """
     unknown = {name for name, mask in given.items() if mask is not None} - set(attention.extra_mask_names)
     if unknown:
@@ -203,19 +205,18 @@ def check_extra_masks(
         similar = checks.did_you_mean(min(unknown), known - {"extra_masks"}, count=1, similarity=0.75)
         hint = next((HINTS[name] for name in sorted(unknown) if name in HINTS), similar)
         raise ValueError(
-            f"`{min(unknown)}` must be left out unless a part of {attention.name} takes it.{hint} "
-            f"Masks that are taken in addition to those of every layer: {list(attention.extra_mask_names)}. "
+            f"`{min(unknown)}` must be left out unless a part of {attention.name} accepts it.{hint} "
+            f"Accepted masks in addition to those of every layer: {list(attention.extra_mask_names)}. "
             f"Received: {sorted(unknown)}."
         )
 
 
 def check_features(layer: str, sizes: Iterable[int], **shapes: Shape) -> None:
-    """Raises a `ValueError` unless the inputs, by name, have the numbers of features that a layer was built for."""
+    """Raise a `ValueError` unless inputs, by name, have the numbers of features that a layer was built for."""
     for (name, shape), size in zip(shapes.items(), sizes, strict=True):
         if shape[2] != size:
             raise ValueError(
-                f"`{name}` must have {size} features, for which {layer} was built. "
-                f"Received: {name} of shape {tuple(shape)}."
+                f"`{name}` must have {size} features, as {layer} was built. Received: {name} of shape {tuple(shape)}."
             )
 
 
@@ -227,44 +228,43 @@ def _check_batch(query_shape, value_shape, key_shape):
         )
 
 
-NUM_TOKENS = "num_tokens"  # an entry of a cache: the tokens of each row, int32 (B,), -1 where a prompt was wrong
-
-
 def check_entries(cache: Any, names: Iterable[str]) -> None:
-    """Raises a `ValueError` for what is no cache, and for that of a layer or model with other parts.
+    """Raise a `ValueError` unless a cache is a dictionary with some entries.
 
     Args:
-        cache: what is to be checked.
-        names: the entries that it needs.
+        cache: a value passed as cache.
+        names: names of the required entries.
     """
     if not isinstance(cache, Mapping):
         raise ValueError(
-            "`cache` must be the dictionary of `init_cache`, or the second of the two that `prefill` and `decode` "
-            f"return. Received: a {type(cache).__name__}."
+            "`cache` must be a dictionary, the result of `init_cache`, `prefill` or `decode`. "
+            f"Received: a {type(cache).__name__}."
         )
     if set(names) - set(cache):
         raise ValueError(
-            "`cache` must be what `init_cache` of this layer or model made, or what became of it. "
-            f"Received: entries {sorted(cache)}, where {sorted(set(names) - set(cache))} are missing."
+            "`cache` must be the result of `init_cache`, `prefill` or `decode` of this layer or model. "
+            f"Received: entries {sorted(cache)}, without {sorted(set(names) - set(cache))}."
         )
 
 
 def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan]) -> None:
-    """Raises a `ValueError` for what is no cache of the pattern of some plans."""
+    """Raise a `ValueError` unless a cache has the entries of some head plans."""
     check_entries(cache, [entry_name(leaf) for plan in plans for leaf in plan.leaves])
 
 
 def check_cache(x: Tensor, cache: Cache, plans: Iterable[HeadPlan]) -> None:
-    """Raises a `ValueError` for a cache that is not of `plans`, or known to have another number of rows than `x`."""
+    """Raise a `ValueError` unless a cache has the entries of head plans and the batch size of `x`."""
     check_pattern_entries(cache, plans)
     check_entries(cache, [NUM_TOKENS])
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
-        raise ValueError(f"`x` must have the rows of `cache`. Received: {rows} rows, a cache of {max(kept)}.")
+        raise ValueError(
+            f"`x` must have the batch size of `cache`. Received: {rows} rows, a cache of {max(kept)} rows."
+        )
 
 
 def check_source(name: str, sequence: Tensor, cache: Any) -> None:
-    """Raises a `ValueError` for a sequence (B, S, D) known to be other than that of a cache of `init_cross_cache`."""
+    """Raise a `ValueError` unless a sequence (B, S, D) has the batch size and length of a cross-attention cache."""
     for leaf in keras.tree.flatten(cache):
         rows, *middle = leaf.shape
         is_float = "float" in keras.backend.standardize_dtype(leaf.dtype)
@@ -279,14 +279,14 @@ def check_source(name: str, sequence: Tensor, cache: Any) -> None:
 
 
 def check_index(x: Tensor, index: Size) -> None:
-    """Raises a `ValueError` unless `index` is a number from 0 on, or one for each row of `x`, as far as known."""
+    """Raise a `ValueError` unless `index` is a nonnegative integer, or one integer per row of `x`."""
     dtype = np.asarray(index).dtype if not hasattr(index, "dtype") else keras.backend.standardize_dtype(index.dtype)
     if "int" not in str(dtype):
-        raise ValueError(f"`index` must be an integer, or integers, one for each row. Received: index={index!r}.")
+        raise ValueError(f"`index` must be an integer, or one integer per row. Received: index={index!r}.")
     sizes, rows = tuple(index.shape if hasattr(index, "shape") else np.shape(index)), x.shape[0]
     if len(sizes) > 1 or (sizes and None not in (sizes[0], rows) and sizes[0] not in (1, rows)):
         raise ValueError(
-            "`index` must be one position for all rows, or one for each. "
+            "`index` must be one position for all rows, or one position per row. "
             f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
         )
     if not ops.is_tensor(index) and np.min(index) < 0:
@@ -294,14 +294,14 @@ def check_index(x: Tensor, index: Size) -> None:
 
 
 def tokens_in(cache: Mapping[str, Any]) -> Tensor:
-    """Return the tokens that a cache of a layer, block or model holds in each row, int32 (B,)."""
+    """Return the number of tokens per row in the cache of a layer, block or model, int32 (B,)."""
     if NUM_TOKENS in cache:
         return cache[NUM_TOKENS]
     return next(tokens_in(inner) for inner in cache.values() if _counts_tokens(inner))
 
 
 def _counts_tokens(cache: Any) -> bool:
-    """Return whether a part of a cache counts tokens; a cross-attention cache does not."""
+    """Return whether a part of a cache counts tokens. A cross-attention cache does not."""
     return isinstance(cache, Mapping) and (NUM_TOKENS in cache or any(map(_counts_tokens, cache.values())))
 
 
@@ -309,14 +309,14 @@ def check_prompt_start(cache: Cache, mask: Tensor | None) -> Tensor | None:
     """Check that a prompt can start in each row: the cache holds no tokens, and padding is on the right.
 
     Args:
-        cache: of `init_cache`.
+        cache: result of `init_cache`.
         mask: bool (B or 1, T), False for padding, or None.
 
     Returns:
-        None where the values can be read, else bool (B,), whether a prompt can start in the row.
+        None if the values can be read, otherwise bool (B,), True for rows in which a prompt can start.
 
     Raises:
-        ValueError: if it is known that a prompt cannot start in some row.
+        ValueError: if the values can be read and a prompt cannot start in some row.
     """
     is_empty = cache[NUM_TOKENS] == 0
     known = values_of(is_empty)
@@ -343,7 +343,7 @@ def next_positions(cache: Cache, index: Tensor) -> Tensor:
     """Return the positions of the next tokens, int32 (B,), -1 where `index` is not the number of tokens in the cache.
 
     Raises:
-        ValueError: if a value of `index` that can be read is neither negative nor the number of tokens in the cache.
+        ValueError: if values can be read and a nonnegative `index` is not the number of tokens in the cache.
     """
     num_tokens = cache[NUM_TOKENS]
     positions, expected = values_of(index), values_of(num_tokens)
@@ -356,18 +356,18 @@ def next_positions(cache: Cache, index: Tensor) -> Tensor:
 
 
 def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int | None) -> None:
-    """Raises a `ValueError` if a cache is known to be too small for a number of positions.
+    """Raise a `ValueError` if a cache is too small for a number of positions.
 
     Args:
-        name: the argument that brings so many, as the message names it.
-        plans: of `plan_heads`, of the pattern of causal calls.
-        cache: of `empty_cache`.
-        length: positions from the first token on; None: not known.
+        name: name of the checked argument.
+        plans: head plans of a causal call.
+        cache: result of `init_cache`.
+        length: number of positions from the first token on. None: unknown.
     """
     enough = True if length is None else values_of(holds(plans, cache, length))
     if enough is not None and not np.all(enough):
         raise ValueError(
-            f"`{name}` must stay below the `max_length` of the cache; make one by `init_cache` that is long enough. "
+            f"`{name}` must be less than the `max_length` of the cache. Create a larger cache by `init_cache`. "
             f"Received: {length} positions, which the cache cannot hold."
         )
 

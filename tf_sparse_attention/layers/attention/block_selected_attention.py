@@ -1,4 +1,4 @@
-"""Attention to the query's own block and to the earlier blocks that it selects."""
+"""Block-selected attention: the query's own block and the highest-scoring earlier blocks."""
 
 from typing import Any
 
@@ -15,40 +15,41 @@ from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
-CONVOLUTION = "convolution"  # the entry of a cache
+CONVOLUTION = "convolution"  # an entry of the cache
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class BlockSelectedAttention(AttentionLayer):
-    """Multi-head attention to the query's own block and to the earlier blocks whose mean key it likes best.
+    """Block-selected attention: each query attends to its own block and to the highest-scoring earlier blocks.
 
-    Softmax of q . k / sqrt(key_dim) over the keys of `tsa.patterns.SelectedBlocks`, which says how blocks are chosen,
-    with padding and packed documents too, and what it costs: O(T num_blocks block_size), and O(T^2 / block_size) to
-    choose. Exactly: however many queries choose a block, none is dropped.
+    The score of a block is q . mean(k); `tsa.patterns.SelectedBlocks` defines the selection, also for padding and
+    packed documents. The softmax is over q . k / sqrt(key_dim). Attention costs O(T num_blocks block_size), and the
+    selection O(T^2 / block_size). The result is exact: no query is dropped if many queries select the same block.
 
-    For causal self-attention alone: call it with `use_causal_mask=True` and without `value`.
+    For causal self-attention only: call it with `use_causal_mask=True` and without `value`.
 
-    With `key_convolution` K a key is k_i + silu(sum_l w_l k_{i-l}), 0 <= l < K, each channel for itself, before
-    positions turn it: means and scores are of such keys, which makes blocks with what is sought stand out. It neither
-    crosses documents nor takes in padding. Kernels are zeros at first, and keys as without.
+    With `key_convolution` K, a key is k_i + silu(sum_l w_l k_{i-l}) for 0 <= l < K, per channel, before rotary
+    positions. Block means and scores use these keys, which makes blocks with relevant keys stand out. The convolution
+    does not cross documents and ignores padding. Kernels are initialized to zeros, so that keys are unchanged at first.
 
-    Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189); the convolution
-    Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
+    Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189). The convolution
+    is from Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        block_size: positions of a block. Default 128.
-        num_blocks: blocks that a query sees, with its own. Default 3.
-        key_convolution: K, positions of a short causal convolution over the keys, 3 to 5 in the paper. None: none.
-        use_shared_choice: whether heads that share keys (`num_key_value_heads`) see the same blocks, those of the
-            largest sum of their products. Default False: each head chooses by itself.
-        choice_chunk_size: queries that choose at a time, which bounds the memory of T^2 / block_size products a head
-            to so many rows of it. None: all at once, which is faster.
+        block_size: positions per block. Default 128.
+        num_blocks: blocks per query, its own included. Default 3.
+        key_convolution: K, kernel size of a causal convolution over the keys, 3 to 5 in the paper. None: no
+            convolution.
+        use_shared_choice: whether query heads that share a key head (`num_key_value_heads`) select the same blocks, by
+            the sum of their scores. Default False: each head selects its own.
+        choice_chunk_size: queries per selection step, which limits the memory of the T^2 / block_size scores per head
+            to as many rows. None: all queries at once, which is faster.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
-        ValueError: for a wrong argument, and for a call that is not causal self-attention.
+        ValueError: if an argument is invalid, or the call is not causal self-attention.
 
     Example:
         >>> layer = BlockSelectedAttention(num_heads=4, key_dim=16, block_size=64, position="rotary")
@@ -104,7 +105,7 @@ class BlockSelectedAttention(AttentionLayer):
         return super().dense_mask(self._convolved(heads, masks), masks, causal)
 
     def _convolved(self, heads: ProjectedHeads, masks: TokenMasks) -> ProjectedHeads:
-        """Returns projected heads whose keys have those before them in them."""
+        """Apply the key convolution to projected heads."""
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
 
@@ -113,7 +114,7 @@ class BlockSelectedAttention(AttentionLayer):
         return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
-        # Padding is on the right, and so comes into no key of a token.
+        # Padding is on the right, so no key of a token depends on it.
         filled = super().fill_attention(self._convolved(heads, TokenMasks()), cache, lengths)
         if self._convolution is None:
             return filled
@@ -133,13 +134,13 @@ class BlockSelectedAttention(AttentionLayer):
 
 
 class KeyConvolution(keras.layers.Layer):
-    """A short causal convolution over the keys of each head, see `ops.key_convolution.convolve_keys`.
+    """Short causal convolution over the keys of each head, see `ops.key_convolution.convolve_keys`.
 
-    Zeros at first, by which keys stay what they are. Decoding keeps the last K - 1 keys as they were projected.
+    The kernel is initialized to zeros, so that keys are unchanged. Decoding keeps the last K - 1 projected keys.
 
     Args:
-        size: K, positions of the kernel, with the key's own.
-        num_heads: M, heads of keys.
+        size: K, kernel size, the key's own position included.
+        num_heads: M, number of key heads.
         key_dim: H.
         **kwargs: `name`, `dtype`, `trainable`.
     """
@@ -151,23 +152,23 @@ class KeyConvolution(keras.layers.Layer):
         self.built = True
 
     def of_sequence(self, key: Tensor, masks: TokenMasks = TokenMasks()) -> Tensor:
-        """Returns the keys (B, M, S, H) of a sequence with those before each in it, under `TokenMasks`."""
+        """Convolve the keys (B, M, S, H) of a sequence under `TokenMasks`."""
         return convolve_keys(key, ops.cast(self.kernel, self.compute_dtype), masks)
 
     def empty_cache(self, batch_size: Size) -> dict[str, Tensor]:
-        """Returns what decoding keeps, "last_keys" (B, M, K - 1, H), before the first token."""
+        """Create the cache before the first token: "last_keys" (B, M, K - 1, H)."""
         _, heads, key_dim = self.kernel.shape
         return {"last_keys": ops.zeros((batch_size, heads, self.size - 1, key_dim), self.compute_dtype)}
 
     def after_prompt(self, cache: dict[str, Tensor], key: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Returns what is kept after a prompt of keys (B, M, T, H), of which `lengths` (B,) exist."""
+        """Return the cache after a prompt of keys (B, M, T, H) with `lengths` (B,) tokens per row."""
         if self.size == 1:
             return cache
         positions = ring_positions(self.size - 1, lengths - 1)[:, None]  # (B, 1, K - 1)
         return {"last_keys": _existing(take_positions(key, positions), positions)}
 
     def of_next(self, cache: dict[str, Tensor], key: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the key (B, M, 1, H) of the token at `index` (B,) with those before it, and what is kept after it."""
+        """Convolve the key (B, M, 1, H) of the token at `index` (B,), and return it with the updated cache."""
         count, kept = self.size - 1, cache["last_keys"]
         if count == 0:
             return convolve_next(key, kept, ops.cast(self.kernel, self.compute_dtype)), cache
@@ -179,5 +180,5 @@ class KeyConvolution(keras.layers.Layer):
 
 
 def _existing(rows, positions):
-    """Returns rows (B, M, K, H), zeros where their positions (B, 1, K) are negative."""
+    """Return rows (B, M, K, H) with zeros where their positions (B, 1, K) are negative."""
     return ops.where(positions[..., None] >= 0, rows, 0)

@@ -1,4 +1,4 @@
-"""Clustered attention as a Keras layer."""
+"""Clustered attention: an approximation of dense attention by clusters of queries."""
 
 from typing import Any
 
@@ -18,30 +18,33 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class ClusteredAttention(AttentionLayer):
-    """Dense attention approximated: queries that are alike attend together, in O((T + S) C) for C clusters.
+    """Clustered attention: dense attention approximated by clusters of queries, in O((T + S) C) for C clusters.
 
-    Queries are clustered by k-means on hash bits, each cluster attends with its mean query, and all members get the
-    result. With `top_k`, "improved" clustered attention, every query weighs the k best keys of its cluster itself
-    (Vyas et al. 2020). It has the weights of `keras.layers.MultiHeadAttention` and approximates it with them: see
-    `copy_projections`. The planes of the hash are drawn once and saved with the layer; the clusters start from tokens
-    evenly spaced over the sequence. A row's result depends on its own tokens alone.
+    It has no pattern (`pattern` is None), because every query attends to all keys: k-means on hash bits clusters the
+    queries, each cluster attends with its mean query, and all its queries get the result. With `top_k` ("improved"
+    clustered attention), every query computes its own weights for the k highest-scoring keys of its cluster. The layer
+    has the weights of `keras.layers.MultiHeadAttention`, which it approximates: see `copy_projections`. Source: Vyas et
+    al. 2020, "Fast Transformers with Clustered Attention".
 
-    Not causal: a cluster's mean depends on later queries, so a causal call is an error, as are `attention_mask` and
-    `segment_ids` that forbid a key to some queries and not to others. Padding is never seen, and takes no part in
-    clusters. Evaluation and training differ in dropout alone; no gradient flows into the choice of clusters.
+    The hash planes are drawn once and saved with the layer. Clusters start from evenly spaced tokens, so the result of
+    a row depends on its own tokens alone. The assignment to clusters has no gradient. Evaluation and training differ in
+    dropout alone.
+
+    Not causal, because the mean of a cluster depends on later queries. Causal masks raise an error, as do
+    `attention_mask` that differs between queries, and `segment_ids`. Padding is masked and is in no cluster.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         num_clusters: C, default 100.
         num_bits: bits of the hash, default 32.
-        num_iterations: times that k-means assigns the queries, default 10.
-        top_k: k, the best keys of a cluster that each query weighs itself; the paper takes 32. None: none.
-        **kwargs: the other arguments of `AttentionLayer`. `position` must be None or "rotary": the others need a weight
-            for each pair of query and key. `seed` draws the planes too.
+        num_iterations: k-means iterations, default 10.
+        top_k: k, keys per cluster for which each query computes its own weights, 32 in the paper. None: none.
+        **kwargs: the other arguments of `AttentionLayer`. `position` must be None or "rotary", because other positions
+            need a bias per pair of query and key. `seed` draws the planes, too.
 
     Raises:
-        ValueError: for a wrong argument, a causal call, and masks that differ between queries.
+        ValueError: if an argument is invalid, or for a causal mask or a mask that differs between queries.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -50,7 +53,7 @@ class ClusteredAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    pattern = None  # type: ignore[assignment]  # all queries of a cluster attend to all keys by their mean
+    pattern = None  # type: ignore[assignment]  # each cluster attends to all keys with its mean query
     cross_cache_unsupported_reason = "the queries of a cluster share their mean"
 
     def __init__(
@@ -78,7 +81,7 @@ class ClusteredAttention(AttentionLayer):
         refused = [name for name in ("use_sink", "logit_soft_cap") if getattr(self.head_settings, name)]
         if refused:
             raise ValueError(
-                f"`{refused[0]}` must be left out: queries of a cluster share one softmax. Received: {refused}."
+                f"`{refused[0]}` must be left out: the queries of a cluster share one softmax. Received: {refused}."
             )
         self.num_clusters = num_clusters
         self.num_bits = num_bits
@@ -122,7 +125,7 @@ class ClusteredAttention(AttentionLayer):
         return attended.output, attended.weights
 
     def _clusters_of(self, query: Tensor, query_mask: Tensor | None) -> Tensor:
-        """Returns the cluster of each query, int32 (B, N, T)."""
+        """Assign each query to a cluster, int32 (B, N, T)."""
         batch, _, length, _ = shape(query)
         exists = ops.ones((batch, length), "bool") if query_mask is None else query_mask
         starts = evenly_spaced(exists, self.num_clusters, length)
@@ -132,13 +135,13 @@ class ClusteredAttention(AttentionLayer):
     def _check_masks(self, masks: TokenMasks) -> None:
         if masks.query_segments is not None:
             raise ValueError(
-                "`segment_ids` must be None: queries of several documents share a cluster. Give each document a row of "
-                "its own. Received: segment_ids."
+                "`segment_ids` must be None: queries of several documents share a cluster. Give each document "
+                "a separate row. Received: segment_ids."
             )
         if masks.attention_mask is not None and masks.attention_mask.shape[2] != 1:
             raise ValueError(
-                "`attention_mask` must forbid a key to all queries alike, since those of a cluster attend together: "
-                f"one position of the query axis. Received: {tuple(masks.attention_mask.shape)} (B, N, T, S)."
+                "`attention_mask` must forbid a key to all queries alike, because the queries of a cluster attend "
+                f"together: its query axis must have size 1. Received: shape {tuple(masks.attention_mask.shape)}."
             )
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:

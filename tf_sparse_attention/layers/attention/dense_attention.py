@@ -1,4 +1,4 @@
-"""Attention to every key as a Keras layer."""
+"""Dense attention."""
 
 from typing import Any
 
@@ -10,20 +10,19 @@ from tf_sparse_attention.patterns.stride import Stride
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class DenseAttention(AttentionLayer):
-    """Multi-head attention in which every query sees every key, in a causal call all earlier ones, in O(T S).
+    """Dense attention: each query attends to every key, under a causal mask to all earlier keys, in O(T S).
 
-    For what is worth that: cross-attention of a decoder to a source that is not long, a few heads beside sparse ones,
-    and comparisons. Softmax of q . k / sqrt(key_dim), as `keras.layers.MultiHeadAttention`, whose weights it takes;
-    unlike that it has positions, a cache and a place in `MixedAttention`. Vaswani et al. 2017, "Attention is all you
-    need", section 3.2.
+    For cross-attention to short sequences, for a few heads in a `MixedAttention`, and for comparisons. The softmax is
+    over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`, with the same weights. In addition it has
+    positions and a KV cache. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        **kwargs: the other arguments of `AttentionLayer`; `position="relative"` needs a `max_distance`.
+        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` needs a `max_distance`.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
 
     Example:
         >>> x, source = keras.random.normal((2, 30, 64)), keras.random.normal((2, 50, 64))
@@ -36,6 +35,6 @@ class DenseAttention(AttentionLayer):
         self._pattern = Stride(1)
         if self.position == "relative" and self.max_distance is None:
             raise ValueError(
-                "`max_distance` must be given with position='relative': a query sees keys at any distance. "
+                "`max_distance` must be given with position='relative': keys may be at any distance. "
                 "Received: max_distance=None."
             )

@@ -1,4 +1,4 @@
-"""How the heads of strided and fixed attention divide two patterns among them (Child et al. 2019)."""
+"""Division of two patterns among the heads of strided and fixed attention (Child et al. 2019)."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ HEADS = ("split", "merged", "interleaved")
 
 
 def check_heads(num_heads: int, heads: str, layer_index: int | None) -> None:
-    """Raises a `ValueError` for a wrong `heads`, one head to be split, and "interleaved" without `layer_index`."""
+    """Raise a `ValueError` for an invalid `heads`, a single split head, or a missing or superfluous `layer_index`."""
     checks.check_choice("heads", heads, HEADS)
     checks.check_optional_count("layer_index", layer_index, minimum=0)
     if heads == "split" and num_heads == 1:
@@ -26,21 +26,21 @@ def check_heads(num_heads: int, heads: str, layer_index: int | None) -> None:
 
 
 def num_far_heads(num_heads: int, heads: str) -> int:
-    """Returns how many heads see the far part; of interleaved layers all, so that only their number differs."""
+    """Return the number of heads with the far pattern; all heads of interleaved layers."""
     return num_heads // 2 if heads == "split" else num_heads
 
 
 def divide_heads(num_heads: int, heads: str, layer_index: int | None, near: Pattern, far: Sequence[Pattern]) -> Pattern:
-    """Returns the pattern of all heads.
+    """Return the pattern of all heads.
 
     Args:
         num_heads: N.
-        heads: "split": the first half of the heads (of an odd number the larger half) has the near pattern, the others
-            the far one (equation 8). "merged": every head has the union of both (equation 7). "interleaved": all heads
-            have one of them, the near one in layers of an even `layer_index` (equation 6).
-        layer_index: number of the layer, for "interleaved".
+        heads: "split": the first half of the heads, rounded up, has the near pattern, the others a far pattern
+            (equation 8). "merged": every head has the union of both (equation 7). "interleaved": all heads of a layer
+            have one of them, the near pattern if `layer_index` is even (equation 6).
+        layer_index: index of the layer, for "interleaved".
         near: pattern.
-        far: list of the patterns that heads take in turn.
+        far: patterns that the heads take in turn.
     """
     if layer_index is not None:  # "interleaved"
         return near if layer_index % 2 == 0 else in_turn(far)
@@ -51,5 +51,5 @@ def divide_heads(num_heads: int, heads: str, layer_index: int | None, near: Patt
 
 
 def in_turn(patterns: Sequence[Pattern]) -> Pattern:
-    """Returns the pattern of heads that take turns with some patterns, the pattern itself if it is one."""
+    """Return the pattern of heads that take some patterns in turn."""
     return patterns[0] if len(patterns) == 1 else InTurn(tuple(patterns))

@@ -1,4 +1,4 @@
-"""Fixed attention as a Keras layer."""
+"""Fixed attention of the Sparse Transformer."""
 
 from typing import Any
 
@@ -14,32 +14,32 @@ from tf_sparse_attention.types import Config
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FixedAttention(AttentionLayer):
-    """Multi-head attention inside blocks and to the last columns of every block, in O(T (l + c T / l)).
+    """Fixed attention: each query attends to its block and summary columns of all blocks, in O(T (l + c T / l)).
 
-    With l = `block_size` and c = `num_summary`: the local part sees the keys of the query's own block, the far part the
-    summary columns, the keys j with l - c <= j mod l < l; both up to the query's own position if causal. It suits data
-    without a period, such as text (Child et al. 2019, section 4.3), where the paper took l of 128 or 256 and c of 8, 16
-    or 32.
+    With l = `block_size` and c = `num_summary`, the local part attends to the keys of the query's block. The summary
+    part attends to the last c columns of every block, the keys j with l - c <= j mod l < l. Under a causal mask both
+    end at the query. Suited to data without a period, such as text. Source: Child et al. 2019, "Generating Long
+    Sequences with Sparse Transformers", section 4.3, with l of 128 or 256 and c of 8, 16 or 32.
 
-    In a causal call the first l - c positions of a sequence have no summary to see: in heads of the far part alone
-    their result is zero. Any length works.
+    Under a causal mask the first l - c positions have no summary, so heads of the summary part return zeros there. Any
+    length works.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        block_size: l, positions in a block. Default 128.
-        num_summary: c, summary columns of a block. Default 8.
-        num_groups: how many different sets of columns the heads of the far part (all heads if "merged") share out: head
-            h sees those l - (g + 1) c .. l - g c - 1 with g = h mod `num_groups`. Default 1. The paper found several
-            better than larger c (section 4.3).
+        block_size: l, positions per block. Default 128.
+        num_summary: c, summary columns per block. Default 8.
+        num_groups: number of different column sets among the heads with a summary part (all heads if "merged"). Head h
+            attends to the columns l - (g + 1) c .. l - g c - 1 with g = h mod `num_groups`. Default 1. The paper found
+            several sets better than a larger c.
         heads: "split", "merged" or "interleaved", see `StridedAttention`. Default "split".
-        layer_index: the number of the layer from 0, for "interleaved" alone; `Backbone` fills it in.
-        **kwargs: the other arguments of `AttentionLayer`. `max_distance` is by default the block size: those of the far
-            part are clipped unless it is larger.
+        layer_index: index of the layer from 0, for "interleaved" only; `Backbone` sets it.
+        **kwargs: the other arguments of `AttentionLayer`. `max_distance` of "relative" is the block size by default:
+            larger distances are clipped.
 
     Raises:
-        ValueError: for a wrong argument, more summary columns than a block has, and heads that the groups do not
-            divide.
+        ValueError: if an argument is invalid, if there are more summary columns than a block has, or if `num_groups`
+            does not divide the heads with a summary part.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))

@@ -1,4 +1,4 @@
-"""Local attention with global tokens as a Keras layer."""
+"""Local attention with global tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,33 +26,32 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class GlobalLocalAttention(LocalAttention):
-    """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
+    """Self-attention to a local neighborhood and to global tokens, which attend to all tokens, in O(T (window + M)).
 
-    A token sees its window and the global tokens in one softmax; a global token sees every token. O(T (window + M)) for
-    M slots of global tokens. Source: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have
-    projections of their own, and BigBird (Zaheer et al. 2020), whose first and last blocks are global.
+    More than a pattern: a token attends to its window or blocks and to the global tokens in one softmax, while global
+    tokens attend to every token, with projections of their own if `own_projections`. M is the number of slots of global
+    tokens. Sources: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have separate projections, and
+    BigBird (Zaheer et al. 2020), whose first and last blocks are global.
 
-    Not causal: a global token sees later ones, and every token sees it.
+    Not causal: global tokens depend on later tokens, and every token attends to them.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_global: M, global tokens that a row may have; of more, the first M are. Default 64.
-        num_first_global: tokens at the start that are global in every call, such as one for [CLS]. Default 0.
-        own_projections: whether global tokens attend by projections of their own, as Longformer's. Default False.
-        dense_length: sequences of at most this many tokens attend to all tokens, as BigBird's published code does.
-            Default 0: none.
-        **kwargs: the other arguments of `LocalAttention` but `key_block_size`. Distances of `position` are those of
-            tokens, to and from global tokens too; `adaptive_span` is one of the window, beyond which global tokens see
-            and are seen.
+        num_global: M, maximum number of global tokens per row; further ones are ignored. Default 64.
+        num_first_global: number of leading tokens that are global in every call, for example [CLS]. Default 0.
+        own_projections: whether global tokens attend with separate projections, as in Longformer. Default False.
+        dense_length: sequences up to this length get dense attention, as in BigBird's published code. Default 0: none.
+        **kwargs: the other arguments of `LocalAttention`, except `key_block_size`. Distances of `position` are in
+            tokens, also to global tokens. `adaptive_span` limits the window, not the global tokens.
 
     Call arguments:
-        Those of `AttentionLayer` for self-attention, without memory, and
-        global_mask: bool (B, T), which tokens are global; or int, how often each counts in the softmax of the others,
-            zero for tokens that are not global. None: those of `num_first_global` alone.
+        global_mask: bool (B, T), True for global tokens; or int, the number of times each global token counts in the
+            softmax of other tokens, 0 for other tokens. None: the `num_first_global` first tokens.
+        The other arguments are those of `AttentionLayer` for self-attention, without memory.
 
     Raises:
-        ValueError: for a wrong argument, a causal call, and `value` or `key` other than the query.
+        ValueError: if an argument is invalid, for a causal mask, and for `value` or `key` other than the query.
 
     Example:
         >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, num_first_global=1)
@@ -60,7 +59,7 @@ class GlobalLocalAttention(LocalAttention):
         (2, 1000, 64)
     """
 
-    cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
+    cross_cache_unsupported_reason = "global tokens belong to the sequence of the queries"
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class GlobalLocalAttention(LocalAttention):
         checks.check_count("dense_length", dense_length, minimum=0)
         if self.key_block_size is not None:
             raise ValueError(
-                "`key_block_size` must be None: global tokens are of the sequence that attends. "
+                "`key_block_size` must be None: global tokens belong to the sequence of the queries. "
                 f"Received: key_block_size={self.key_block_size}."
             )
         if num_first_global > num_global:
@@ -98,7 +97,7 @@ class GlobalLocalAttention(LocalAttention):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of the tokens that are not global."""
+        """The pattern of tokens that are not global: global tokens, and the window or blocks."""
         return Global(self.num_global) | super().pattern
 
     def build(
@@ -122,15 +121,17 @@ class GlobalLocalAttention(LocalAttention):
             ]
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Takes over the projections of another layer, for the global tokens too, as Longformers begin."""
+        """Copy the projections of another layer, also to the global projections, as Longformer initializes them."""
         super().copy_projections(attention, heads)
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Returns the heads by which tokens attend, and those by which global ones do where they have their own."""
+        """Project to the heads of all tokens and, with `own_projections`, of global tokens."""
         if value is not None:
-            raise ValueError("`value` must be None: global tokens are of the sequence that attends. Received: a value.")
+            raise ValueError(
+                "`value` must be None: global tokens belong to the sequence of the queries. Received: a value."
+            )
         heads = super().project(query)
         if not self._global:
             return heads
@@ -144,7 +145,7 @@ class GlobalLocalAttention(LocalAttention):
         return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
 
     def _counts(self, counts: Tensor | None, query: Tensor) -> Tensor | None:
-        """Returns how often each token counts, those at the start included; None where no token is global."""
+        """Return the number of times each token counts as a global token, int (B, T). None: no global tokens."""
         if counts is not None:
             checks.check_static("global_mask", counts.shape, ((query.shape[0], 1), (query.shape[1],)))
             counts = ops.broadcast_to(ops.cast(counts, "int32"), shape(query)[:2])
@@ -182,7 +183,7 @@ class GlobalLocalAttention(LocalAttention):
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
         others = self._attend(self.pattern, heads[:3], *call, known=[tokens, None], span=span_of_call(self, training))
-        # Rows of global tokens are another attention, by heads that may be their own, and not a part of the union.
+        # Global tokens are computed separately, because their heads may have other projections.
         own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, known=[tokens])
         marks = tokens.marks[:, None, :, None]
         weights = ops.where(marks, own[1], others[1]) if return_weights else None
@@ -204,7 +205,7 @@ class GlobalLocalAttention(LocalAttention):
         known: Sequence[Known] | None = None,
         span: Span | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns what `compute_attention` does, under a pattern."""
+        """Compute attention under a pattern, with the results of `compute_attention`."""
         query, key, value = heads
         options = super().attention_options()._replace(span=span, hide_self=None)
         attended = attend_pattern(
@@ -236,6 +237,6 @@ class GlobalLocalAttention(LocalAttention):
 
 
 def _without_none(results: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
-    """Returns results for both branches of a condition: nothing in place of None."""
+    """Replace None by an empty tensor, because both branches of a condition must return tensors."""
     output, weights = results
     return output, ops.zeros((0,)) if weights is None else weights

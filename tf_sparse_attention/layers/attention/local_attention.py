@@ -1,4 +1,4 @@
-"""Local attention as a Keras layer."""
+"""Local attention: a sliding window or blocks."""
 
 from typing import Any
 
@@ -18,36 +18,38 @@ from tf_sparse_attention.types import Config, Shape
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LocalAttention(AttentionLayer):
-    """Multi-head attention of each position over its neighbourhood, in O(T (window + block)) time and memory.
+    """Local attention: each query attends to a sliding window or to neighboring blocks, in O(T (window + block)).
 
-    Blocks (Roy et al. 2021, section 3): position i of block g = i // block_size sees the blocks g - num_blocks_before
-    .. g + num_blocks_after, up to itself if causal. Window: the positions j with 0 <= i - j < window if causal,
-    |i - j| < window otherwise. Softmax of q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
+    With `window`, query i attends to keys j with 0 <= i - j < window under a causal mask, and |i - j| < window without.
+    Otherwise, query i of block g = i // block_size attends to the blocks g - num_blocks_before .. g + num_blocks_after,
+    and under a causal mask up to itself (Roy et al. 2021, section 3). The softmax is over q . k / sqrt(key_dim), as in
+    `keras.layers.MultiHeadAttention`.
 
-    Any length works: the last block is padded with slots that are masked. A sequence shorter than the block or the
-    window is dense attention. Evaluation and training differ in dropout alone.
+    Any length works: the last block is padded with masked positions. A sequence shorter than the block or the window
+    gets dense attention. Evaluation and training differ in dropout alone.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        block_size: positions in a block, default 256. Ignored with `window`, for which the best one is taken.
-        num_blocks_before: blocks seen before the own one. None: 1.
-        num_blocks_after: blocks seen after the own one. None: 0 in a causal call, else as many as before.
-        key_block_size: positions in a block of values and keys that are another sequence, whose block g goes with block
-            g of the queries: encoder and decoder of different lengths; not in a causal call. None: `block_size`.
-        window: positions a query sees on a side, counting itself; then `num_blocks_*` must be None. None: blocks.
-        sliding_window: Keras's name of `window`. None: not given.
-        adaptive_span: True for spans that each head learns within `window` (Sukhbaatar et al. 2019), or a dictionary
-            with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean
-            span in the loss, default 1e-7) and "initial" (share of the window at first, default 0).
-            None: all of the window.
-        use_successor_values: whether a token sees the last `window` earlier tokens, itself never, each with the value
-            of the token after it (`tsa.patterns.Successors`), in causal self-attention. Default False.
+        block_size: positions per block, default 256. Ignored with `window`.
+        num_blocks_before: blocks before the query's block. None: 1.
+        num_blocks_after: blocks after the query's block. None: 0 under a causal mask, otherwise `num_blocks_before`.
+        key_block_size: positions per block of values and keys of another sequence, whose block g is aligned with block
+            g of the queries, for sequences of different lengths. Not causal. None: `block_size`.
+        window: positions on each side, the query's own included; `num_blocks_*` must then be None. None: blocks.
+        sliding_window: Keras's name of `window`.
+        adaptive_span: True for spans within `window` that each head learns (Sukhbaatar et al. 2019), or a dictionary
+            with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean span
+            in the loss, default 1e-7) and "initial" (initial fraction of the window, default 0). None: the whole
+            window.
+        use_successor_values: whether a query reads successor values: for key j the value of token j + 1. The query
+            attends to the last `window` earlier tokens and never to itself (`tsa.patterns.Successors`). For causal
+            self-attention. Default False.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
-        ValueError: for a wrong argument, for `num_blocks_*` or `key_block_size` together with `window`, and for a
-            causal call with `key_block_size`.
+        ValueError: if an argument is invalid, if `num_blocks_*` or `key_block_size` is given with `window`, or if a
+            layer with `key_block_size` gets a causal mask.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -75,7 +77,7 @@ class LocalAttention(AttentionLayer):
         if sliding_window is not None:
             if window is not None:
                 raise ValueError(
-                    "`sliding_window` must be None where `window`, its name here, is given. "
+                    "`sliding_window` must be None where `window`, the same argument, is given. "
                     f"Received: sliding_window={sliding_window}, window={window}."
                 )
             checks.check_count("sliding_window", sliding_window)
@@ -116,7 +118,7 @@ class LocalAttention(AttentionLayer):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of the heads, whose window shrinks with that of `adaptive_span`."""
+        """The pattern of the heads. Its window shrinks with `adaptive_span`."""
         return self._pattern if self.adaptive_span is None else self._window_pattern(computed_window(self))
 
     def build(

@@ -1,4 +1,4 @@
-"""Two-dimensional local attention as a Keras layer."""
+"""Two-dimensional local attention for images."""
 
 from typing import Any
 
@@ -17,50 +17,48 @@ from tf_sparse_attention.types import Config, Shape
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LocalAttention2D(AttentionLayer):
-    """Multi-head attention of each pixel over its block of an image and the blocks around it, in O(T s).
+    """Two-dimensional local attention: each pixel attends to its block and the surrounding blocks, in O(T s).
 
-    The sequence holds the pixels of an image of `width` columns, from its first one on, and may end anywhere. A pixel i
-    in the block (R, C) of h x w pixels sees the pixels j of the blocks R - before .. R + after, C - before .. C +
-    after, each with the numbers of its dimension, and in a causal call those of them with j <= i, positions in the
-    sequence. That is s = (rows of blocks) (columns of blocks) h w keys, 9 blocks of 64 by default, 6 in a causal call
-    (5 in the order "blocks"), however large the image is. Softmax of q . k / sqrt(key_dim), as in
+    The pattern is `tsa.patterns.ImageBlocks`; the layer adds two-dimensional positions, which need the geometry of the
+    image. The sequence holds the first pixels of an image with `width` columns. Pixel i in block (R, C) of h x w pixels
+    attends to the pixels j of the blocks R - before .. R + after, C - before .. C + after, and under a causal mask to
+    those with j <= i. That is s = (rows of blocks) (columns of blocks) h w keys regardless of the image size: 9 blocks
+    of 64 by default, 6 under a causal mask (5 in the order "blocks"). The softmax is over q . k / sqrt(key_dim), as in
     `keras.layers.MultiHeadAttention`.
 
-    Two orders: "blocks" is block by block, row by row inside each; a causal call sees whole blocks before its own and
-    its own up to itself, as Parmar et al. 2018 (Image Transformer, section 3.3) and the published code of Roy et al.
-    2021 have it. "raster" is row by row, the order of pixels in a file; a causal call sees of its own block and of
-    those to the left and right the rows above, and of its row what comes before. Whatever makes the sequence has to
-    know the order.
+    Pixels have one of two orders. "blocks": block by block, row by row within a block. A causal query attends to whole
+    blocks before its own and to its own up to itself, as in Parmar et al. 2018 (Image Transformer, section 3.3) and the
+    published code of Roy et al. 2021. "raster": row by row, the order of image files. A causal query attends to the
+    rows above in its block and the blocks to its left and right, and to the earlier pixels of its row. The input must
+    have the same order.
 
-    Note: differs from Parmar et al. in that what is seen around a block is whole blocks.
+    Note: differs from Parmar et al. in that the neighborhood consists of whole blocks.
 
-    A block at an edge that the block's shape does not divide holds the pixels that are left. Queries and values of
-    different lengths are parts of images of the same width. A query with nothing to attend to gets zeros. Evaluation
-    and training differ in dropout alone.
+    Blocks at the edge may be incomplete. Queries and values of different lengths are parts of images of the same width.
+    A query with nothing to attend to gets zeros. Evaluation and training differ in dropout alone.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        width: W, pixels in a row of the image.
-        height: rows of the image, of which a sequence may hold the first. Needed in the order "blocks" where h does not
-            divide it, since the blocks of the last row are lower then. None: as many as there are, multiples of h in
-            the order "blocks".
+        width: W, pixels per row of the image.
+        height: rows of the image; a sequence may hold the first ones. Needed in the order "blocks" if h does not divide
+            it, because the last blocks are then lower. None: any number, in the order "blocks" a multiple of h.
         block_shape: (h, w), rows and columns of a block. Default (8, 8).
-        num_blocks_before: pair, the blocks seen above and to the left of the own one. None: (1, 1).
-        num_blocks_after: pair, the blocks seen below, which are none in a causal call, and to the right. None: as many
-            as before.
+        num_blocks_before: pair, the number of blocks above and to the left. None: (1, 1).
+        num_blocks_after: pair, the number of blocks below (none under a causal mask) and to the right. None:
+            `num_blocks_before`.
         order: "raster" or "blocks". Default "raster".
-        num_class_tokens: tokens before the first pixel that see the whole sequence and are seen by all of it, such as
-            one for the class of the image; in a causal call they see what comes before. Default 0.
-        position: None, "rotary_2d" (Heo et al. 2024: half of the channels turn by the row, half by the column;
-            `key_dim` a multiple of 4), "relative_2d" (Bello et al. 2019: vectors for distances in rows and in columns,
-            clipped at `max_distance`, by default the farthest key, on the scores alone), or "relative", "rotary",
-            "alibi", whose distances are those in the sequence: a row up is `width` away in the order "raster", and
-            O(T max_distance) is the cost of "relative". Class tokens have no place in the two dimensions.
+        num_class_tokens: number of tokens before the first pixel that attend to all tokens and are visible to all
+            tokens; under a causal mask they attend to earlier tokens. Default 0.
+        position: None, "rotary_2d" (Heo et al. 2024: half of the channels rotate by row, half by column; `key_dim` must
+            be a multiple of 4), "relative_2d" (Bello et al. 2019: vectors for distances in rows and columns, clipped at
+            `max_distance`, by default the farthest key, on the scores only), or "relative", "rotary" and "alibi" with
+            distances in the sequence. In the order "raster" the pixel above has distance `width`, and "relative" costs
+            O(T max_distance). Class tokens have no two-dimensional position.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
-        ValueError: for a wrong argument, and for a length that is known to be more than `height` rows have.
+        ValueError: if an argument is invalid, or a sequence is longer than `height` rows.
 
     Example:
         >>> x = keras.random.normal((2, 32 * 32, 64))
@@ -131,7 +129,7 @@ class LocalAttention2D(AttentionLayer):
 
     @property
     def image(self) -> Image:
-        """The `Image` that sequences are the first pixels of."""
+        """The `Image` whose first pixels a sequence holds."""
         return self._blocks.image
 
     def get_config(self) -> Config:

@@ -1,4 +1,4 @@
-"""Hashing attention as a Keras layer."""
+"""LSH attention of the Reformer: attention within hash buckets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,38 +23,44 @@ SELECTIONS = ("band", "chunks")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LSHAttention(AttentionLayer):
-    """Multi-head attention inside hash buckets, in O(T bucket_size) for each round (Kitaev et al. 2020, "Reformer").
+    """LSH attention: each query attends to keys of its hash bucket, in O(T bucket_size) per round.
 
-    A vector belongs to the axis, of num_buckets / 2 random ones and their opposites, that it is nearest to. Keys have
-    length 1; the score is q . k / sqrt(key_dim). With several rounds of other axes a query sees what any of them shows
-    it, a key as often as they do; results are merged by their log-sum-exp. The axes are drawn once and saved with the
-    layer; no gradient flows into the choice of buckets.
+    The bucket of a vector is the nearest of num_buckets / 2 random axes and their opposites. Keys are normalized to
+    length 1, and the score is q . k / sqrt(key_dim). With several rounds, each with its own axes, a query attends to
+    the union of its buckets; a key counts once per round that contains it. Rounds are merged by their log-sum-exp. The
+    axes are drawn once and saved with the layer. The assignment to buckets has no gradient. Source: Kitaev et al. 2020,
+    "Reformer: The Efficient Transformer".
 
-    `selection`: "band": a query sees the last `bucket_size` keys of its own bucket up to its position, itself included,
-    and if not causal the `bucket_size` - 1 next ones. Causal by construction. "chunks": the tokens by (bucket,
-    position) are cut into chunks of `bucket_size`; a query sees its chunk and the one before, whatever their buckets,
-    the first one of a round the last one of the round before. Not causal, whatever the mask.
+    `selection` determines the keys of a bucket that a query attends to:
 
-    Note: differs from the paper, whose only selection is "chunks": which keys share a chunk depends on later tokens. It
-    hashes padding, which takes no place here, and sorts by bucket alone, here by (document, bucket); its code wants
-    lengths of whole chunks, here any works, and a sequence of one chunk sees all of itself.
+    - "band" (default): the last `bucket_size` keys up to its position, itself included, and without a causal mask the
+      `bucket_size` - 1 next keys, too. Causal by construction.
+    - "chunks": tokens sorted by (bucket, position) are cut into chunks of `bucket_size`, and a query attends to its
+      chunk and the previous chunk, regardless of their buckets. The first chunk of a round attends to the last chunk of
+      the previous round. Never causal.
+
+    Note: differs from the paper, whose only selection is "chunks", in which later tokens determine which keys share a
+    chunk. The paper hashes padding; here padding is in no chunk. It sorts by bucket, here by (document, bucket). Its
+    code needs lengths divisible by the chunk size; here any length works, and a sequence of one chunk gets dense
+    attention.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_buckets: K, an even number; the sequence length over `bucket_size` is a good start.
-        bucket_size: keys of its bucket that a query sees on a side, counting itself; tokens of a chunk.
+        num_buckets: K, an even number. The sequence length divided by `bucket_size` is a good start.
+        bucket_size: keys of its bucket on each side that a query attends to, itself included; tokens per chunk.
         num_rounds: R, default 1.
         selection: "band" or "chunks". Default "band".
-        share_qk: whether queries serve as keys, made to length 1. No key projection exists then. Default True.
-        mask_self: whether a token sees itself only when it sees nothing else in any round. None: where queries serve as
-            keys, since a token would otherwise see little but itself.
+        share_qk: whether queries serve as keys, normalized to length 1, so that there is no key projection. Default
+            True.
+        mask_self: whether a token attends to itself only if it attends to no other token in any round. None (default):
+            `share_qk`, because the own key has the highest score where queries serve as keys.
         use_successor_values: as in `RoutingAttention`, with "band". Default False.
-        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` goes by rank in the bucket, in chunks
-            by token, as the others do. `seed` draws the axes too.
+        **kwargs: the other arguments of `AttentionLayer`. Distances of `position="relative"` are ranks in the bucket,
+            in chunks tokens; other positions are in tokens. `seed` draws the axes, too.
 
     Raises:
-        ValueError: for a wrong argument, and for a value of another length than the query.
+        ValueError: if an argument is invalid, or `value` and `query` have different lengths.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -78,7 +84,7 @@ class LSHAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         checks.check_switch("share_qk", share_qk)
-        self.share_qk = share_qk  # first, for the checks of heads
+        self.share_qk = share_qk  # before `super().__init__`, which checks the heads
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_switch("mask_self", mask_self)
         for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):

@@ -1,4 +1,4 @@
-"""Heads of several patterns in one attention."""
+"""Attention whose heads have different layers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -25,26 +25,27 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class MixedAttention(AdaptableMixin, keras.layers.Layer):
-    """Attention whose heads follow different patterns: the sum of its parts.
+    """Attention whose heads have different layers: the sum of its parts.
 
-    Each part is an attention layer with projections of its own. Concatenating the heads of all parts before one output
-    projection, as Roy et al. 2021 (section 4.2) do, gives the same sum; so only the first part has an output bias.
+    Each part is an attention layer with its own projections. The sum equals one output projection of the concatenated
+    heads, as in Roy et al. 2021 (section 4.2), so only the first part has an output bias. `SparseAttention` with
+    `tsa.patterns.Heads` gives the heads of one layer different patterns.
 
     Args:
-        parts: attention layers of this library, in the order of their heads, and from then on parts of this layer:
-            from the second on they lose their output bias.
-        **kwargs: `name`, `dtype`, `trainable`. The parts compute in their own dtypes, the result has that of the sum.
+        parts: attention layers of this library, in the order of their heads. They become sublayers, and lose their
+            output bias from the second part on.
+        **kwargs: `name`, `dtype`, `trainable`. Parts compute in their own dtypes; `dtype` is the dtype of the sum.
 
     Call arguments:
-        Those of `AttentionLayer`, passed to every part, and the masks that only some parts take, by name
-        (`extra_mask_names`): "global_mask" of `GlobalLocalAttention` reaches the parts that have global tokens.
+        Those of `AttentionLayer`, passed to every part, and masks by name for the parts that accept them
+        (`extra_mask_names`), such as "global_mask" of `GlobalLocalAttention`.
 
     Returns:
-        Float (B, T, D); with `return_attention_scores` also the weights (B, N, T, S), parts one after the other.
+        Float (B, T, D), with `return_attention_scores` also the weights (B, N, T, S), in the order of the parts.
 
     Raises:
-        ValueError: if `parts` is empty or holds something else, a part from the second on is built with an output bias,
-            or the outputs of the parts differ in size; in a call for a mask that no part takes.
+        ValueError: if `parts` is empty or contains other objects, if a part after the first is built with an output
+            bias, if outputs differ in size, or for a mask that no part accepts.
 
     Example:
         >>> layer = MixedAttention([
@@ -73,12 +74,12 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def num_heads(self) -> int:
-        """The heads of all parts together."""
+        """The number of heads of all parts."""
         return sum(part.num_heads for part in self.parts)
 
     @property
     def num_features(self) -> int | None:
-        """D, the channels of the query that the layer was built for."""
+        """D, the number of channels of the query."""
         return self.parts[0].num_features
 
     @property
@@ -89,17 +90,17 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
-        """Names of masks that some part takes in addition to those of every layer."""
+        """Names of masks that some part accepts in addition to those of `AttentionLayer`."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.extra_mask_names))
 
     def copy_projections(self, attention: keras.layers.Layer) -> None:
-        """Takes over the projections of a built attention of Keras, its heads in the order of the parts.
+        """Copy the projections of a built attention layer of Keras, its heads in the order of the parts.
 
         Args:
-            attention: layer with as many heads as all parts together.
+            attention: layer with as many heads as all parts.
 
         Raises:
-            ValueError: if it is not built, or has another number of heads or other projections than the parts.
+            ValueError: if the layer is not built, or has another number of heads or other projections.
         """
         if projections.head_count(attention) != self.num_heads:
             raise ValueError(
@@ -148,7 +149,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         value_segment_ids: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        # Keras hands over the mask of a lone query under the name `mask`.
+        # Keras passes the mask of a single query as `mask`.
         query_mask = mask if query_mask is None else query_mask
         remembered = {} if memory is None else {"memory": memory, "memory_segment_ids": memory_segment_ids}
         results = [
@@ -181,33 +182,33 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         return self._sum(outputs), ops.concatenate([ops.cast(x, self.compute_dtype) for x in weights], axis=1)
 
     def _sum(self, outputs: Iterable[Tensor]) -> Tensor:
-        """Returns the sum of the parts, which may compute in other dtypes, in the dtype of this layer."""
+        """Add the outputs of the parts in the dtype of this layer."""
         first, *others = (ops.cast(output, self.compute_dtype) for output in outputs)
         return sum(others, first)
 
     def _masks_of_parts(
         self, attention_mask: Tensor | None, query: Tensor, value: Tensor | None
     ) -> list[Tensor | None]:
-        """Returns for each part the mask of its heads."""
+        """Return the attention mask of each part."""
         if attention_mask is None:
             return [None] * len(self.parts)
         attention_mask = as_tensor(attention_mask)
         lengths = [sequence_shape(self, x.shape)[1] for x in (query, query if value is None else value)]
-        # The parts see a slice each, which could fit where the whole does not.
+        # A slice could be valid where the whole mask is not.
         check_attention_mask(attention_mask, query.shape[0], self.num_heads, *lengths)
         if len(attention_mask.shape) < 4:
             return [attention_mask] * len(self.parts)
         return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
 
     def _extra_masks_of_parts(self, given: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
-        """Returns for each part those of some masks by name that it takes."""
+        """Return the extra masks of each part by name."""
         attention_checks.check_extra_masks(self, given)
         return [
             {name: given[name] for name in part.extra_mask_names if given.get(name) is not None} for part in self.parts
         ]
 
     def _heads_of_parts(self) -> list[slice]:
-        """Returns for each part the slice of its heads among all of them."""
+        """Return the slice of the heads of each part."""
         ends = np.cumsum([part.num_heads for part in self.parts])
         return [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
 
@@ -220,7 +221,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         attention_mask: Tensor | None = None,
         **masks: Tensor | None,
     ) -> Tensor:
-        """Returns which keys each query sees, bool (B, N, T, S): the patterns of the parts one after the other."""
+        """Compute the dense reference mask, bool (B, N, T, S), in the order of the parts."""
         names = ("query_mask", "value_mask", "key_mask", "segment_ids", "value_segment_ids")
         common = {name: masks.pop(name) for name in names if name in masks}
         heads_and_extra = zip(
@@ -236,7 +237,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why a part cannot decode with a cache, as text; None if all can."""
+        """Why a part cannot decode with a KV cache. None if all parts can."""
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(
@@ -247,9 +248,9 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Cache]:
-        """Returns the caches of the parts by their names, before the first token.
+        """Create the caches of the parts, by name, before the first token.
 
-        The arguments and errors are those of `AttentionLayer.init_cache`.
+        Arguments and errors are those of `AttentionLayer.init_cache`.
         """
         check_has_cache(self)
         given = batch_size, max_length, memory, memory_mask, positions_in_cache
@@ -258,24 +259,22 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
     def prefill(
         self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the results (B, T, D) for a prompt, and the caches after it.
+        """Compute a prompt in one pass: the output (B, T, D) and the caches after it.
 
-        The caches must hold no tokens, and padding must be on the right. The arguments and errors are those of
-        `AttentionLayer.prefill`.
+        Arguments and errors are those of `AttentionLayer.prefill`.
         """
         return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask, kept))
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the result (B, 1, D) for the next token, and the caches after it.
+        """Compute the next token: the output (B, 1, D) and the caches after it.
 
-        `index` must be the number of tokens in the caches. The arguments and errors are those of
-        `AttentionLayer.decode`.
+        Arguments and errors are those of `AttentionLayer.decode`.
         """
         return self._sum_of_cached(cache, lambda part, own: part.decode(x, own, index))
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
-        """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
+        """Why a part cannot decode with a cross-attention cache. None if all parts can."""
         return next(
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )
@@ -287,13 +286,13 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
     ) -> dict[str, Cache]:
-        """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
+        """Compute the cross-attention caches of the parts, by name; see `AttentionLayer.init_cross_cache`."""
         check_has_cross_cache(self)
         given = value, key, value_mask, key_mask
         return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
 
     def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
-        """Returns the result (B, 1, D) for one query a row."""
+        """Compute cross-attention of one query per row (B, 1, D); see `AttentionLayer.decode_cross`."""
         return self._sum([part.decode_cross(x, own, index) for _, part, own in self._parts_with(cache)])
 
     def _named_parts(self) -> list[tuple[str, AttentionLayer]]:
@@ -304,7 +303,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         ]
 
     def _parts_with(self, cache: dict[str, Cache]) -> list[tuple[str, AttentionLayer, Cache]]:
-        """Returns name, part and cache of all parts."""
+        """Return name, part and cache of each part."""
         named = self._named_parts()
         check_entries(cache, [name for name, _ in named])
         return [(name, part, cache[name]) for name, part in named]
@@ -312,7 +311,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
     def _sum_of_cached(
         self, cache: dict[str, Cache], run: Callable[[AttentionLayer, Cache], tuple[Tensor, Cache]]
     ) -> tuple[Tensor, dict[str, Cache]]:
-        """Returns the sum of what the parts compute with their caches, and the caches after it."""
+        """Run each part with its cache, and return the sum of the outputs and the new caches."""
         results = {name: run(part, own) for name, part, own in self._parts_with(cache)}
         return self._sum([output for output, _ in results.values()]), {name: new for name, (_, new) in results.items()}
 

@@ -36,7 +36,7 @@ PART, WINDOW, KEYS, VALUES = "part_0", "part_1", "compressed_key", "compressed_v
 
 
 class _Heads(NamedTuple):
-    """What tokens are projected to: queries and gates of all parts, keys and values of S, of W and, by token, of C."""
+    """Projected heads: queries and gates, keys and values of S and W, and per-token keys and values of C."""
 
     query: Tensor
     key: Tensor
@@ -50,41 +50,45 @@ class _Heads(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class NativeSparseAttention(AttentionLayer):
-    """Multi-head attention to compressed blocks, to selected blocks and to a window, added up by gates.
+    """Native sparse attention: a gated sum of attention to compressed blocks, selected blocks and a window.
 
-    out_i = g_c C(i) + g_s S(i) + g_w W(i), each part a softmax with keys and values of its own and the same queries,
-    the gates of each head sigmoids of projections of the query:
-    - C sees one key and one value for each block that is complete at i, made of those of its b tokens by a learned
-      function of them and their positions in the block: W silu(sum_s A_s (x_s + p_s) + c). It has no other positions.
-    - S sees the query's own block up to i, and of the blocks before it the `num_blocks` - 1 of the largest weights in
-      C, added up over the heads that share keys, which see the same blocks. No gradient goes through the choice.
-    - W sees the last `window` positions.
+    More than a pattern: out_i = g_c C(i) + g_s S(i) + g_w W(i) has three branches, each with a softmax and its own keys
+    and values, and the same queries. The gates are sigmoids of a projection of the query, per head. `pattern` is the
+    union of S and W.
 
-    O(T (num_blocks b + window)), and O(T^2 / b) for C: a b-th of dense attention, small and yet quadratic in time and
-    memory. Decoding keeps the keys and values of all positions, of all blocks and of the window, and reads T / b
-    blocks, num_blocks b positions and the window for a token.
+    - C attends to one compressed key and value per block that is complete at i: W silu(sum_s A_s (x_s + p_s) + c) of
+      the keys or values x_s of its b tokens, with learned positions p_s. It has no other positions.
+    - S attends to the query's own block up to i, and to the `num_blocks` - 1 earlier blocks with the largest weights in
+      C, summed over the query heads that share a key head. These heads select the same blocks. The selection has no
+      gradient.
+    - W attends to the last `window` positions.
 
-    For causal self-attention alone: call it with `use_causal_mask=True` and without `value`. Blocks lie on positions,
-    also of packed documents: a compressed block is made of the tokens of the document of its last token, and tokens of
-    that one alone see and choose it. Padding counts in no block. A query sees a compressed block if its attention mask
-    lets it see all the keys. Weights that are returned are those of S and W times their gates, without C's.
+    S and W cost O(T (num_blocks b + window)), and C costs O(T^2 / b) in time and memory. Decoding keeps the keys and
+    values of all positions, of all blocks and of the window, and reads T / b blocks, num_blocks b positions and the
+    window per token.
+
+    For causal self-attention only: call it with `use_causal_mask=True` and without `value`. Blocks are blocks of
+    positions, also with packed documents: a compressed block is made of the tokens that belong to the document of its
+    last token, and only tokens of that document attend to it and select it. Padding is in no block. A query attends to
+    a compressed block if its attention mask allows all keys of the block. Returned weights are those of S and W times
+    their gates.
 
     Source: Yuan et al. 2025, "Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention" (arXiv
     2502.11089).
 
-    Note: differs from the paper in its blocks, of one size for C and S and without overlap; only the query's own block
-    is always selected, there the first one and the two last.
+    Note: differs from the paper in its blocks, which have one size for C and S and do not overlap. Only the query's own
+    block is always selected; in the paper also the first block and the previous block.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        block_size: b, positions of a block. Default 64.
-        num_blocks: selected blocks that a query sees, with its own. Default 16.
-        window: positions that W sees, the query's own among them. Default 512.
-        **kwargs: the other arguments of `AttentionLayer`; `position` is that of S and W.
+        block_size: b, positions per block. Default 64.
+        num_blocks: selected blocks per query, its own included. Default 16.
+        window: positions of W, the query's own included. Default 512.
+        **kwargs: the other arguments of `AttentionLayer`; `position` applies to S and W.
 
     Raises:
-        ValueError: for a wrong argument, and for a call that is not causal self-attention.
+        ValueError: if an argument is invalid, or the call is not causal self-attention.
 
     Example:
         >>> layer = NativeSparseAttention(num_heads=4, key_dim=16, block_size=16, num_blocks=4, window=32)
@@ -133,7 +137,7 @@ class NativeSparseAttention(AttentionLayer):
         self._value_pooling = pooling("value_pooling", self.value_dim)
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Takes over the projections of another layer, those of keys and values for all parts."""
+        """Copy the projections of another layer; all branches get its keys and values."""
         super().copy_projections(attention, heads)
         sources: tuple[Any, Any] = self._key, self._value
         for parts, source in zip((self._keys, self._values), sources, strict=True):
@@ -141,7 +145,7 @@ class NativeSparseAttention(AttentionLayer):
                 part.set_weights(source.get_weights())
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Returns `_Heads`: queries (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
+        """Project to `_Heads`: queries (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
         heads = super().project(query, value, key)
         keys = [self.project_heads(projection, query, norm="key") for projection in self._keys]
         values = [projections.heads_of(projection, query) for projection in self._values]
@@ -173,7 +177,7 @@ class NativeSparseAttention(AttentionLayer):
     def _attend_compressed(
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool = False
     ) -> tuple[Attended, list[Tensor]]:
-        """Returns attention to compressed blocks, and the blocks that are chosen by it."""
+        """Attend to compressed blocks, and return the result with the selected blocks."""
         own = _Heads(*heads)
         key, value = own.compressed_key, own.compressed_value
         query, _ = self.score_inputs(own.query, key)
@@ -243,7 +247,7 @@ class NativeSparseAttention(AttentionLayer):
         return _gated(own.gates, compressed, selected, near), {**cache, **after}
 
     def _decode_compressed(self, query, key, value, index):
-        """Returns attention of the token at `index` (B,) to compressed blocks, and the blocks that it chose."""
+        """Attend to compressed blocks from the token at `index` (B,), and return the selected blocks, too."""
         query, _ = self.score_inputs(query, key)
         blocks = ops.arange(shape(key)[2], dtype="int32")
         seen, allowed = (
@@ -259,20 +263,20 @@ class NativeSparseAttention(AttentionLayer):
 
 
 def _gated(gates, *parts):
-    """Returns the sum of the outputs of parts, each times its gate of (B, N, T, 3)."""
+    """Return the sum of the branches times their gates (B, N, T, 3)."""
     return sum(gates[..., i : i + 1] * part.output for i, part in enumerate(parts))
 
 
 class BlockPooling(keras.layers.Layer):
-    """Makes one vector of the b vectors of a block: W silu(sum_s A_s (x_s + p_s) + c), s the position in the block.
+    """Learned pooling of the b vectors of a block: W silu(sum_s A_s (x_s + p_s) + c), with s the position in the block.
 
-    The same for all heads. Vectors that do not count are left out of the sum. O(T H^2) for each head.
+    The heads share the weights. Masked vectors are not in the sum. O(T H^2) per head.
 
     Args:
         block_size: b.
         size: H, channels.
         use_bias: whether there is a bias c.
-        kernel_initializer: of A, W and the positions p.
+        kernel_initializer: initializer of A, W and the positions p.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
@@ -292,7 +296,7 @@ class BlockPooling(keras.layers.Layer):
         self.built = True
 
     def sums(self, x: Tensor, counted: Tensor | None, num_blocks: Size) -> Tensor:
-        """Returns the sum over each block, (B, M, G, H), of vectors (B, M, T, H) that are `counted`, bool (B, G, b)."""
+        """Sum vectors (B, M, T, H) over each block, where `counted` (B, G, b) is True: (B, M, G, H)."""
         position, kernel = (ops.cast(weight, self.compute_dtype) for weight in (self.position, self.inner_kernel))
         blocks = split(x, self.block_size, -2, num_blocks) + position  # (B, M, G, b, H)
         if counted is not None:
@@ -302,18 +306,23 @@ class BlockPooling(keras.layers.Layer):
         return ops.matmul(flat, ops.reshape(kernel, (self.block_size * size, size)))
 
     def of_sums(self, sums: Tensor) -> Tensor:
-        """Returns the vectors of blocks, (..., H), of their sums."""
+        """Compute the vectors of blocks (..., H) from their sums."""
         inner = sums if self.inner_bias is None else sums + ops.cast(self.inner_bias, self.compute_dtype)
         return ops.matmul(ops.silu(inner), ops.cast(self.outer_kernel, self.compute_dtype))
 
     def empty_cache(self, batch_size: Size, num_heads: int, num_blocks: Size) -> dict[str, Tensor]:
-        """Returns "block" (B, M, G, H) and "sum" (B, M, 1, H), not in half precision, of the block not yet complete."""
+        """Create the cache before the first token.
+
+        Returns:
+            "block", the vectors of blocks (B, M, G, H), and "sum", the sum of the incomplete block (B, M, 1, H), in
+            float32 or float64.
+        """
         size = self.outer_kernel.shape[0]
         block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)
         return {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), score_dtype(self.compute_dtype))}
 
     def after_prompt(self, cache: dict[str, Tensor], x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Returns the cache after a prompt of vectors (B, M, T, H), of which `lengths` (B,) exist."""
+        """Return the cache after a prompt of vectors (B, M, T, H) with `lengths` (B,) tokens per row."""
         num_blocks = shape(cache["block"])[2]
         exists = ops.arange(num_blocks * self.block_size, dtype="int32") < lengths[:, None]
         counted = ops.reshape(exists, (-1, num_blocks, self.block_size))
@@ -323,9 +332,9 @@ class BlockPooling(keras.layers.Layer):
         return {"block": self.of_sums(sums), "sum": ops.cast(take_rows(sums, last), cache["sum"].dtype)}
 
     def after_next(self, cache: dict[str, Tensor], x: Tensor, index: Tensor, kept: Tensor | None) -> dict[str, Tensor]:
-        """Returns the cache after a vector (B, M, 1, H) at `index` (B,), as it was in rows that are not `kept` (B, 1).
+        """Return the cache after a vector (B, M, 1, H) at `index` (B,), unchanged in rows where `kept` (B, 1) is False.
 
-        The vector of a block that is not complete is not yet its own; no query sees it.
+        The vector of an incomplete block is preliminary; no query attends to it.
         """
         at = in_range(index % self.block_size, self.block_size)
         position, kernel = (

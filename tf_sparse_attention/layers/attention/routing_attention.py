@@ -1,4 +1,4 @@
-"""Routing attention as a Keras layer."""
+"""Routing attention: attention within k-means clusters of tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.types import Config, Tensor
 
-OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence for queries and keys
+OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of queries and keys among the whole sequence
 OF_ANY_LENGTHS = (*OF_ALL_TOKENS, "top_keys")
 WITHOUT_CENTROIDS = ("hash", "random")
 SELECTIONS = ("nearest", *OF_ANY_LENGTHS, "random")
@@ -37,62 +37,64 @@ DISTANCES = ("rank", "token")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class RoutingAttention(SparseAttention):
-    """Multi-head attention inside clusters of tokens found by online k-means (Roy et al. 2021), in O(T cluster_size).
+    """Routing attention: each query attends to keys of its k-means cluster, in O(T cluster_size).
 
-    Queries and keys are layer-normalised without scale, x = LN(x W); scores are LN(q) . LN(k), not divided; a token
-    belongs to the centroid mu of the largest x . mu. In training the centroids follow their tokens by an exponential
-    moving average and `commitment_loss` mean((x - mu)^2) is added to the loss; outside training they do not move.
+    `SparseAttention` under a cluster pattern, with `normalize_queries_and_keys=True`. Queries and keys are
+    layer-normalized without scale, x = LN(x W). Scores are LN(q) . LN(k), not divided by sqrt(key_dim). A token belongs
+    to the cluster c of the largest x . mu_c. In training, centroids mu_c are exponential moving averages of their
+    tokens, and `commitment_loss` mean((x - mu)^2) is added to the loss. Outside training they are constant. Source: Roy
+    et al. 2021, "Efficient Content-Based Sparse Attention with Routing Transformers".
 
-    `selection` decides which keys of its cluster a query sees:
+    `selection` determines the keys that a query attends to:
 
-    - "nearest" (default): the last `cluster_size` keys up to its position, itself included, and the `cluster_size` - 1
-      next ones if not causal. Causal by construction. Every token attends.
-    - "top_keys": the `cluster_size` best keys of its nearest centroid, of all keys of the sequence, of equal ones the
-      earlier. A query's result depends on no other query: for cross-attention to a sequence of any length, with a
-      cross-attention cache too, and for encoders. A causal call is an error, and so are `segment_ids`, as the best keys
-      of a packed row are not the best of each of its documents. Half of the time of "nearest" with separate keys.
-    - "top_k": every centroid takes the `cluster_size` best tokens of the whole sequence, and a token gets the mean over
-      the clusters that hold it, zeros if none does. About (1 - 1/K)^K of the tokens, a third, get zeros where T = K
-      `cluster_size`; `tsa.analysis.health` counts them. Not causal, whatever the mask; which of equal tokens is taken
-      is up to rounding, and so may change with the batch size.
-    - "strided": as "top_k", but each centroid takes every (T / `cluster_size`)-th token by falling score (these are not
-      the strides of `StridedAttention`). "hash": as "top_k", but the first `cluster_size` tokens of a hash bucket in
-      place of a centroid's best. Both are in the paper's code and, like it, not causal.
-    - "random": as "nearest" in clusters that depend on the position alone, the paper's ablation.
+    - "nearest" (default): the last `cluster_size` keys of its cluster up to its position, itself included, and without
+      a causal mask the `cluster_size` - 1 next keys, too. Causal by construction. Every token attends.
+    - "top_keys": the `cluster_size` keys of the whole sequence closest to its centroid; of equal keys, the earlier. The
+      result of a query depends on no other query. For encoders, and for cross-attention to a sequence of any length,
+      with a cross-attention cache. Causal calls and `segment_ids` raise an error. Half the time of "nearest" with
+      `share_qk=False`.
+    - "top_k": each centroid selects the `cluster_size` closest tokens of the whole sequence. The output of a token is
+      the mean over the clusters that selected it, and zeros if none did. About (1 - 1/K)^K of the tokens, a third, get
+      zeros if T = K `cluster_size`; `tsa.analysis.health` counts them. Never causal. Rounding selects among equal
+      tokens, so results may depend on the batch size.
+    - "strided": like "top_k", but each centroid selects every (T / `cluster_size`)-th token by descending score.
+      Unrelated to `StridedAttention`. "hash": like "top_k", but each hash bucket selects its first `cluster_size`
+      tokens. Both are options of the published code and never causal.
+    - "random": like "nearest", in clusters that depend only on the position. An ablation of the paper.
 
-    Note: differs from the paper, whose only selection is "top_k": through it earlier outputs depend on later tokens,
-    and a query on the others. "top_keys", one cluster for each query and many for a key, is this library's.
+    Note: differs from the paper, whose only selection is "top_k". It leaks later tokens into earlier outputs, and other
+    queries into the output of a query. "top_keys" is a contribution of this library.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_clusters: K, centroids of each head; a power of two for "hash".
-        cluster_size: w, keys of its cluster that a query sees; members of a cluster for all but "nearest", "random".
-        selection: one of those above. Default "nearest". "top_k" gives zeros to about a third of the tokens.
-        share_qk: whether queries serve as keys, default True as in the paper's causal models; then no key kernel
-            exists and `value` must be None. Separate keys cost 3 to 4 times as much with "nearest". Must be False with
+        num_clusters: K, centroids per head; a power of two for "hash".
+        cluster_size: w, keys of its cluster that a query attends to.
+        selection: "nearest", "top_keys", "top_k", "strided", "hash" or "random". Default "nearest".
+        share_qk: whether queries serve as keys, so that there is no key projection and `value` must be None. Default
+            True, as in the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False with
             "top_keys".
-        mask_self: whether a token sees itself only when it sees nothing else. None: where queries and keys are shared
-            and the selection is "nearest" or "random"; LN(q) . LN(q) = H outweighs every other score.
-        use_successor_values: whether a token sees the last `cluster_size` earlier tokens of its cluster, itself never,
-            each with the value of the token after it, as an induction head does: "where I was before, what came
-            next" (`tsa.patterns.Successors`). In causal self-attention with "nearest" or "random". Default False.
-        distance: of position "relative": "rank" (default), between ranks in the cluster, as published (in "nearest" and
-            "top_keys" a query that is no key has that of the last key up to its position); or "token", in positions,
-            on the scores alone: about twice the cost of the layer.
-        ema_decay: weight of the past in the moving averages, in [0, 1). Default 0.999.
-        commitment_loss: factor of the commitment loss, default 1e-4. 0: none.
-        revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100;
+        mask_self: whether a token attends to itself only if it attends to no other token. None (default): True where
+            queries serve as keys with "nearest" and "random", because LN(q) . LN(q) = H exceeds every other score.
+        use_successor_values: whether a query reads successor values: for key j the value of token j + 1. The query
+            attends to the last `cluster_size` earlier tokens of its cluster and never to itself, like an induction head
+            (`tsa.patterns.Successors`). For causal self-attention with "nearest" or "random". Default False.
+        distance: distance of position "relative". "rank" (default): between ranks in the cluster, as published; with
+            "nearest" and "top_keys", a query that is not a key has the rank of the last key up to its position.
+            "token": between positions, on the scores only, at about twice the cost of the layer.
+        ema_decay: decay of the moving averages, in [0, 1). Default 0.999.
+        commitment_loss: factor of the commitment loss. Default 1e-4. 0: none.
+        revive_after: training steps without a token after which a centroid moves to the largest cluster. Default 100.
             0: never.
-        reproduce_reference: whether to keep what the published code does otherwise: means divided by the count + 0.01,
-            the commitment of shared queries counted twice, causality by rank in the cluster. Default False.
+        reproduce_reference: whether to reproduce the published code: means divided by the count + 0.01, the commitment
+            of shared queries counted twice, and causality by rank in the cluster. Default False.
         **kwargs: the other arguments of `AttentionLayer`.
 
-    With `share_qk` a token that `key_mask` or `value_mask` hides is in no cluster: as a query it sees nothing.
+    With `share_qk`, a token masked by `key_mask` or `value_mask` is in no cluster, and as a query attends to nothing.
 
     Raises:
-        ValueError: for a wrong argument; for a `value` other than the query with `share_qk`; for sequences of
-            different lengths with "nearest" or "random"; for a causal call or `segment_ids` with "top_keys".
+        ValueError: if an argument is invalid, if `value` is given with `share_qk`, if sequences have different lengths
+            with "nearest" or "random", or if "top_keys" gets a causal mask or `segment_ids`.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -101,7 +103,7 @@ class RoutingAttention(SparseAttention):
         (2, 1000, 64)
     """
 
-    seed: int  # drawn where none is given
+    seed: int  # drawn if None was given
 
     def __init__(
         self,
@@ -146,19 +148,19 @@ class RoutingAttention(SparseAttention):
 
     @property
     def centroids(self) -> keras.Variable | None:
-        """The centroids, float32 (N, K, H); None with "hash" and "random", which have none."""
+        """The centroids, float32 (N, K, H). None with "hash" and "random"."""
         return None if self._clusters is None else self._clusters.centroids
 
     def start_from_data(self, inputs: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
-        """Moves the centroids to tokens drawn at random, which shortens the first phase of training.
+        """Move the centroids to randomly drawn tokens, which shortens the start of training.
 
         Args:
             inputs: float (B, T, D), inputs of the layer.
             mask: bool (B, T), False for padding, which is not drawn. None: the mask that `inputs` carries, if any.
-            seed: integer of the draw. None: that of the layer.
+            seed: integer seed. None: the seed of the layer.
 
         Raises:
-            ValueError: if fewer than `num_clusters` tokens are not masked out, or the selection has no centroids.
+            ValueError: if fewer than `num_clusters` tokens remain, or the selection has no centroids.
         """
         check_has_centroids(self.selection)
         if not self.built:
@@ -231,7 +233,7 @@ class RoutingAttention(SparseAttention):
         return [(members[0], members[-1])]
 
     def _scores(self, heads: Tensor) -> Tensor:
-        """Returns the scores of queries (B, N, T, H) or keys for each cluster of their key head, (B, N, T, K)."""
+        """Compute the scores of queries or keys (B, N, T, H) for the clusters of their key head, (B, N, T, K)."""
         rows = group_as_rows(heads, self.num_key_heads)
         if self.selection == "hash":
             scores = hash_scores(rows, ops.convert_to_tensor(self.planes))
@@ -242,7 +244,7 @@ class RoutingAttention(SparseAttention):
     @property
     def cache_unsupported_reason(self) -> str | None:
         if self.selection in OF_ALL_TOKENS:
-            return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
+            return f"with selection={self.selection!r} which tokens a cluster holds depends on later tokens"
         return super().cache_unsupported_reason
 
     def get_config(self) -> Config:
@@ -271,7 +273,7 @@ def _pattern_of(
 
 
 def _check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raises a `ValueError` for a wrong argument of `RoutingAttention`, given by name."""
+    """Raise a `ValueError` for an invalid argument of `RoutingAttention`."""
     for name in ("num_clusters", "cluster_size"):
         checks.check_count(name, arguments[name])
     checks.check_choice("selection", arguments["selection"], SELECTIONS)
@@ -279,7 +281,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
     position = arguments["kwargs"].get("position")
     if arguments["distance"] == "token" and position != "relative":
         raise ValueError(
-            "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
+            "`distance` must be 'rank' unless `position` is 'relative'; other positions are distances in tokens. "
             f"Received: distance='token', position={position!r}."
         )
     checks.check_switch("share_qk", arguments["share_qk"])
@@ -299,16 +301,16 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
     num_clusters = arguments["num_clusters"]
     if arguments["selection"] == "hash" and (num_clusters < 2 or num_clusters & (num_clusters - 1)):
         raise ValueError(
-            "`num_clusters` must be 2, 4, 8 or another power of two where `selection` is 'hash'. "
+            "`num_clusters` must be a power of two, at least 2, where `selection` is 'hash'. "
             f"Received: num_clusters={num_clusters}."
         )
 
 
 def _check_top_keys(arguments):
     wrong = {
-        "share_qk": "which is for queries and keys of their own",
-        "mask_self": "where a query is no key",
-        "reproduce_reference": "which is not in the published code",
+        "share_qk": "which needs a key projection",
+        "mask_self": "where queries are not keys",
+        "reproduce_reference": "which the published code does not have",
     }
     for name, reason in wrong.items():
         if arguments[name]:
@@ -316,25 +318,25 @@ def _check_top_keys(arguments):
 
 
 def check_has_centroids(selection: str) -> None:
-    """Raises a `ValueError` for a selection without centroids."""
+    """Raise a `ValueError` for a selection without centroids."""
     if selection in WITHOUT_CENTROIDS:
         raise ValueError(
-            f"`selection` must be one with centroids to start them from data, not one of {list(WITHOUT_CENTROIDS)}. "
+            f"`selection` must have centroids, so it must not be one of {list(WITHOUT_CENTROIDS)}. "
             f"Received: selection={selection!r}."
         )
 
 
 def check_sink(use_sink: bool, selection: str) -> None:
-    """Raises a `ValueError` for a sink with a selection that has several softmaxes for a query."""
+    """Raise a `ValueError` for a sink with a selection that has several softmaxes per query."""
     if use_sink and selection in OF_ALL_TOKENS:
         raise ValueError(
-            "`use_sink` must be False where clusters choose queries, each of which has several softmaxes then: "
+            "`use_sink` must be False with a selection that has several softmaxes per query: "
             f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
         )
 
 
 def check_lengths(selection: str, query: Tensor, value: Tensor) -> None:
-    """Raises a `ValueError` if a selection cannot serve queries and values (B, N, T, H) of these lengths."""
+    """Raise a `ValueError` if a selection does not support queries and values (B, N, T, H) of these lengths."""
     lengths = query.shape[2], value.shape[2]
     if selection not in OF_ANY_LENGTHS and None not in lengths and lengths[0] != lengths[1]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Attention under any pattern as a Keras layer."""
+"""Attention under any pattern."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,28 +25,31 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SparseAttention(AttentionLayer):
-    """Multi-head attention whose pattern is any composition of `tsa.patterns`.
+    """Multi-head attention under any pattern or composition of `tsa.patterns`.
 
-    `pattern=Window(256) | First(4)` is a window with attention sinks, `Window(128) | Nearest(16, 64)` a window and the
-    query's cluster in one softmax, `Heads([(6, Window(256)), (2, Stride(64))])` heads of two kinds. Softmax of
-    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`; a score for each pair of query and key, whichever
-    part of a union shows it, and distances in tokens. The cost is that of the pattern's parts.
+    `pattern=Window(256) | First(4)` is a sliding window with attention sinks. `Window(128) | Nearest(16, 64)` is a
+    window and the query's k-means cluster in one softmax. `Heads([(6, Window(256)), (2, Stride(64))])` gives heads
+    different patterns. The softmax is over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`. In a union
+    each key counts once. Distances are in tokens, and the cost is the sum over the parts.
 
-    Parts in which content decides (`Nearest`, `TopKeys`, `Hashed`) have centroids or hash axes of their own, found by
-    LN(q) and LN(k) without scale; `Nearest` and `Hashed` cost a third to a fourth with `share_qk=True`.
+    Content-based parts (`Nearest`, `TopKeys`, `Hashed`) have their own centroids or hash axes, which compare LN(q) and
+    LN(k), layer-normalized without scale. `Nearest` and `Hashed` are 3 to 4 times faster with `share_qk=True`.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        pattern: a `tsa.patterns.Pattern`, or its config as Keras serialises it.
-        share_qk: whether queries serve as keys; then no key projection exists and `value` must be None. Default False.
-        mask_self: whether a token sees itself only when no part of its pattern shows it another. None (default): where
-            queries serve as keys, since a token would otherwise see little but itself.
-        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` has a table for the keys alone where
-            content decides, about twice the cost of the layer. `seed` draws centroids and axes too.
+        pattern: a `tsa.patterns.Pattern`, or its serialized config.
+        share_qk: whether queries serve as keys, so that there is no key projection and `value` must be None. Default
+            False.
+        mask_self: whether a token attends to itself only if it attends to no other token. None (default): `share_qk`,
+            because the own key has the highest score where queries serve as keys.
+        normalize_queries_and_keys: whether scores compare LN(q) and LN(k), without a factor unless `attention_scale` is
+            given, as in `RoutingAttention`. Default False: q . k / sqrt(key_dim).
+        **kwargs: the other arguments of `AttentionLayer`. With a content-based part `position="relative"` has a table
+            for keys alone, at about twice the cost of the layer. `seed` initializes centroids and axes, too.
 
     Raises:
-        ValueError: for a wrong argument, and a pattern made for another number of heads.
+        ValueError: if an argument is invalid, or the pattern is for another number of heads.
 
     Example:
         >>> from tf_sparse_attention.patterns import First, Window
@@ -67,7 +70,7 @@ class SparseAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         checks.check_switch("share_qk", share_qk)
-        self.share_qk = share_qk  # first, for the checks of heads
+        self.share_qk = share_qk  # before `super().__init__`, which checks the heads
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_switch("mask_self", mask_self)
         if isinstance(pattern, dict):
@@ -104,7 +107,7 @@ class SparseAttention(AttentionLayer):
         return [made.get(index) for index in range(len(self.pattern.leaves()))]
 
     def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
-        """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
+        """Create the grouper of a leaf: centroids, hash axes, or the grouper that a custom pattern defines."""
         pattern, seed = leaf.pattern, cast(int, derived_seed(self.seed, leaf.index))
         if isinstance(pattern, CentroidPattern):
             return Centroids(
@@ -121,7 +124,7 @@ class SparseAttention(AttentionLayer):
         if isinstance(pattern, Hashed):
             sizes = num_heads, self.key_dim, pattern.num_buckets // 2
             return HashAxes(random_directions(self, f"axes_{leaf.index}", sizes, seed))
-        # One of the user's own.
+        # A custom pattern.
         return pattern.make_grouper(num_heads, self.key_dim, seed, self.dtype_policy)  # type: ignore[attr-defined]
 
     @property
@@ -158,10 +161,10 @@ class SparseAttention(AttentionLayer):
 
 
 def _checked_pattern(pattern: Any) -> Pattern:
-    """Returns a pattern; raises a `ValueError` for what is none, or one that lacks something."""
+    """Return a pattern, or raise a `ValueError` for another value or an incomplete pattern."""
     if not isinstance(pattern, Pattern):
         raise ValueError(
-            "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4); layers go side by side in a "
+            "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4). Combine layers by "
             f"MixedAttention. Received: pattern={pattern!r}."
         )
     if not dataclasses.is_dataclass(pattern):
@@ -176,7 +179,7 @@ def _checked_pattern(pattern: Any) -> Pattern:
             and not hasattr(part, "make_grouper")
         ):
             raise ValueError(
-                "`pattern` must define `make_grouper` in each part in which content decides. "
+                "`pattern` must define `make_grouper` in each content-based part. "
                 f"Received: {type(part).__name__} without it."
             )
     return pattern

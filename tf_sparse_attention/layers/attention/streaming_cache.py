@@ -1,4 +1,4 @@
-"""Decoding without an end: caches that never grow, and positions that are counted inside of them."""
+"""Streaming decoding: bounded caches, and rotary positions counted inside the cache."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Size, Tensor
 
-ENDLESS = 2**30 - 1  # tokens: positions in a cache are kept above -2^30 as int32
-UNROTATED = "unturned"  # an entry of a cache whose keys positions have not turned
+MAX_LENGTH = 2**30 - 1  # tokens: caches store int32 positions relative to -2^30
+UNROTATED = "unturned"  # entry of a cache with unrotated keys
 
 
 def cache_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_length: Size | None) -> Size:
-    """Returns the `max_length` of a cache, the largest there is for None.
+    """Return the `max_length` of a cache; for None the largest possible length.
 
     Raises:
-        ValueError: for None if a part of the pattern keeps more the longer a sequence is.
+        ValueError: for None if the cache of a part of the pattern grows with the sequence.
     """
     if max_length is not None:
         return max_length
@@ -29,17 +29,17 @@ def cache_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_lengt
         for leaf in plan.leaves:
             if not cache_policy(leaf).is_bounded:
                 raise ValueError(
-                    f"`max_length` must be given: {leaf.pattern} in {layer.path or layer.name} keeps more the longer a "
-                    "sequence is. Received: max_length=None."
+                    f"`max_length` must be given: {leaf.pattern} in {layer.path or layer.name} has an unbounded cache. "
+                    "Received: max_length=None."
                 )
-    return ENDLESS
+    return MAX_LENGTH
 
 
 def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: Cache, memory: Tensor | None) -> Cache:
-    """Returns an empty cache whose keys are to be turned where they are read, by their place in it.
+    """Mark an empty cache as one that holds unrotated keys, which are rotated by their place in the cache when read.
 
     Raises:
-        ValueError: for positions or a pattern for which there are no such places, and for a memory.
+        ValueError: for a memory, or positions or patterns without places in the cache.
     """
     if memory is not None:
         raise ValueError("`memory` must be None with `positions_in_cache`. Received: a memory.")
@@ -53,10 +53,10 @@ def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: 
 
 
 def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tuple[int, int]:
-    """Returns how many first tokens and how many last ones a cache keeps.
+    """Return the numbers of first and of last tokens that a cache keeps.
 
     Raises:
-        ValueError: for a pattern that is no window, perhaps with first tokens, the same for all heads.
+        ValueError: unless the pattern is a window, optionally with first tokens, and the same for all heads.
     """
     found: set[Any] = set()
     for plan in plans:
@@ -74,22 +74,22 @@ def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tupl
 
 
 def is_unrotated(cache: Cache) -> bool:
-    """Returns whether keys are turned where they are read."""
+    """Return whether a cache holds unrotated keys."""
     return any(UNROTATED in entry for entry in cache.values() if isinstance(entry, Mapping))
 
 
 def check_prompt(layer: keras.layers.Layer, plans: Sequence[HeadPlan], length: int | None) -> None:
-    """Raises a `ValueError` for a prompt that is not known to be in the cache as a whole, in order."""
+    """Raise a `ValueError` unless the cache can hold the whole prompt."""
     first, window = sizes_of_cache(layer, plans)
     if length is None or length > first + window:
         raise ValueError(
-            f"`x` must be at most {first + window} tokens, as many as {layer.name} keeps, with `positions_in_cache`; "
-            f"those after them are decoded one by one. Received: {length} tokens."
+            f"`x` must be at most {first + window} tokens, the size of the cache of {layer.name}, with "
+            f"`positions_in_cache`. Decode further tokens one by one. Received: {length} tokens."
         )
 
 
 def position_in_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan], index: Tensor) -> NoPosition:
-    """Returns the positions of a token at `index`, int32 (B,), and of the keys of a cache, counted in it."""
+    """Return the position encoding of a token at `index` (B,) and of cached keys, counted inside the cache."""
     position = layer.position_encoding
     if not isinstance(position, Rotary):
         return position

@@ -1,4 +1,4 @@
-"""Strided attention as a Keras layer."""
+"""Strided attention of the Sparse Transformer."""
 
 from typing import Any
 
@@ -14,31 +14,31 @@ from tf_sparse_attention.types import Config
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class StridedAttention(AttentionLayer):
-    """Multi-head attention to the last positions and to every `stride`-th one before, in O(T (l + T / l)).
+    """Strided attention: each query attends to the last positions and every `stride`-th one, in O(T (l + T / l)).
 
-    With l = `stride`: the local part sees the keys j with 0 <= i - j < l if causal, |i - j| < l otherwise; the far part
-    those with (i - j) mod l = 0, j <= i if causal. Two layers, or two heads and a layer on top, pass on information
-    between any two positions; with l near the square root of T that costs O(T sqrt(T)). It suits data with a period,
-    such as the rows of an image (Child et al. 2019, section 4.3).
+    With l = `stride`, the local part attends to keys j with 0 <= i - j < l under a causal mask, and |i - j| < l
+    without. The strided part attends to keys with (i - j) mod l = 0, and j <= i under a causal mask. Two layers connect
+    any two positions, in O(T sqrt(T)) if l is about sqrt(T). Suited to data with a period, such as the rows of an
+    image. Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 4.3.
 
-    Note: differs from the paper's text, whose local set reaches back to i - l, one position more than its published
-    code; that position is in the far part. The union of both is the same, with "merged" there is no difference.
+    Note: differs from the paper's text, whose local part includes i - l, one position more than its published code.
+    That position belongs to the strided part, so the union of both parts is the same.
 
-    Any length works. A sequence no longer than `stride` has a far part of the query's own position alone.
+    Any length works. A sequence no longer than `stride` has only the query's own position in the strided part.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        stride: l, about the square root of the sequence, or the length of a row. Default 128.
-        heads: "split": the first half of the heads (of an odd number the larger half) has the local part, the others
-            the far one (equation 8). "merged": every head has the union of both (equation 7). "interleaved": all heads
-            have one of them, the local one in layers of an even `layer_index` (equation 6). Default "split".
-        layer_index: the number of the layer from 0, for "interleaved" alone; `Backbone` fills it in.
-        **kwargs: the other arguments of `AttentionLayer`. `max_distance` is by default the stride: those of the far
-            part are clipped unless it is larger.
+        stride: l, about the square root of the sequence length, or the length of a row. Default 128.
+        heads: "split" (default): the first half of the heads, rounded up, has the local part, the others the strided
+            part (equation 8). "merged": every head has the union of both (equation 7). "interleaved": all heads of a
+            layer have one part, the local part if `layer_index` is even (equation 6).
+        layer_index: index of the layer from 0, for "interleaved" only; `Backbone` sets it.
+        **kwargs: the other arguments of `AttentionLayer`. `max_distance` of "relative" is the stride by default: larger
+            distances are clipped.
 
     Raises:
-        ValueError: for a wrong argument, one head to be split, and "interleaved" without `layer_index`.
+        ValueError: if an argument is invalid, if a single head is split, or if "interleaved" has no `layer_index`.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))

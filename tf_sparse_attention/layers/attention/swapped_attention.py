@@ -1,6 +1,9 @@
-"""A sparse layer where a dense one stood: it takes the calls of Keras's and KerasHub's attention, caches too.
+"""Drop-in sparse replacement of dense attention layers of Keras and KerasHub, with their caches.
 
-Here and not in `convert`, since models that hold one are loaded where only the library itself was imported.
+The class is in `layers` and not in `convert`, so that models with it load after importing only the library.
+
+KerasHub models pass a slice of one cache tensor to every layer. A model with replaced attention sets the caches of its
+layers in a context (`using_caches`); inside it, the layers use these caches and return the slice unchanged.
 """
 
 import contextlib
@@ -29,13 +32,13 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 class Prompt:
     """A prompt that fills the caches of a model.
 
-    The model may put other tokens in front of the prompt, such as the tokens of an image. The caches have these too.
+    The model may insert other tokens before the prompt, such as the tokens of an image. The caches hold these, too.
 
     Attributes:
-        length: tokens of the prompt, padding included, an integer or int32 ().
-        kept: how many of them the caches are to have, likewise.
-        max_length: positions of the caches of the model itself, likewise. None: not known yet.
-        fits: whether the caches of the layers can take the place of the model's own.
+        length: number of tokens of the prompt, padding included, an integer or int32 ().
+        kept: number of tokens of the prompt to keep in the caches, an integer or int32 ().
+        max_length: number of positions of the model's own caches, an integer or int32 (). None: not yet known.
+        fits: whether the caches of the layers can replace the model's own caches.
     """
 
     length: Size
@@ -49,10 +52,10 @@ class CachesInUse:
     """The caches of the layers of a model during one of its calls.
 
     Attributes:
-        caches: by the id of a layer, its cache before the call, afterwards the one after it. A prompt creates
-            new caches; a layer that it does not reach has an empty dictionary.
-        prompt: the prompt of the call, or None for a step.
-        called: the ids of the layers that attended, one for each time.
+        caches: by the id of a layer, its cache: before the call, and then after it. A prompt creates new caches; layers
+            that it does not reach have an empty dictionary.
+        prompt: the prompt of the call, or None for a decoding step.
+        called: the ids of the layers that attended, once per call.
     """
 
     caches: dict[int, Any]
@@ -60,7 +63,7 @@ class CachesInUse:
     called: list[int] = dataclasses.field(default_factory=list)
 
     def attend(self, layer: keras.layers.Layer, x: Tensor, index: Size) -> Tensor:
-        """Returns the output (B, T, D) of an attention layer for a prompt, or for the token at `index`."""
+        """Compute the output (B, T, D) of an attention layer for a prompt, or for the token at `index`."""
         self.called.append(id(layer))
         if self.prompt is None:
             output, self.caches[id(layer)] = layer.decode(x, self.caches[id(layer)], index)
@@ -68,7 +71,7 @@ class CachesInUse:
         prompt, (rows, length, _) = self.prompt, shape(x)
         max_length = length if prompt.max_length is None else prompt.max_length
         if isinstance(length, int) and isinstance(max_length, int) and length != max_length:
-            prompt.fits = False  # the first step is not at the position after the prompt
+            prompt.fits = False  # the first step would not follow the prompt
         cache = layer.init_cache(rows, max_length)
         output, self.caches[id(layer)] = layer.prefill(x, cache, kept=prompt.kept + length - prompt.length)
         return output
@@ -78,7 +81,7 @@ _in_use: contextvars.ContextVar[CachesInUse | None] = contextvars.ContextVar("ca
 
 
 def caches_in_use(layer: keras.layers.Layer) -> CachesInUse | None:
-    """Returns what the calling model said of the caches of an attention layer, or None if it said nothing."""
+    """Return the caches that the calling model set for an attention layer, or None."""
     used = _in_use.get()
     return used if used is not None and id(layer) in used.caches else None
 
@@ -87,11 +90,11 @@ def caches_in_use(layer: keras.layers.Layer) -> CachesInUse | None:
 def using_caches(
     layers: Sequence[keras.layers.Layer], caches: Sequence[Any], prompt: Prompt | None = None
 ) -> Iterator[CachesInUse]:
-    """Context in which attention layers use some caches.
+    """Set the caches of attention layers within a context.
 
     Args:
         layers: attention layers of this library.
-        caches: for each what its `init_cache`, `prefill` or `decode` returned; an empty dictionary with a prompt.
+        caches: for each layer the result of `init_cache`, `prefill` or `decode`, or with a prompt an empty dictionary.
         prompt: see `CachesInUse`.
     """
     used = CachesInUse({id(layer): cache for layer, cache in zip(layers, caches, strict=True)}, prompt)
@@ -102,16 +105,16 @@ def using_caches(
         _in_use.reset(token)
 
 
-MISSING: Any = object()  # an argument that is not given, where None is given for a tensor that is not there
+MISSING: Any = object()  # a missing argument, as opposed to None
 
 
 class CallMask(NamedTuple):
-    """The masks of a call by kind, in place of one mask (B, T, S) of all pairs.
+    """The masks of a call by type, instead of one mask (B, T, S).
 
     Attributes:
         padding_mask: bool (B, S), or None.
         attention_mask: bool, broadcastable to (B, N, T, S), or None.
-        causal: whether later positions are hidden.
+        causal: whether later positions are masked.
     """
 
     padding_mask: Tensor | None = None
@@ -121,39 +124,40 @@ class CallMask(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SwappedAttention(AdaptableMixin, keras.layers.Layer):
-    """Sparse self-attention that is called as `keras.layers.MultiHeadAttention` or the attention of KerasHub is.
+    """Sparse self-attention with the call of `keras.layers.MultiHeadAttention` and of KerasHub's attention layers.
 
-    `tsa.convert.replace_attention` puts it inside layers whose code calls a dense attention. A mask that is the same
-    for all queries masks tokens, which are in no cluster; where a pattern goes by content they are no queries either.
+    `tsa.convert.replace_attention` inserts it into layers whose code calls dense attention. A mask that is the same for
+    all queries becomes a padding mask; masked tokens are in no cluster, and in content-based patterns they are no
+    queries.
 
-    A model that generates says itself where the caches are (`swapped_caches`): they are those of the sparse layer.
-    Caches that are passed by hand have KerasHub's form. With an exact `window` and `value_dim` = `key_dim` a step of
-    local and all-attention costs the window: the cache holds keys and values, as KerasHub does. Otherwise it holds the
-    inputs, and a step recomputes attention for all positions.
+    Models that generate set the caches of the sparse layers in a context (`using_caches`). Caches passed as arguments
+    have KerasHub's format. For layers with an exact `window` and `value_dim` = `key_dim`, such as local and
+    all-attention, they hold keys and values, and a step costs the window. For other layers they hold the inputs, and a
+    step recomputes attention for all positions.
 
     Args:
         attention: an attention layer of this library.
-        causal: whether to hide later positions in every call, whatever it says.
+        causal: whether every call masks later positions, regardless of its arguments. Default False.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: float (B, T, D), or `hidden_states`, as some decoders name it.
-        value: None or `query` itself, as `key`.
-        key_mask: bool (B, S), False for keys that no query may see.
-        attention_mask: numbers or booleans, not zero where a query may see a key, of rank 2 to 4, broadcastable to
+        query: float (B, T, D). Some decoders call it `hidden_states`.
+        value: None or `query` itself, like `key`.
+        key_mask: bool (B, S), False for masked keys.
+        attention_mask: numbers or booleans, nonzero where a query may attend to a key, of rank 2 to 4, broadcastable to
             (B, N, T, S).
-        use_causal_mask: whether later positions are hidden.
-        cache: float (B, 2, S, M, H), to continue a sequence, or None. Then the call is causal.
-        cache_update_index: integer, the position of the first query; with `cache` alone.
-        cache_update_mask: not used: which tokens of a prompt a cache has is known from its length.
-        return_attention_scores: whether to return weights (B, N, T, S) too, not with a cache.
-        training: whether to drop weights and update state.
+        use_causal_mask: whether later positions are masked.
+        cache: float (B, 2, S, M, H), to continue a sequence, or None. With a cache the call is causal.
+        cache_update_index: integer, the position of the first query; required with `cache`.
+        cache_update_mask: unused, because the cache counts its tokens.
+        return_attention_scores: whether to return weights (B, N, T, S), too; not with a cache.
+        training: whether to apply dropout and update state.
 
     Returns:
-        Float (B, T, D); the pair of it and the weights, or of it and the new cache.
+        Float (B, T, D), or the pair of the output and the weights, or of the output and the new cache.
 
     Raises:
-        ValueError: for values or keys that are not the query, and caches that do not fit.
+        ValueError: if values or keys are not the query, or a cache does not match.
 
     Example:
         >>> layer = SwappedAttention(LocalAttention(num_heads=2, key_dim=8, window=4))
@@ -189,13 +193,13 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         if query is MISSING:
             if hidden_states is None:
-                raise TypeError(f"{self.name} must be called with 'query', or 'hidden_states' in its place.")
+                raise TypeError(f"{self.name} must be called with 'query' or 'hidden_states'.")
             query = hidden_states
         value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
-                f"`value` and `key` must be the query where {self.name} is called: a {type(self.attention).__name__} "
-                "took the place of self-attention. Let `make_layer` return None for attention to other sequences."
+                f"`value` and `key` must be the query of {self.name}: a {type(self.attention).__name__} replaced "
+                "self-attention. `make_layer` must return None for attention to other sequences."
             )
         masks = attention_mask if isinstance(attention_mask, CallMask) else _call_mask(attention_mask, query)
         for name, more in (("key_mask", masks.padding_mask), ("attention_mask", masks.attention_mask)):
@@ -218,7 +222,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         if cache is None:
             return self.attention(
                 query,
-                query_mask=key_mask if _goes_content_based(self.attention) else None,
+                query_mask=key_mask if _is_content_based(self.attention) else None,
                 key_mask=key_mask,
                 attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask,
@@ -235,10 +239,10 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
             )
         if isinstance(cache, tuple):
             raise ValueError(
-                "`cache` must be one tensor of keys and values, (B, 2, S, M, H). Received: a tuple. Models that "
-                "generate have caches of their own: call `generate`."
+                "`cache` must be one tensor of keys and values, (B, 2, S, M, H). Models that generate set their own "
+                "caches: call `generate`. Received: a tuple."
             )
-        step = _attend_near if _sees_a_window(self.attention) else _attend_anew
+        step = _attend_in_window if _has_exact_window(self.attention) else _attend_again
         return step(self.attention, query, key_mask, attention_mask, cache, cache_update_index)
 
     def compute_output_shape(self, query_shape: Shape) -> tuple[int | None, ...]:
@@ -254,7 +258,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
 
 
 def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
-    """Returns the `CallMask` of a mask of pairs: one that is alike for all queries masks keys."""
+    """Return the `CallMask` of a mask; a mask that is the same for all queries becomes a padding mask."""
     if attention_mask is None or len(attention_mask.shape) < 3 or query.shape[1] == 1:
         return CallMask(attention_mask=attention_mask)
     sizes = tuple(attention_mask.shape)
@@ -263,21 +267,21 @@ def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
     return CallMask(padding_mask=ops.reshape(attention_mask, (-1, shape(attention_mask)[-1])))
 
 
-def _goes_content_based(attention: keras.layers.Layer) -> bool:
-    """Whether queries are in clusters or groups too, so that padding must be no query."""
+def _is_content_based(attention: keras.layers.Layer) -> bool:
+    """Return whether a layer assigns queries to clusters or groups, so that padding must not be a query."""
     parts = getattr(attention, "parts", [attention])
     return any(isinstance(part, ClusteredAttention) or part.pattern.content_based for part in parts)
 
 
-def _sees_a_window(attention: keras.layers.Layer) -> bool:
-    """Whether what a query sees lies in a window before it, so that keys and values of the window are enough."""
+def _has_exact_window(attention: keras.layers.Layer) -> bool:
+    """Return whether a query attends only to a window before it, so that keys and values of the window suffice."""
     if not isinstance(attention, AttentionLayer) or not supports_memory(attention):
         return False
     return getattr(attention, "window", None) is not None and attention.key_dim == attention.value_dim
 
 
-def _attend_near(attention, query, key_mask, attention_mask, cache, index):
-    """Returns attention to the window before `index` and the cache with the new keys and values."""
+def _attend_in_window(attention, query, key_mask, attention_mask, cache, index):
+    """Attend to the window before `index`, and return the cache with the new keys and values, too."""
     if attention.num_key_heads != shape(cache)[3]:
         raise ValueError(
             f"`cache` must have the {attention.num_key_heads} key heads of the layer. "
@@ -289,33 +293,33 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     batch, length, count = shape(cache)[0], shape(cache)[2], shape(query)[1]
     before = min(attention.pattern.reach, length)
     positions = ops.arange(before + count, dtype="int32") + (index - before)
-    # The rows themselves: zeros before the cache would be a copy of all of it at every step.
+    # Clipped rows: padding the cache with zeros would copy all of it at every step.
     rows = ops.clip(positions, 0, length - 1)
     near = ops.take(cache, rows, axis=2)  # (B, 2, L + T, M, H)
     keys, values = (projections.heads_first(near[:, part]) for part in (0, 1))
-    exists = merge((positions >= 0)[None], _near_part(key_mask, rows))
+    exists = merge((positions >= 0)[None], _rows_of_mask(key_mask, rows))
     masks = TokenMasks(
         key_mask=ops.broadcast_to(exists, (batch, before + count)),
-        attention_mask=with_heads(_near_part(attention_mask, rows)),
+        attention_mask=with_heads(_rows_of_mask(attention_mask, rows)),
         num_memory=before,
     )
     heads = queries, keys, values
     return attention.attend(query, heads, masks, causal=True, training=False, return_weights=False), cache
 
 
-def _near_part(mask, rows):
-    """Returns a mask (..., S) at rows (L + T,) of a cache; None of None."""
+def _rows_of_mask(mask, rows):
+    """Return a mask (..., S) at rows (L + T,) of a cache, or None."""
     return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, rows, axis=-1)
 
 
-def _attend_anew(attention, query, key_mask, attention_mask, cache, index):
-    """Returns attention of the new positions, computed for all of the sequence, and the cache with their inputs."""
+def _attend_again(attention, query, key_mask, attention_mask, cache, index):
+    """Recompute attention of the whole sequence, and return the new positions and the cache with their inputs."""
     batch, _, length, heads, size = shape(cache)
     count, channels = shape(query)[1:]
     if channels > 2 * heads * size:
         raise ValueError(
-            f"`cache` must have room for the {channels} channels of the query at each position: only layers with an "
-            f"exact `window` keep keys and values. Received: cache of shape {tuple(cache.shape)}."
+            f"`cache` must have room for the {channels} channels of the query at each position, because only layers "
+            f"with an exact `window` keep keys and values. Received: cache of shape {tuple(cache.shape)}."
         )
     new = ops.pad(query, ((0, 0), (0, 0), (0, 2 * heads * size - channels)))
     new = ops.transpose(ops.reshape(new, (batch, count, 2, heads, size)), (0, 2, 1, 3, 4))
@@ -325,15 +329,15 @@ def _attend_anew(attention, query, key_mask, attention_mask, cache, index):
     output = attention(
         ops.cast(inputs, query.dtype),
         query_mask=merge(known, key_mask),
-        attention_mask=_of_all_queries(attention_mask, length, index, count),
+        attention_mask=_extend_to_all_queries(attention_mask, length, index, count),
         use_causal_mask=True,
         training=False,
     )
     return ops.slice(output, (0, index, 0), (batch, count, shape(output)[-1])), cache
 
 
-def _of_all_queries(mask, length, index, count):
-    """Returns a mask (..., T, S) of the queries from `index` on as one of all queries; what others see is not used."""
+def _extend_to_all_queries(mask, length, index, count):
+    """Extend a mask (..., T, S) of the queries from `index` on to all queries; the other rows are not used."""
     if mask is None:
         return None
     *lead, _, keys = shape(mask)

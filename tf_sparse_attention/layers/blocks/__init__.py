@@ -1,4 +1,4 @@
-"""Transformer blocks and what stands in them beside attention."""
+"""Transformer blocks and their feed-forward and subsampling layers."""
 
 from tf_sparse_attention.layers.blocks.feed_forward import FeedForward
 from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling

@@ -1,4 +1,4 @@
-"""The feed-forward sublayer of a Transformer block."""
+"""Feed-forward layer of a Transformer block."""
 
 from typing import Any
 
@@ -17,31 +17,31 @@ GATED = ("geglu", "swiglu")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FeedForward(AdaptableMixin, keras.layers.Layer):
-    """Two dense layers with an activation between them, applied to each position.
+    """Feed-forward layer of a Transformer block: two dense layers with an activation, per position.
 
-    relu and the forms of gelu but geglu: f(x W_inner + b) W_output + b. geglu and swiglu (Shazeer 2020): (f(x W_gate) *
-    (x W_inner)) W_output with f GELU or x sigmoid(x). GELU is the tanh form, as in the published Routing Transformer;
-    exact_gelu has the normal distribution itself, as in BERT; quick_gelu is x sigmoid(1.702 x), as in the Sparse
-    Transformer (Child et al. 2019, section 5.2).
+    "relu" and all forms of GELU except "geglu": f(x W_inner + b) W_output + b. "geglu" and "swiglu" (Shazeer 2020):
+    (f(x W_gate) * (x W_inner)) W_output with GELU or SiLU. "gelu" is the tanh approximation, as in the published
+    Routing Transformer; "exact_gelu" uses the normal distribution, as in BERT; "quick_gelu" is x sigmoid(1.702 x), as
+    in the Sparse Transformer (Child et al. 2019, section 5.2).
 
     Args:
-        intermediate_dim: size between the layers.
+        intermediate_dim: size between the dense layers.
         activation: "relu", "gelu", "exact_gelu", "quick_gelu", "geglu" or "swiglu". Default "gelu".
-        dropout: rate in [0, 1) after the activation, in training. Default 0.
-        use_bias: whether the dense layers have biases. None: yes, but not for "geglu" and "swiglu", as published.
-        kernel_initializer: of the kernels, default "glorot_uniform".
-        seed: integer for the dropout.
+        dropout: dropout rate after the activation, in [0, 1). Default 0.
+        use_bias: whether the dense layers have biases. None: True, except for "geglu" and "swiglu", as published.
+        kernel_initializer: initializer of the kernels, default "glorot_uniform".
+        seed: integer seed of the dropout.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: float (B, T, D).
-        training: whether to drop.
+        training: whether to apply dropout.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
 
     Example:
         >>> tuple(FeedForward(intermediate_dim=256, activation="geglu")(keras.random.normal((2, 10, 64))).shape)

@@ -1,4 +1,4 @@
-"""Fewer frames: convolutions of stride two over the features of a recording."""
+"""Subsampling of audio frames by strided convolutions."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ FACTORS = (1, 2, 4)
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FrameSubsampling(keras.layers.Layer):
-    """Halves the frames of each row once or twice, in O(T): a convolution of three frames and stride two, then GELU.
+    """Subsampling of frames by 2 or 4: per halving, a convolution of kernel size 3 and stride 2, then GELU, in O(T).
 
-    Frame i of the result is made of the frames 2i - 1, 2i and 2i + 1; those outside of the row are zeros, as are padded
-    ones, so that padding changes nothing. n frames become ceil(n / 2).
+    Frame i of the result depends on the frames 2i - 1, 2i and 2i + 1. Frames outside of the row and padded frames are
+    zeros, so padding changes nothing. n frames become ceil(n / 2).
 
-    A convolution that overlaps its neighbours, rather than stacked frames: labels that change inside of a stack stay
-    apart. It is computed as a matrix product over frames laid side by side, so that it is the same on all backends and
-    can be quantised.
+    Convolutions overlap, unlike stacked frames, so labels that change inside of a stack stay distinguishable. They are
+    computed as matrix products over concatenated frames, so that results are the same on all backends and layers can be
+    quantized.
 
     Args:
-        factor: 1, 2 or 4. 1: the frames stay as they are.
-        units: channels of the result.
+        factor: 1, 2 or 4. 1: frames are unchanged.
+        units: number of channels of the result.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -34,11 +34,11 @@ class FrameSubsampling(keras.layers.Layer):
         padding_mask: bool (B, T), False for padding on the right. None: no padding.
 
     Returns:
-        Float (B, ceil(T / factor), `units`), or (B, T, F) with factor 1; `compute_mask(inputs, padding_mask)` is its
-        mask.
+        Float (B, ceil(T / factor), `units`), or (B, T, F) with factor 1. `compute_mask(inputs, padding_mask)` returns
+        its mask.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
 
     Example:
         >>> tuple(FrameSubsampling(factor=4, units=64)(keras.random.normal((2, 101, 40))).shape)
@@ -85,7 +85,7 @@ class FrameSubsampling(keras.layers.Layer):
 
 
 def _neighbours(x):
-    """Returns the frames 2i - 1, 2i and 2i + 1 side by side, (B, ceil(T / 2), 3F)."""
+    """Concatenate the frames 2i - 1, 2i and 2i + 1, (B, ceil(T / 2), 3F)."""
     batch, length, size = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
     x = ops.pad(x, [[0, 0], [0, 1], [0, 0]])[:, : length + length % 2]
     pairs = ops.reshape(x, (batch, (length + 1) // 2, 2 * size))  # (B, ceil(T / 2), 2F)

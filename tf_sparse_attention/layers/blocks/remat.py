@@ -1,4 +1,4 @@
-"""Rematerialisation of a layer with state: the backward pass computes it again, its state is updated once."""
+"""Rematerialization of a layer with state: the backward pass recomputes it, its state is updated once."""
 
 from typing import Any
 
@@ -9,16 +9,19 @@ from tf_sparse_attention.types import Tensor
 
 
 def remat_call(layer: keras.layers.Layer, *tensors: Tensor | None, **arguments: Any) -> Tensor:
-    """Returns `layer(*tensors, **arguments)`, without storing intermediate activations for the backward pass.
+    """Call a layer without storing its activations for the backward pass.
 
-    `keras.remat` around a layer would run its assignments twice: centroids and dropout seeds would advance two steps.
-    Here the layer runs without side effects on copies of its variables, and what it returned is then assigned, and
-    its losses added, once.
+    `keras.remat` around a layer would run its assignments twice, so that centroids and dropout seeds advance two steps.
+    Here the layer runs without side effects on copies of its variables. Its new state is then assigned, and its losses
+    added, once.
 
     Args:
         layer: a built layer.
         *tensors: inputs, or None, in the order of the layer's call.
-        **arguments: keyword arguments that are not differentiated; tensors among them are captured.
+        **arguments: keyword arguments without gradients; tensors among them are captured.
+
+    Returns:
+        The outputs of `layer(*tensors, **arguments)`.
     """
     trainable = [ops.copy(variable) for variable in layer.trainable_variables]
     state = [ops.copy(variable) for variable in layer.non_trainable_variables]
@@ -35,5 +38,5 @@ def remat_call(layer: keras.layers.Layer, *tensors: Tensor | None, **arguments: 
 
 
 def _num_regularized(layer):
-    """Returns how many losses of weight regularisers end the list; they are no state of a call and count themselves."""
+    """Return the number of weight regularization losses, which end the list; the layer adds them itself."""
     return sum(1 for weight in layer.trainable_weights if weight.regularizer is not None)

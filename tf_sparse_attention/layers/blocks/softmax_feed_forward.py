@@ -1,4 +1,4 @@
-"""A feed-forward sublayer that is attention to persistent vectors."""
+"""Feed-forward layer with a softmax: attention to persistent vectors."""
 
 from typing import Any
 
@@ -14,28 +14,28 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SoftmaxFeedForward(keras.layers.Layer):
-    """A feed-forward sublayer with a softmax in place of the activation: softmax(x K) V.
+    """Feed-forward layer with a softmax instead of the activation: softmax(x K) V, in O(T M D).
 
-    It is attention of each position to `num_persistent` persistent vectors, the variant "FF-attn" of Sukhbaatar et al.
-    2019 ("Augmenting self-attention with persistent memory", section 5.3), of which `AllAttention` merges the softmax
-    with that of the window. In place of `FeedForward` in a `TransformerBlock`. Cost O(T M D).
+    Each position attends to `num_persistent` persistent vectors. It is the variant "FF-attn" of Sukhbaatar et al. 2019
+    ("Augmenting self-attention with persistent memory", section 5.3), whose softmax `AllAttention` merges with the
+    softmax of the window. A replacement for `FeedForward` in a `TransformerBlock`.
 
     Args:
-        num_persistent: M, keys and values.
-        num_heads: parts into which the channels are cut, each with vectors of its own; must divide them. Default 1.
-        dropout: rate in [0, 1) on the weights of the vectors, in training. Default 0.
-        seed: integer for the initial vectors and the dropout.
+        num_persistent: M, number of keys and values.
+        num_heads: number of parts of the channels, each with separate vectors; must divide the channels. Default 1.
+        dropout: dropout rate of the weights of the vectors, in [0, 1). Default 0.
+        seed: integer seed of the initial vectors and the dropout.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: float (B, T, D).
-        training: whether to drop.
+        training: whether to apply dropout.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument, and for heads that do not divide the channels.
+        ValueError: if an argument is invalid, or `num_heads` does not divide the channels.
 
     Example:
         >>> tuple(SoftmaxFeedForward(num_persistent=256)(keras.random.normal((2, 10, 64))).shape)

@@ -1,4 +1,4 @@
-"""One block of a Transformer: attentions and feed-forward with residuals and norms."""
+"""Transformer block: attention and feed-forward layers with residual connections and norms."""
 
 from typing import Any, Self, TypeAlias
 
@@ -29,54 +29,52 @@ SUBLAYERS = ("attention", "cross_attention", "feed_forward")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class TransformerBlock(AdaptableMixin, keras.layers.Layer):
-    """Attention, perhaps cross-attention, and feed-forward, each with a residual connection and a layer norm.
+    """Transformer block: attention, optional cross-attention and feed-forward, with residual connections and norms.
 
-    pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. pre_and_post: x + LN(f(LN(x))), with
-    two norms a sublayer, as Gemma 2 has them. A block without feed-forward is the
-    attention alone, as all-attention layers want it.
+    "pre": x + f(LN(x)). "post": LN(x + f(x)), as in the published Routing Transformer. "pre_and_post": x +
+    LN(f(LN(x))), as in Gemma 2. A block without `feed_forward` is for all-attention layers.
 
     Args:
         attention: an attention layer of this library.
-        feed_forward: a layer (B, T, D) to (B, T, D), or None.
-        norm: "pre", "post" or "pre_and_post", or "pre_rms", "post_rms" or "pre_and_post_rms" with
-            `keras.layers.RMSNormalization` in place of layer norms. Default "pre".
-        causal: whether later positions are hidden: passed on as `use_causal_mask`, and needed for the values of
-            successors and for blocks that queries select. Default False.
-        dropout: rate in [0, 1) on the result of each sublayer before it is added, in training. Default 0.
-        epsilon: of the norms, default 1e-6.
-        remat: whether the backward pass computes the sublayers again rather than keep what is inside them: less
-            memory, about a third more time. State and dropout seeds are updated once all the same. Default False.
-        seed: integer for the dropout.
-        cross_attention: an attention layer between two sequences, from this one to that of an encoder, or None. In a
-            causal block what a query sees must not depend on other queries: `selection="top_k"` and clustered
-            attention are refused, `selection="top_keys"` is not. As published, with `reproduce_reference=True` of the
-            layer, `selection="top_k"` is allowed; it warns, and `causal_selection` of the block is False.
-        reproduce_reference: whether padding is hidden from attention alone, as in the published Routing Transformer: as
-            queries it is computed, and it takes places in clusters. Default False: to attention it is not there.
-        **kwargs: `name`, `dtype`, `trainable`. The sublayers compute in their own dtypes, what is added to the inputs
-            has that of the block.
+        feed_forward: a layer from (B, T, D) to (B, T, D), or None.
+        norm: "pre", "post" or "pre_and_post" with `keras.layers.LayerNormalization`, or "pre_rms", "post_rms" or
+            "pre_and_post_rms" with `keras.layers.RMSNormalization`. Default "pre".
+        causal: whether later positions are masked: the `use_causal_mask` of the attention. Required for successor
+            values and for selected blocks. Default False.
+        dropout: dropout rate of the output of each sublayer, in [0, 1). Default 0.
+        epsilon: epsilon of the norms, default 1e-6.
+        remat: whether the backward pass recomputes the sublayers instead of storing their activations: less memory,
+            about a third more time. State and dropout seeds are still updated once. Default False.
+        seed: integer seed of the dropout.
+        cross_attention: an attention layer from this sequence to the sequence of an encoder, or None. In a causal block
+            its result must not depend on other queries: `selection="top_keys"` is supported, `selection="top_k"` and
+            clustered attention raise an error. As published, a layer with `reproduce_reference=True` may have
+            `selection="top_k"`; it warns, and `causal_selection` of the block is False.
+        reproduce_reference: whether padding is only masked as a key, as in the published Routing Transformer, where
+            padded queries are computed and take places in clusters. Default False: padding is ignored.
+        **kwargs: `name`, `dtype`, `trainable`. Sublayers compute in their own dtypes; their outputs are cast to the
+            dtype of the block.
 
     Call arguments:
         inputs: float (B, T, D).
         mask: bool (B, T), False for padding. None: the mask that `inputs` carries.
         attention_mask: as in `AttentionLayer`.
         segment_ids: int (B, T), as in `AttentionLayer`.
-        memory: float (B, L, D), inputs of this block at the L positions before, see `AttentionLayer`.
-        memory_segment_ids: int (B, L), likewise.
-        encoder_sequence: float (B, S, D'), what the cross-attention reads; needed where there is one.
-        encoder_padding_mask: bool (B, S), False for its padding. None: the mask that it carries.
-        encoder_segment_ids: int (B, S), the document of each of its tokens, with `segment_ids`, which name those of the
-            inputs; tokens read their own document alone. None: a row is one document.
-        training: whether to drop and to update state.
-        **extra_masks: masks by name that the attention takes beside those of every layer, as "global_mask" of a
-            `GlobalLocalAttention`.
+        memory: float (B, L, D), inputs of this block at the L previous positions, as in `AttentionLayer`.
+        memory_segment_ids: int (B, L), as in `AttentionLayer`.
+        encoder_sequence: float (B, S, D'), the sequence for the cross-attention; required with `cross_attention`.
+        encoder_padding_mask: bool (B, S), False for padding. None: the mask that `encoder_sequence` carries.
+        encoder_segment_ids: int (B, S), the documents of `encoder_sequence`, used with `segment_ids`; tokens attend
+            within their document. None: one document per row.
+        training: whether to apply dropout and update state.
+        **extra_masks: masks by name for the attention, such as "global_mask" of `GlobalLocalAttention`.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument, for a sublayer whose output has another size than its input, and in a call for
-            a mask that the attention does not take.
+        ValueError: if an argument is invalid, if a sublayer changes the size of its input, or for a mask that the
+            attention does not accept.
 
     Example:
         >>> block = TransformerBlock(LocalAttention(4, 16, window=128), FeedForward(256), causal=True)
@@ -124,7 +122,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
     @property
     def causal_selection(self) -> bool:
-        """Whether, in a causal block, which keys a query sees is independent of later tokens."""
+        """Whether, in a causal block, the keys that a query attends to depend on no later token."""
         return all(map(_is_causal_selection, [*parts_of(self.attention), *parts_of(self.cross_attention)]))
 
     def build(
@@ -139,10 +137,10 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             found = tuple(layer.compute_output_shape(inputs_shape))
             if found != tuple(inputs_shape):
                 raise ValueError(
-                    "`attention`, `cross_attention` and `feed_forward` must return the shape they get, to be added to "
-                    f"it. Received: {layer.name}, which makes {found} of {tuple(inputs_shape)}."
+                    "`attention`, `cross_attention` and `feed_forward` must return the shape of their inputs, for the "
+                    f"residual connection. Received: {layer.name}, from {tuple(inputs_shape)} to {found}."
                 )
-        self._result_norms: dict[str, keras.layers.Layer] = {}  # by the names of the norms before, if there are any
+        self._result_norms: dict[str, keras.layers.Layer] = {}  # by the names of the norms before the sublayers
         self._attention_norm = self._norm("attention_norm", inputs_shape)
         self._cross_attention_norm = self._feed_forward_norm = None
         if self.cross_attention is not None:
@@ -177,7 +175,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     ) -> Tensor:
         checks.check_dense("inputs", inputs)
         checks.check_dense("encoder_sequence", encoder_sequence)
-        # Keras hands over the mask of `inputs` as `mask` where they are the only tensor, else as `inputs_mask`.
+        # Keras passes the mask of `inputs` as `mask` if they are the only tensor, otherwise as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask
         given = {"query_mask": mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
@@ -204,7 +202,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         return self._residual(x, lambda x: self._run(self.feed_forward, x, training), self._feed_forward_norm, training)
 
     def _attend_across(self, x, encoder_sequence, masks, training):
-        """Returns the inputs after the cross-attention, if there is one."""
+        """Apply the cross-attention, if any."""
         self._check_encoder_sequence(encoder_sequence)
         if self.cross_attention is None:
             return x
@@ -247,11 +245,11 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why the block cannot decode with a cache, as text; None if it can."""
+        """Why the block cannot decode with a KV cache. None if it can."""
         if not self.causal:
-            return "it sees later positions"
+            return "it attends to later positions"
         if self.reproduce_reference:
-            return "with reproduce_reference=True padding takes part in what attention chooses"
+            return "with reproduce_reference=True padding takes part in the selection"
         across = None if self.cross_attention is None else self.cross_attention.cross_cache_unsupported_reason
         return self.attention.cache_unsupported_reason or across
 
@@ -265,14 +263,14 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         encoder_padding_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Any]:
-        """Returns the caches by the names of the attention layers, before the first token.
+        """Create the caches of the attention layers, by name, before the first token.
 
-        The arguments are those of `AttentionLayer.init_cache`. A memory is inputs of this block, as in a call. The keys
-        and values of an encoder's sequence are computed here.
+        The arguments are those of `AttentionLayer.init_cache`; a memory holds inputs of this block. The keys and values
+        of `encoder_sequence` are computed here.
 
         Raises:
-            ValueError: as `AttentionLayer.init_cache`, and where a block with `cross_attention` gets no
-                `encoder_sequence`, or another gets one.
+            ValueError: as `AttentionLayer.init_cache`, and unless `encoder_sequence` is given exactly with
+                `cross_attention`.
         """
         check_has_cache(self)
         self._check_encoder_sequence(encoder_sequence)
@@ -293,17 +291,20 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         encoder_sequence: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the results (B, T, D) for a prompt and the cache after it.
+        """Compute a prompt in one pass.
 
         Args:
             inputs: float (B, T, D), from the first token on.
-            cache: what `init_cache` returned; it must hold no tokens yet.
+            cache: result of `init_cache`, without tokens.
             mask: bool (B, T), False for padding, which must be on the right. None: the mask that `inputs` carries.
-            encoder_sequence: the one that `init_cache` had.
-            encoder_padding_mask: the one that `init_cache` had.
+            encoder_sequence: the same as in `init_cache`.
+            encoder_padding_mask: the same as in `init_cache`.
+
+        Returns:
+            Pair of the output (B, T, D) and the cache after the prompt.
 
         Raises:
-            ValueError: as `AttentionLayer.prefill`, and for another encoder sequence than that of `init_cache`.
+            ValueError: as `AttentionLayer.prefill`, and for another encoder sequence than in `init_cache`.
         """
         self._check_encoder_sequence(encoder_sequence)
         mask = mask_of_tokens("mask", mask, inputs)
@@ -322,12 +323,15 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         )
 
     def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the result (B, 1, D) for the next token, and the cache after it.
+        """Compute the next token.
 
         Args:
             inputs: float (B, 1, D).
-            cache: what `init_cache`, `prefill` or the last `decode` returned.
+            cache: result of `init_cache`, `prefill` or the previous `decode`.
             index: int32 () or (B,), the position of the token: the number of tokens in the cache.
+
+        Returns:
+            Pair of the output (B, 1, D) and the cache after the token.
 
         Raises:
             ValueError: as `AttentionLayer.decode`.
@@ -340,7 +344,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         )
 
     def _decoded(self, inputs, cache, attend, attend_across):
-        """Returns the results for inputs, and the cache of which its attentions keep what they return."""
+        """Compute the outputs of a block whose attentions read and update the cache."""
         check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
         name, new, inputs = self.attention.name, dict(cache), ops.cast(inputs, self.compute_dtype)
 
@@ -350,7 +354,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
         x = self._residual(inputs, attend_and_keep, self._attention_norm, training=False)
         if self.cross_attention is not None:
-            own = cache[self.cross_attention.name]  # which does not change
+            own = cache[self.cross_attention.name]  # constant
             x = self._residual(x, lambda x: attend_across(x, own), self._cross_attention_norm, training=False)
         if self.feed_forward is not None:
             x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
@@ -370,7 +374,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        given = {name: config.get(name) for name in SUBLAYERS}  # earlier configs have no cross-attention
+        given = {name: config.get(name) for name in SUBLAYERS}  # configs of older versions have no cross-attention
         parts = {name: None if part is None else deserialize_unbuilt(part) for name, part in given.items()}
         return cls(**{**config, **parts})
 
@@ -379,7 +383,7 @@ Attention: TypeAlias = AttentionLayer | MixedAttention
 
 
 def check_sublayers(attention: Any, feed_forward: Any, cross_attention: Any) -> None:
-    """Raises a `ValueError` unless these can be the sublayers of a block."""
+    """Raise a `ValueError` for invalid sublayers of a block."""
     kinds = (AttentionLayer, MixedAttention)
     if not isinstance(attention, kinds):
         raise ValueError(f"`attention` must be an attention layer of this library. Received: attention={attention!r}.")
@@ -395,7 +399,7 @@ def check_sublayers(attention: Any, feed_forward: Any, cross_attention: Any) -> 
 
 
 def check_causal(attention: Attention, cross_attention: Attention | None, causal: bool) -> None:
-    """Raises a `ValueError` for attentions of which one needs a causal block, or one that is not."""
+    """Raise a `ValueError` if an attention layer does not support a causal, or a non-causal, block."""
     parts = parts_of(attention)
     if not causal and (alone := _causal_parts(parts)):
         raise ValueError(
@@ -416,13 +420,13 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
     others = [part for part in across if part.cross_cache_unsupported_reason and not _is_published(part)]
     if causal and others:
         raise ValueError(
-            "`cross_attention` of a causal block must be one in which no query depends on others: "
+            "`cross_attention` of a causal block must be one whose result for a query depends on no other query: "
             f"{others[0].cross_cache_unsupported_reason}. Received: cross_attention={cross_attention!r}."
         )
 
 
 def parts_of(attention: Attention | None) -> list[AttentionLayer]:
-    """Returns the parts of an attention, itself if it has none, or no part of None."""
+    """Return the parts of an attention: those of a `MixedAttention`, or the layer itself; none for None."""
     if attention is None:
         return []
     return attention.parts if isinstance(attention, MixedAttention) else [attention]
@@ -435,12 +439,12 @@ def _causal_parts(parts):
 
 
 def _is_causal_selection(part):
-    """Return whether, in a causal block, the keys that a query of an attention layer sees depend on no later token."""
+    """Return whether, in a causal block, the keys that a query attends to depend on no later token."""
     return part.pattern is None or part.pattern.causal_selection
 
 
 def _is_published(part):
-    """Returns whether cross-attention chooses among all queries because the published code does."""
+    """Return whether cross-attention depends on other queries because the published code does."""
     if not isinstance(part, RoutingAttention) or part.share_qk:
         return False
     return part.reproduce_reference and part.selection in OF_ALL_TOKENS
@@ -452,16 +456,16 @@ NORMS = ("pre", "post", "pre_and_post", "pre_rms", "post_rms", "pre_and_post_rms
 
 
 def is_before(norm: str) -> bool:
-    """Returns whether one of `NORMS` stands before its sublayer."""
+    """Return whether one of `NORMS` is applied before its sublayer."""
     return norm.startswith("pre")
 
 
 def is_around(norm: str) -> bool:
-    """Returns whether one of `NORMS` stands before its sublayer and, once more, on what the sublayer returns."""
+    """Return whether one of `NORMS` is applied before its sublayer and to the output of the sublayer."""
     return norm.startswith("pre_and_post")
 
 
 def make_norm(norm: str, epsilon: float, name: str, dtype: keras.DTypePolicy) -> keras.layers.Layer:
-    """Returns a layer of the kind that one of `NORMS` says."""
+    """Create a norm layer of the type of one of `NORMS`."""
     kind = keras.layers.RMSNormalization if norm.endswith("rms") else keras.layers.LayerNormalization
     return kind(epsilon=epsilon, name=name, dtype=dtype)

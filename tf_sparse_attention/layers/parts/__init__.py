@@ -1,3 +1,3 @@
-"""What layers are made of: masks, projections, centroids, spans, persistent vectors, segment memory."""
+"""Parts of layers: masks, projections, centroids, spans, persistent vectors, segment memory."""
 
 __all__ = []

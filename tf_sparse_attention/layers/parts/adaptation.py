@@ -1,4 +1,4 @@
-"""Low-rank adaptation and quantization of the dense layers inside of a layer, and how its config tells of them."""
+"""Low-rank adaptation (LoRA) and quantization of the dense sublayers of a layer."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.types import Config
 
 LORA_TARGETS = ("query", "value")
-QUANTIZATION_MODES = ("int8", "int4", "float8")  # those that need no calibration with data
+QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes without calibration data
 
 
 class LowRankMixin:
@@ -23,19 +23,19 @@ class LowRankMixin:
     def enable_lora(
         self, rank: int, lora_alpha: float | None = None, target_layer_names: Sequence[str] = LORA_TARGETS
     ) -> None:
-        """Freezes the weights and adds trainable low-rank kernels to some of the dense layers inside (Hu et al. 2021).
+        """Freeze the weights and add trainable low-rank kernels to dense sublayers (Hu et al. 2021).
 
-        A kernel W becomes W + (lora_alpha / rank) A B, at first W itself. State that is not trained by gradients, as
-        centroids, still moves in training. Keras saves the sum as one kernel, rounded anew if it is quantized: a model
-        that is loaded computes the same, has no low-rank kernels, and its optimizer begins anew.
+        A kernel W becomes W + (lora_alpha / rank) A B, initially W itself. State without gradients, such as centroids,
+        is still updated in training. Keras saves the sum as one kernel, rounded if it is quantized: a loaded model
+        computes the same, has no low-rank kernels, and needs a new optimizer.
 
         Args:
-            rank: columns of A, at least 1.
+            rank: number of columns of A, at least 1.
             lora_alpha: factor. None: `rank`.
-            target_layer_names: names of the layers inside that get them. Default: those of queries and values.
+            target_layer_names: names of the sublayers to adapt. Default: the projections of queries and values.
 
         Raises:
-            ValueError: if there are none of these names, or they have low-rank kernels already.
+            ValueError: if no sublayer has one of the names, or one already has low-rank kernels.
 
         Example:
             >>> layer = tsa.layers.LocalAttention(2, 8, window=16)
@@ -50,8 +50,8 @@ class LowRankMixin:
         if not targets or any(layer.lora_enabled for layer in targets):
             names = [layer.name for layer in targets]
             raise ValueError(
-                "`target_layer_names` must name dense layers inside of a layer that is built, none with low-rank "
-                f"kernels. Received: target_layer_names={tuple(target_layer_names)}, of which {self.name} has {names}."
+                "`target_layer_names` must name dense sublayers of a built layer, none with low-rank kernels. "
+                f"Received: target_layer_names={tuple(target_layer_names)}, of which {self.name} has {names}."
             )
         for weight in self.trainable_variables:
             weight.trainable = False
@@ -60,7 +60,7 @@ class LowRankMixin:
 
 
 def copy_low_rank(source: Mapping[str, keras.layers.Layer], target: Mapping[str, keras.layers.Layer]) -> None:
-    """Gives each dense layer of `target` low-rank kernels, if that of `source` by the same key has some."""
+    """Add low-rank kernels to the dense layers of `target` whose counterpart in `source`, by key, has them."""
     for key in source.keys() & target.keys():
         old, new = source[key], target[key]
         if getattr(old, "lora_enabled", False) and not new.lora_enabled:
@@ -68,20 +68,20 @@ def copy_low_rank(source: Mapping[str, keras.layers.Layer], target: Mapping[str,
 
 
 class AdaptableMixin(LowRankMixin):
-    """`enable_lora` and `quantize` for a layer with dense layers inside, and a config that says which are quantized."""
+    """`enable_lora` and `quantize` for a layer with dense sublayers, and a config with their dtype policies."""
 
     def quantize(
         self, mode: str, type_check: bool = True, config: keras.quantizers.QuantizationConfig | None = None
     ) -> None:
-        """Quantizes the kernels of the dense layers inside, as `keras.Model.quantize` does for those of a model.
+        """Quantize the kernels of dense sublayers, as `keras.Model.quantize` does for a model.
 
         Args:
             mode: "int8", "int4" or "float8".
-            type_check: as Keras has it: subclasses of the dense layers are refused. Default: True.
-            config: a `keras.quantizers.QuantizationConfig`. Default: that of the mode.
+            type_check: as in Keras: subclasses of the dense layers raise an error. Default: True.
+            config: a `keras.quantizers.QuantizationConfig`. Default: the config of the mode.
 
         Raises:
-            ValueError: for another mode, and from Keras if the layer is not built.
+            ValueError: if the mode is invalid, and from Keras if the layer is not built.
         """
         checks.check_choice("mode", mode, QUANTIZATION_MODES)
         for layer in self._flatten_layers(include_self=False):
@@ -89,15 +89,15 @@ class AdaptableMixin(LowRankMixin):
                 layer.quantize(mode, type_check=type_check, config=config)
 
     def get_config(self) -> Config:
-        config = super().get_config()  # type: ignore[misc]  # of the Keras layer that it is mixed into
+        config = super().get_config()  # type: ignore[misc]  # of the Keras layer
         return {**config, "dtype": keras.dtype_policies.serialize(policy_of(self))}
 
 
 def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_policies.DTypePolicyMap:
-    """Returns the dtype policy of a layer, together with those of the quantized layers inside by their paths.
+    """Return the dtype policy of a layer, including the policies of quantized sublayers by path.
 
-    Layers inside are made with it, dense ones with `policy_inside`, so that those that were quantized have kernels of
-    few bits again to load. The paths are patterns: the layer may stand in another model then.
+    With it, a loaded layer creates quantized kernels. The paths are regular expressions, because the layer may be
+    loaded into another model.
     """
     quantized = {
         _pattern(layer, inner): _policy(inner, inner.path)
@@ -110,20 +110,20 @@ def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_poli
 
 
 def policy_inside(layer: keras.layers.Layer, name: str) -> keras.DTypePolicy:
-    """Returns the dtype policy for a dense layer of that name that a layer makes of its own."""
-    # Models build what is inside in their constructors, some of it under their name and some of it not.
+    """Return the dtype policy for a dense sublayer with a name."""
+    # Models build sublayers in their constructors, with and without their own name in the path.
     found = [_policy(layer, path) for path in (f"{layer.path or layer.name}/{name}", name)]
     return next((policy for policy in found if policy.quantization_mode is not None), found[0])
 
 
 def _policy(layer, path):
-    """Returns the dtype policy of a layer at a path, "" for that of what is not quantized."""
+    """Return the dtype policy of a layer at a path; at "", the policy of what is not quantized."""
     policy = layer.dtype_policy
     return policy[path] if isinstance(policy, keras.dtype_policies.DTypePolicyMap) else policy
 
 
 def _pattern(layer, inner):
-    """Returns a regular expression of the path of a layer inside of another, wherever that one stands."""
+    """Return a regular expression for the path of a sublayer, independent of the model around the layer."""
     path = inner.path
     if layer.path and path.startswith(f"{layer.path}/"):
         path = layer.name + path.removeprefix(layer.path)

@@ -1,4 +1,4 @@
-"""The learned spans of the heads of a layer."""
+"""Adaptive attention spans, learned per head."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ DEFAULTS = {"ramp": 32, "loss": 1e-7, "initial": 0.0}
 
 
 def checked_span(adaptive_span: bool | dict[str, float] | None, window: int | None) -> dict[str, Any] | None:
-    """Returns the settings of an adaptive span with all defaults, or None.
+    """Return the settings of an adaptive span with all defaults, or None.
 
     Args:
         adaptive_span: None or False: no adaptive span. True: the defaults. A dictionary with some of "ramp" (R, default
-            32 positions), "loss" (default 1e-7) and "initial" (z at the start, default 0).
+            32 positions), "loss" (default 1e-7) and "initial" (initial z, default 0).
         window: L, or None.
 
     Raises:
-        ValueError: for something else, and for a span without a window.
+        ValueError: for another value, and for a span without a window.
     """
     if adaptive_span is None or adaptive_span is False:
         return None
@@ -45,7 +45,7 @@ def checked_span(adaptive_span: bool | dict[str, float] | None, window: int | No
 
 
 def make_span(layer: keras.layers.Layer, num_heads: int, first: int = 0) -> "AdaptiveSpan | None":
-    """Returns the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, None if it has none."""
+    """Create the `AdaptiveSpan` of a layer with `adaptive_span` and `window`, or None."""
     if layer.adaptive_span is None:
         return None
     return AdaptiveSpan(
@@ -54,18 +54,18 @@ def make_span(layer: keras.layers.Layer, num_heads: int, first: int = 0) -> "Ada
 
 
 def spans_in(model: keras.layers.Layer) -> "list[AdaptiveSpan]":
-    """Returns the `AdaptiveSpan` of each layer of a Keras model, or layer, that has one."""
+    """Return all `AdaptiveSpan` layers of a Keras model or layer."""
     return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
 
 def computed_window(layer: keras.layers.Layer) -> int:
-    """Returns the window that calls of a layer with `window` compute: what its spans need, if it has any."""
-    span = getattr(layer, "span", None)  # made when the layer is built
+    """Return the window to compute: the window of the spans, or that of the layer."""
+    span = getattr(layer, "span", None)  # set by `build`
     return layer.window if span is None else span.computed_window
 
 
 def span_of_call(layer: keras.layers.Layer, training: bool | None) -> Span | None:
-    """Returns the `Span` of a call of a layer, or None; adds the loss of the spans in training."""
+    """Return the `Span` of a call of a layer, or None, and add the loss of the spans in training."""
     if layer.span is None:
         return None
     if training and layer.span.loss_factor:
@@ -75,27 +75,27 @@ def span_of_call(layer: keras.layers.Layer, training: bool | None) -> Span | Non
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class UnitInterval(keras.constraints.Constraint):
-    """Keeps a weight between 0 and 1."""
+    """Constraint that clips a weight to [0, 1]."""
 
     def __call__(self, w: Tensor) -> Tensor:
         return ops.clip(w, 0, 1)
 
 
 class AdaptiveSpan(keras.layers.Layer):
-    """The part of a window that each head uses, learned (Sukhbaatar et al. 2019, section 2).
+    """Learned attention span of each head, a fraction of its window (Sukhbaatar et al. 2019, section 2).
 
-    The loss `loss` L mean(z) draws spans in, the loss of the task draws them out. The weight, `fraction` (N,), is z.
+    The loss `loss` L mean(z) shortens spans, the loss of the task lengthens them. The weight `fraction` (N,) is z.
 
-    `computed_window` positions are really computed, all L at first. `shrink_window` sets it to what the spans need
-    at the moment, and the work shrinks with it; programs made before keep the former number until they are traced
-    again, which models of this library see to by themselves.
+    Calls compute `computed_window` positions, initially L. `shrink_window` reduces it to the current spans, and with it
+    the cost. Compiled programs keep the previous number until they are traced again, which models of this library take
+    care of.
 
     Args:
         num_heads: N.
         window: L, positions.
         ramp: R, positions over which a span ends.
         loss: factor of L mean(z) in the loss. 0: no loss.
-        initial: z at the start, in [0, 1].
+        initial: initial z, in [0, 1].
         first: distance of the nearest key, see `ops.span.Span`.
         **kwargs: `name`, `dtype`, `trainable`.
     """
@@ -116,26 +116,26 @@ class AdaptiveSpan(keras.layers.Layer):
             shape=(num_heads,),
             initializer=keras.initializers.Constant(initial),
             constraint=UnitInterval(),
-            dtype=state_dtype(self),  # in half precision a long window would have few spans
+            dtype=state_dtype(self),  # half precision has few distinct spans of a long window
             autocast=False,
         )
         self.built = True
 
     def read(self) -> Span:
-        """Returns the `Span` of the heads."""
+        """Return the `Span` of the heads."""
         return Span(ops.convert_to_tensor(self.fraction), self.window, self.ramp, self.first)
 
     def cost(self) -> Tensor:
-        """Returns what the spans add to the loss of training, a scalar."""
+        """Return the loss of the spans, a scalar."""
         mean = ops.mean(ops.convert_to_tensor(self.fraction))
         return ops.cast(self.loss_factor * self.window * mean, keras.config.floatx())
 
     def spans(self) -> np.ndarray:
-        """Returns how many positions each head sees at full weight or less, int (N,)."""
+        """Return the number of positions in the span of each head, partially weighted ones included, int (N,)."""
         reached = np.ceil(ops.convert_to_numpy(self.fraction) * self.window).astype(int) + self.ramp
         return np.minimum(reached, self.window)
 
     def shrink_window(self, margin: int = 0) -> None:
-        """Sets `computed_window` to what the spans need, and `margin` positions more."""
+        """Set `computed_window` to the positions that the spans need, plus `margin`."""
         largest = float(np.max(ops.convert_to_numpy(self.fraction)))
         self.computed_window = needed_window(largest, self.window, self.ramp + margin)

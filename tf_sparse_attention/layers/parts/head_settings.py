@@ -1,4 +1,4 @@
-"""What the heads of today's models have beside a pattern: shared keys, sinks, caps, norms, gates, rotary settings."""
+"""Per-head options: grouped-query heads, sinks, soft cap, QK norm, gate, RoPE settings."""
 
 import dataclasses
 from typing import Any, Self
@@ -14,7 +14,7 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 ROTARY = "rotary_"
 SWITCHES = ("use_sink", "use_query_key_norm", "use_gate")
-POSITIVE = (  # of `RotarySettings`
+POSITIVE = (  # fields of `RotarySettings`
     "max_wavelength",
     "scaling_factor",
     "beta_fast",
@@ -25,7 +25,7 @@ POSITIVE = (  # of `RotarySettings`
 )
 
 YARN, LLAMA3 = ("yarn",), ("llama3",)
-READ_BY = {  # of `RotarySettings`, by which types; all types read the others
+READ_BY = {  # fields of `RotarySettings` and the types that use them; all types use the other fields
     "beta_fast": YARN,
     "beta_slow": YARN,
     "truncate": YARN,
@@ -37,9 +37,9 @@ READ_BY = {  # of `RotarySettings`, by which types; all types read the others
 
 @dataclasses.dataclass(frozen=True)
 class HeadSettings:
-    """Arguments of an attention layer that concern its heads and not its pattern; see `AttentionLayer`.
+    """Per-head options of an attention layer, which do not depend on its pattern; see `AttentionLayer`.
 
-    Those of rotary positions are those of `RotarySettings`, with "rotary_" before.
+    Arguments with the prefix "rotary_" are fields of `RotarySettings`.
     """
 
     num_key_value_heads: int | None = None
@@ -53,48 +53,48 @@ class HeadSettings:
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
-        """Returns the settings that keyword arguments name, which they lose.
+        """Remove the settings from keyword arguments, and return them.
 
         Raises:
-            ValueError: for a wrong one.
+            ValueError: if a setting is invalid.
         """
         own = [field.name for field in dataclasses.fields(cls) if field.name != "rotary"]
-        turns = [field.name for field in dataclasses.fields(RotarySettings)]
-        turned = {name: arguments.pop(ROTARY + name) for name in turns if ROTARY + name in arguments}
+        fields = [field.name for field in dataclasses.fields(RotarySettings)]
+        rotary = {name: arguments.pop(ROTARY + name) for name in fields if ROTARY + name in arguments}
         given = {name: arguments.pop(name) for name in own if name in arguments}
-        settings = cls(**given, rotary=RotarySettings(**turned))
+        settings = cls(**given, rotary=RotarySettings(**rotary))
         _check(settings)
         return settings
 
     def config(self) -> Config:
-        """Returns the arguments by name, as `taken_from` takes them."""
+        """Return the arguments by name, as `taken_from` accepts them."""
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del config["rotary"]
         return config | {ROTARY + name: value for name, value in dataclasses.asdict(self.rotary).items()}
 
     @classmethod
     def names(cls) -> list[str]:
-        """Returns the names of the arguments."""
+        """Return the names of the arguments."""
         return list(cls().config())
 
     def check_for(self, layer: keras.layers.Layer) -> None:
-        """Raises a `ValueError` for what does not fit the other arguments of an attention layer."""
+        """Raise a `ValueError` if the settings contradict other arguments of an attention layer."""
         heads, keys = layer.num_pattern_heads, self.num_key_value_heads
         if keys is not None and heads % keys:
             raise ValueError(
-                f"`num_key_value_heads` must divide the {heads} heads that have keys. "
+                f"`num_key_value_heads` must divide the {heads} heads with keys. "
                 f"Received: num_key_value_heads={keys}, num_heads={layer.num_heads}."
             )
         if keys not in (None, heads) and layer.share_qk:
             raise ValueError(
-                "`num_key_value_heads` must be None where queries serve as keys, each of which has its own. Pass "
+                "`num_key_value_heads` must be None where queries serve as keys. Pass "
                 f"share_qk=False to {type(layer).__name__}. Received: num_key_value_heads={keys}, num_heads={heads}."
             )
         dim = self.rotary.dim
         if self.rotary != PLAIN and layer.position != "rotary":
             changed = dict(dataclasses.asdict(self.rotary).items() - dataclasses.asdict(PLAIN).items())
             raise ValueError(
-                "`position` must be 'rotary' with settings of rotary positions. "
+                "`position` must be 'rotary' with rotary settings. "
                 f"Received: position={layer.position!r}, {sorted(ROTARY + name for name in changed)}."
             )
         if dim is not None and dim > layer.key_dim:
@@ -114,7 +114,7 @@ def _check(settings: HeadSettings) -> None:
     default = HeadSettings.query_key_norm_epsilon
     if settings.query_key_norm_epsilon != default and not settings.use_query_key_norm:
         raise ValueError(
-            "`use_query_key_norm` must be True with an epsilon of these norms. "
+            "`use_query_key_norm` must be True with `query_key_norm_epsilon`. "
             f"Received: query_key_norm_epsilon={settings.query_key_norm_epsilon}, use_query_key_norm=False."
         )
     _check_rotary(settings.rotary)
@@ -130,11 +130,11 @@ def _check_rotary(rotary: RotarySettings) -> None:
             f"rotary_low_freq_factor={rotary.low_freq_factor}, rotary_high_freq_factor={rotary.high_freq_factor}."
         )
     checks.check_switch("rotary_truncate", rotary.truncate)
-    unread = [name for name, kinds in READ_BY.items() if rotary.type not in kinds]
-    unread = [ROTARY + name for name in unread if getattr(rotary, name) != getattr(PLAIN, name)]
-    if unread:
+    unused = [name for name, kinds in READ_BY.items() if rotary.type not in kinds]
+    unused = [ROTARY + name for name in unused if getattr(rotary, name) != getattr(PLAIN, name)]
+    if unused:
         raise ValueError(
-            f"`rotary_type` must be one that reads {unread[0]}. Received: rotary_type={rotary.type!r}, {unread}."
+            f"`rotary_type` must be a type that uses {unused[0]}. Received: rotary_type={rotary.type!r}, {unused}."
         )
     checks.check_optional_count("rotary_dim", rotary.dim)
     checks.check_optional_count("rotary_denominator_dim", rotary.denominator_dim)
@@ -145,7 +145,7 @@ def _check_rotary(rotary: RotarySettings) -> None:
 def make_gate(
     attention: keras.layers.Layer, query_shape: Shape, objects: dict[str, Any]
 ) -> keras.layers.EinsumDense | None:
-    """Returns the built projection of the gate of an attention layer, or None where it has none."""
+    """Create the projection of the gate of an attention layer, or None."""
     if not attention.head_settings.use_gate:
         return None
     sizes = attention.num_heads, attention.value_dim
@@ -153,12 +153,12 @@ def make_gate(
 
 
 def gated(gate: keras.layers.Layer | None, query: Tensor, heads: Tensor) -> Tensor:
-    """Returns attended heads (B, N, T, Hv) of a query (B, T, D), each channel times that of its gate."""
+    """Multiply attended heads (B, N, T, Hv) of a query (B, T, D) by their gate, if any."""
     return heads if gate is None else heads * ops.sigmoid(projections.heads_of(gate, query))
 
 
 def make_norms(attention: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Returns the built norms of an attention layer by the names of their projections, none where it has none."""
+    """Create the query and key norms of an attention layer by the names of their projections."""
     norms = {}
     settings = attention.head_settings
     for name in ("query", "key")[: 1 if attention.share_qk else 2] if settings.use_query_key_norm else ():
@@ -170,7 +170,7 @@ def make_norms(attention: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 
 def make_sinks(attention: keras.layers.Layer) -> keras.Variable | None:
-    """Returns the logits of the sinks of an attention layer, a weight float (N,), or None where it has none."""
+    """Create the sink logits of an attention layer, a weight float (N,), or None."""
     if not attention.head_settings.use_sink:
         return None
     sizes, dtype = (attention.num_heads,), state_dtype(attention)

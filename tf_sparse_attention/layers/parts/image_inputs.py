@@ -1,4 +1,4 @@
-"""Images (B, H, W, D) as inputs of attention: their pixels row by row are the tokens."""
+"""Images (B, H, W, D) as inputs of attention: sequences of their pixels, row by row."""
 
 import math
 from typing import Any
@@ -13,16 +13,16 @@ from tf_sparse_attention.types import Shape, Tensor
 
 
 def is_image(x: Tensor | None) -> bool:
-    """Returns whether an input is images, not sequences."""
+    """Return whether an input is a batch of images."""
     return x is not None and len(x.shape) == 4
 
 
 def sequence_shape(layer: keras.layers.Layer, sizes: Shape) -> Shape:
-    """Returns the shape (B, H W, D) of images (B, H, W, D) as sequences, that of sequences as it is.
+    """Return the shape (B, H W, D) of the sequences of images (B, H, W, D), and shapes of sequences unchanged.
 
     Raises:
-        ValueError: for images that are not of the layer's width or height, order, or without its class tokens, and for
-            `attention_axes` that are not all axes of positions.
+        ValueError: if images do not match the width, height, order or class tokens of the layer, or `attention_axes`
+            are not all axes of positions.
     """
     axes = getattr(layer, "attention_axes", None)
     if axes is not None and len(axes) != len(sizes) - 2:
@@ -36,15 +36,15 @@ def sequence_shape(layer: keras.layers.Layer, sizes: Shape) -> Shape:
     image = getattr(layer, "image", None)
     if image is not None:
         _check_image(layer, image, pixels)
-    return batch, None if None in pixels else math.prod(pixels), features  # type: ignore[arg-type]  # none is None
+    return batch, None if None in pixels else math.prod(pixels), features  # type: ignore[arg-type]  # all are known
 
 
 def _check_image(layer, image, pixels):
     (height, width), most = pixels, image.height
     if width not in (None, image.width) or (None not in (height, most) and height > most):
         raise ValueError(
-            f"Images must be {image.width} pixels wide{'' if most is None else f' and at most {most} high'}, as "
-            f"{layer.name} was made. Received: {height} rows of {width} pixels."
+            f"Images must be {image.width} pixels wide{'' if most is None else f' and at most {most} high'} for "
+            f"{layer.name}. Received: {height} rows of {width} pixels."
         )
     if image.order != "raster" or layer.num_class_tokens:
         raise ValueError(
@@ -56,22 +56,25 @@ def _check_image(layer, image, pixels):
 def as_sequences(
     layer: keras.layers.Layer, query: Tensor, value: Tensor | None, key: Tensor | None, **masks: Tensor | None
 ) -> dict[str, Any]:
-    """Returns arguments of a call of an attention layer with images as the sequences of their pixels.
+    """Convert images among the arguments of a call to sequences of their pixels.
 
     Args:
         layer: an `AttentionLayer`.
-        query: as in a call; likewise `value` and `key`.
-        **masks: masks and ids of tokens by name, (B, H, W) of images; those of the query unless they are
-            "value_mask", "key_mask" or "value_segment_ids".
+        query: as in a call, like `value` and `key`.
+        **masks: masks and ids of tokens by name, (B, H, W) for images. They belong to the query, except for
+            "value_mask", "key_mask" and "value_segment_ids".
+
+    Returns:
+        All arguments by name.
     """
     source = query if value is None else value
     owners = {"value_mask": source, "key_mask": source if key is None else key, "value_segment_ids": source}
     flat = {name: _of_pixels(owners.get(name, query), name, mask) for name, mask in masks.items()}
     for name, x in (("query", query), ("value", value), ("key", key)):
         if x is not None and is_image(x):
-            sequence_shape(layer, x.shape)  # which it has to have
+            sequence_shape(layer, x.shape)  # raises an error for invalid shapes
             batch, height, width, features = shape(x)
-            if ops.is_tensor(width):  # of a program for any width: another one than the layer's does not fit
+            if ops.is_tensor(width):  # in a program for any width, only the width of the layer is valid
                 width = getattr(getattr(layer, "image", None), "width", width)
             x = ops.reshape(x, (batch, height * width, features))
         flat[name] = x
@@ -79,7 +82,7 @@ def as_sequences(
 
 
 def _of_pixels(x, name, mask):
-    """Returns a mask or ids (B, H, W) of the tokens of images as (B, H W), the implicit mask where there is none."""
+    """Return a mask or ids (B, H, W) of the pixels of images as (B, H W). None: the implicit mask."""
     if not is_image(x):
         return mask
     mask = implicit_mask(x) if mask is None and "mask" in name else as_tensor(mask)
@@ -91,7 +94,7 @@ def _of_pixels(x, name, mask):
 
 
 def as_images(results: Any, query: Tensor) -> Any:
-    """Returns what a call returned for sequences, the output (B, T, ...) and perhaps the weights, as for `query`."""
+    """Reshape the results of a call, the output (B, T, ...) and perhaps the weights, to the shape of `query`."""
     if not is_image(query):
         return results
     output, *weights = results if isinstance(results, tuple) else (results,)

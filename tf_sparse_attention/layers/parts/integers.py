@@ -1,4 +1,4 @@
-"""Ids of tokens and documents as integers, and the numbers of tensors that have some."""
+"""Integer ids of tokens and documents, and values of tensors."""
 
 import keras
 import numpy as np
@@ -9,11 +9,11 @@ from tf_sparse_attention.types import Tensor
 
 
 def as_integers(name: str, ids: Tensor) -> Tensor:
-    """Returns ids as integers, also those that came as floats, as a `keras.Input` without a dtype gives them.
+    """Convert ids to integers, because a `keras.Input` without a dtype makes them floats.
 
     Raises:
-        ValueError: for half precision, which merges neighbouring numbers from 257 on, and for fractions where they can
-            be seen; for ragged tensors.
+        ValueError: for ragged tensors, for half precision, which merges integers above 256, and for values with
+            fractions.
     """
     check_dense(name, ids)
     dtype = keras.backend.standardize_dtype(ids.dtype)
@@ -30,8 +30,8 @@ def as_integers(name: str, ids: Tensor) -> Tensor:
 
 
 def values_of(x: Tensor) -> np.ndarray | None:
-    """Returns the numbers of a tensor, or None inside of a program, which has none yet."""
+    """Return the values of a tensor, or None inside of a compiled program."""
     try:
-        return np.asarray(x)  # not Keras's way, which copies them and warns
-    except Exception:  # of a class of its own on each backend
+        return np.asarray(x)  # `ops.convert_to_numpy` copies and warns
+    except Exception:  # each backend raises another class
         return None

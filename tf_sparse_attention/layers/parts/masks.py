@@ -1,4 +1,4 @@
-"""The masks of a call: implicit ones found, explicit ones checked, all of them merged into `TokenMasks`."""
+"""The masks of a call: implicit and explicit masks, checked and merged into `TokenMasks`."""
 
 import math
 import warnings
@@ -13,18 +13,18 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
 from tf_sparse_attention.types import Tensor
 
 Maybe = TypeVar("Maybe")  # a tensor, or None
-Masks: TypeAlias = dict[str, Tensor | None]  # those of a call, by name
+Masks: TypeAlias = dict[str, Tensor | None]  # masks of a call, by name
 
 
 def normalize_self_attention(
     query: Tensor, value: Tensor | None, key: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns `value` and `key`, or None for both where they are the query: self-attention.
+    """Return `value` and `key`, or None for both if they are the query (self-attention).
 
-    To be called before Keras casts the inputs to the compute dtype, which makes three tensors of one.
+    Call it before Keras casts the inputs to the compute dtype, which makes three tensors of one.
 
     Raises:
-        ValueError: if there is no query, or an input is ragged.
+        ValueError: if `query` is None, or an input is ragged.
     """
     if query is None:
         raise ValueError("`query` must be a tensor (batch, positions, features). Received: query=None.")
@@ -34,7 +34,7 @@ def normalize_self_attention(
 
 
 def implicit_mask(x: Tensor) -> Tensor | None:
-    """Returns the mask that a Keras tensor carries, or None."""
+    """Return the mask that a Keras tensor carries, or None."""
     return getattr(x, "_keras_mask", None)
 
 
@@ -51,9 +51,9 @@ def token_masks(
     *,
     num_heads: int,
 ) -> TokenMasks:
-    """Returns the `TokenMasks` of a call of an attention layer, whose arguments these are.
+    """Return the `TokenMasks` of a call of an attention layer, with the arguments of the call.
 
-    In self-attention (`value` None) a token is a query and a key, and `query_mask` masks both.
+    In self-attention (`value` is None), `query_mask` masks queries and keys.
     """
     self_attention = value is None
     attention_mask = as_tensor(attention_mask)
@@ -71,10 +71,10 @@ def token_masks(
 
 
 def _documents(query, value, segment_ids, value_segment_ids):
-    """Returns the documents of queries and of keys, int (B, T) and (B, S), or None twice."""
+    """Return the documents of queries and of keys, int (B, T) and (B, S), or a pair of None."""
     if value_segment_ids is not None and (value is None or segment_ids is None):
         raise ValueError(
-            "`value_segment_ids` must be None without `segment_ids`, and in self-attention, where those are of both. "
+            "`value_segment_ids` must be None in self-attention and without `segment_ids`. "
             f"Received: value_segment_ids, {'no `value`' if value is None else 'segment_ids=None'}."
         )
     if segment_ids is None:
@@ -100,7 +100,7 @@ def _checked_documents(name, segment_ids, x):
 
 
 def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Returns a mask (B, T) of the tokens of `x` as booleans, that which `x` carries if `mask` is None, or None."""
+    """Return the mask (B, T) of the tokens of `x` as booleans, by default the mask that `x` carries, or None."""
     mask = implicit_mask(x) if mask is None else as_tensor(mask)
     if mask is None:
         return None
@@ -110,30 +110,33 @@ def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return tokens (B, T, D) with zeros where their mask (B, T) is False.
+    """Replace tokens (B, T, D) by zeros where their mask (B, T) is False.
 
-    Without it NaN or infinity in padding reaches other tokens, and the gradients of all weights, by 0 * NaN.
+    Without it, NaN or infinity in padding reaches other tokens, and the gradients of all weights, by 0 * NaN.
     """
     return x if mask is None else ops.where(mask[..., None], x, 0)
 
 
 def finite_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return tokens (B, T, D) with zeros in place of NaN and infinity where their mask (B, T) is False.
+    """Replace NaN and infinity in tokens (B, T, D) by zeros where their mask (B, T) is False.
 
-    As `zero_padding`, for residual branches, through which padding that is finite keeps its own values.
+    For residual branches, where finite padding keeps its values.
     """
     return x if mask is None else ops.where(ops.logical_or(mask[..., None], ops.isfinite(x)), x, 0)
 
 
 def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Masks]:
-    """Returns tokens and the masks of a call in which their padding is hidden from attention and is there all the same.
+    """Mask padding as keys only, as in the published Routing Transformer.
 
-    As published: padding attends, and takes places in clusters, but no token sees it.
+    Padded queries are computed and take places in clusters, but no token attends to padding.
 
     Args:
-        x: float (B, T, D), the tokens, which may carry a mask; what is returned carries none.
-        name: of their mask among the masks.
+        x: float (B, T, D), tokens, which may carry a mask.
+        name: name of the mask of the tokens.
         masks: masks of a call of an attention layer, by name.
+
+    Returns:
+        Pair of the tokens without a mask, and the masks.
     """
     mask, attention_mask = mask_of_tokens(name, masks[name], x), as_tensor(masks.get("attention_mask"))
     if mask is None:
@@ -145,17 +148,17 @@ def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Mas
 
 
 def as_tensor(x: Maybe) -> Maybe:
-    """Returns lists as a tensor; what has a shape, and None, as it is."""
+    """Convert lists to a tensor; return tensors, arrays and None unchanged."""
     return x if x is None or hasattr(x, "shape") else ops.convert_to_tensor(x)
 
 
 def check_not_additive(name: str, mask: Tensor) -> None:
-    """Raises a `ValueError` for a mask of floats, whose zeros may mean either of two things, or a ragged mask."""
+    """Raise a `ValueError` for a floating-point mask, whose zeros are ambiguous, and for a ragged mask."""
     check_dense(name, mask)
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
-            f"`{name}` must be boolean, True where a token may be seen: ones and zeros become that by `mask != 0`, an "
-            "additive mask, of zeros and large negative numbers, by `mask == 0`. "
+            f"`{name}` must be boolean, True where attention is allowed. Convert ones and zeros by `mask != 0`, and an "
+            "additive mask of zeros and large negative numbers by `mask == 0`. "
             f"Received: {name} of dtype {keras.backend.standardize_dtype(mask.dtype)}."
         )
 
@@ -163,7 +166,7 @@ def check_not_additive(name: str, mask: Tensor) -> None:
 def check_attention_mask(
     mask: Tensor, batch: int | None, num_heads: int, queries: int | None, keys: int | None
 ) -> None:
-    """Raises a `ValueError` unless `mask` is boolean and its sizes broadcast to (batch, num_heads, queries, keys)."""
+    """Raise a `ValueError` unless `mask` is boolean and broadcasts to (batch, num_heads, queries, keys)."""
     check_not_additive("attention_mask", mask)
     axes = [(batch, 1), (num_heads, 1), (queries, 1), (keys, 1)]
     expected = {2: axes[2:], 3: [axes[0], *axes[2:]], 4: axes}
@@ -174,20 +177,20 @@ def check_attention_mask(
         )
     if tuple(mask.shape) == (batch, keys) and batch not in (None, 1, queries):
         raise ValueError(
-            "`attention_mask` of rank 2 must have shape (T, S); a mask of padding, (B, S), is a `query_mask` or a "
+            "`attention_mask` of rank 2 must have shape (T, S). Pass a padding mask, (B, S), as `query_mask` or "
             f"`key_mask`. Received: attention_mask of shape {tuple(mask.shape)}, {queries} queries."
         )
     check_static("attention_mask", mask.shape, expected[len(mask.shape)])
     is_ambiguous = len(mask.shape) == 2 and tuple(mask.shape) == (batch, keys) == (queries, keys) and batch != 1
     if is_ambiguous and None not in mask.shape:
         warnings.warn(
-            "`attention_mask` of rank 2 says which queries see which keys, (T, S). A mask of padding, which would have "
-            "the same shape (B, S) here, is a `query_mask` or a `key_mask`. Rank 3 avoids the doubt: `mask[None]`.",
+            "`attention_mask` of rank 2 is interpreted as (T, S). Pass a padding mask, which has the same shape (B, S) "
+            "here, as `query_mask` or `key_mask`. Rank 3 avoids the ambiguity: `mask[None]`.",
             stacklevel=2,
         )
     if None not in mask.shape and math.prod(mask.shape) >= 2**31:
         raise ValueError(
-            "`attention_mask` must have fewer than 2^31 entries; leave axes that are all alike at size 1, and use "
-            "`segment_ids` for packed documents. "
+            "`attention_mask` must have fewer than 2^31 entries; keep constant axes at size 1, and use `segment_ids` "
+            "for packed documents. "
             f"Received: attention_mask of shape {tuple(mask.shape)}."
         )

@@ -1,4 +1,4 @@
-"""Persistent vectors: keys and values that are weights."""
+"""Persistent vectors: learned keys and values."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from tf_sparse_attention.types import Tensor
 class PersistentVectors(keras.layers.Layer):
     """Learned keys and values of attention heads (Sukhbaatar et al. 2019, "Augmenting self-attention", section 4.1).
 
-    The weights are kept small, `key` of variance 1 / H and `value` of variance 1 / M at first, and read times sqrt(H)
-    and sqrt(M), so that the vectors themselves begin with variance 1 and learn at the pace of the projections.
+    The weights are small, `key` of variance 1 / H and `value` of variance 1 / M at first, and multiplied by sqrt(H) and
+    sqrt(M) when read. The vectors thus start with variance 1 and learn at the rate of the projections.
 
     Args:
         num_heads: N.
-        count: M, vectors of a head.
+        count: M, vectors per head.
         key_dim: H, size of a key.
         value_dim: Hv, size of a value.
-        seed: integer for the initial vectors. None: that of `keras.utils.set_random_seed`.
+        seed: integer seed of the initial vectors. None: the seed of `keras.utils.set_random_seed`.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
@@ -39,6 +39,6 @@ class PersistentVectors(keras.layers.Layer):
         return self.add_weight(name=name, shape=sizes, initializer=normal)
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Returns the pair of keys (N, M, H) and values (N, M, Hv), the `slots` of `attend`, in the compute dtype."""
+        """Return keys (N, M, H) and values (N, M, Hv) in the compute dtype."""
         key, value = (ops.cast(weight, self.compute_dtype) for weight in (self.key, self.value))
         return key * self.key_dim**0.5, value * self.count**0.5

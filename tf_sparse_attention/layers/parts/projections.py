@@ -1,4 +1,4 @@
-"""The dense layers around attention, with the names, kernels and biases of `keras.layers.MultiHeadAttention`."""
+"""The projections of attention layers, with the names, kernels and biases of `keras.layers.MultiHeadAttention`."""
 
 import re
 from collections.abc import Sequence
@@ -75,21 +75,21 @@ class Projection(keras.layers.EinsumDense):
         return next((path for path in paths if file[f"{path}/vars"].attrs.get("name") == self.name), None)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        super().quantize(mode, type_check=False, config=config)  # Keras refuses subclasses, which may compute otherwise
+        super().quantize(mode, type_check=False, config=config)  # Keras raises an error for subclasses
 
 
 def get_keras_objects(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the initializers, regularizers and constraints that `arguments` name, by argument."""
+    """Return the initializers, regularizers and constraints among constructor arguments, by name."""
     return {name: module.get(arguments[name]) for name, module in OBJECTS.items()}
 
 
 def config_of(objects: dict[str, Any]) -> Config:
-    """Returns the serialised form of what `get_keras_objects` returned."""
+    """Serialize the result of `get_keras_objects`."""
     return {name: module.serialize(objects[name]) for name, module in OBJECTS.items()}
 
 
 def clone_initializer(initializer: Initializer) -> Initializer:
-    """Returns a copy of an initializer: one with a seed gives the same values each time it is called."""
+    """Return a copy of an initializer, because one with a seed returns the same values in each call."""
     return type(initializer).from_config(initializer.get_config())
 
 
@@ -102,7 +102,7 @@ def input_projection(
     use_bias: bool,
     objects: dict[str, Any],
 ) -> keras.layers.EinsumDense:
-    """Returns a built projection of (B, T, D) to (B, T, N, H) for an attention: kernel (D, N, H), bias (N, H)."""
+    """Build a projection from (B, T, D) to (B, T, N, H), with kernel (D, N, H) and bias (N, H)."""
     return _projection(
         attention,
         name,
@@ -122,7 +122,7 @@ def output_projection(
     use_bias: bool,
     objects: dict[str, Any],
 ) -> keras.layers.EinsumDense:
-    """Returns a built projection of (B, T, N, H) to (B, T, *output_sizes) for one: kernel (N, H, *output_sizes)."""
+    """Build a projection from (B, T, N, H) to (B, T, *output_sizes), with kernel (N, H, *output_sizes)."""
     letters = "efghijklmnopqrstuvwxyz"[: len(output_sizes)]
     return _projection(
         attention,
@@ -138,8 +138,8 @@ def output_projection(
 def relative_tables(
     layer: keras.layers.Layer, num_rows: int, objects: dict[str, Any]
 ) -> tuple[keras.Variable | None, ...]:
-    """Returns Shaw's tables for keys and values, shared by the heads, as weights of a layer; None for what it lacks."""
-    keys = relative_table(layer, "relative_key", num_rows, objects)  # the first, as files have them in this order
+    """Create the tables of relative positions for keys and values (Shaw et al. 2018); None for a missing table."""
+    keys = relative_table(layer, "relative_key", num_rows, objects)  # first, to keep the order in files
     if not layer.has_relative_values:
         return keys, None
     return keys, relative_table(layer, "relative_value", num_rows, objects, layer.value_dim)
@@ -148,20 +148,20 @@ def relative_tables(
 def relative_table(
     layer: keras.layers.Layer, name: str, num_rows: int, objects: dict[str, Any], size: int | None = None
 ) -> keras.Variable:
-    """Returns a table of vectors for distances, a weight of a layer: (num_rows, `size`), `key_dim` if it is None."""
+    """Create a table of vectors for distances, a weight (num_rows, `size`), by default of size `key_dim`."""
     initializer = clone_initializer(objects["kernel_initializer"])
     return layer.add_weight(name=name, shape=(num_rows, size or layer.key_dim), initializer=initializer)
 
 
 def _projection(attention, name, input_shape, objects, **arguments):
-    """Return a built dense layer of an attention layer: a `Projection` if Keras's attention layers have it too."""
+    """Build a dense sublayer: a `Projection` if Keras's attention layers have it, too."""
     copies = {key: clone_initializer(objects[key]) for key in ("kernel_initializer", "bias_initializer")}
     arguments |= {**objects, **copies, "name": name, "dtype": policy_inside(attention, name)}
     if name in NAMES:
         layer = Projection(attention_name=attention.name, **arguments)
     else:
         layer = keras.layers.EinsumDense(**arguments)
-    layer.supports_masking = True  # each position for itself; otherwise Keras warns that a mask gets lost
+    layer.supports_masking = True  # positions are independent; otherwise Keras warns that the mask is lost
     layer.build(input_shape)
     return layer
 
@@ -169,7 +169,7 @@ def _projection(attention, name, input_shape, objects, **arguments):
 def output_spec(
     layer: keras.layers.Layer, output_shape: Shape, query: Tensor, value: Tensor | None, return_attention_scores: bool
 ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Returns the symbolic output of an attention layer, with the weights (B, N, T, S) where they are asked for."""
+    """Return the symbolic output of an attention layer, optionally with the weights (B, N, T, S)."""
     output = keras.KerasTensor(output_shape, dtype=layer.compute_dtype)
     if not return_attention_scores:
         return output
@@ -179,28 +179,28 @@ def output_spec(
 
 
 def heads_first(x: Tensor) -> Tensor:
-    """Returns (B, T, N, H) as (B, N, T, H), the order in which blocks are fastest; its own inverse."""
+    """Transpose (B, T, N, H) to (B, N, T, H), in which blocks are fastest, or back."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
 def heads_of(projection: keras.layers.Layer, x: Tensor) -> Tensor:
-    """Returns the heads (B, N, T, H) that a projection makes of tokens (B, T, D)."""
+    """Project tokens (B, T, D) to heads (B, N, T, H)."""
     check_dense(projection.name, x)
     return heads_first(_projected(projection, x))
 
 
 def join_heads(projection: keras.layers.Layer, heads: Tensor) -> Tensor:
-    """Returns what a projection makes of attended heads (B, N, T, Hv): the output (B, T, D)."""
+    """Project attended heads (B, N, T, Hv) to the output (B, T, D)."""
     heads = heads_first(heads)
-    # A sum with a bias makes no plain loop of the product, and is the faster of both.
+    # With a bias XLA does not emit the slow loop of `_projected`.
     return _projected(projection, heads) if projection.bias is None else projection(heads)
 
 
 def _projected(projection, x):
-    """Returns what a projection makes of tokens (B, T, ..).
+    """Apply a projection to tokens (B, T, ..).
 
-    One token alone is computed as two: TensorFlow's XLA makes of a vector times the matrix that a kernel (D, N, H) or
-    (N, H, D) is a plain loop, which takes a processor ten times longer. With JAX it does not.
+    A single token is computed as two. For a vector times a kernel (D, N, H) or (N, H, D), TensorFlow's XLA emits a
+    plain loop, which is ten times slower on CPU. JAX is not affected.
     """
     if x.shape[1] != 1 or keras.backend.backend() != "tensorflow":
         return projection(x)
@@ -210,25 +210,25 @@ def _projected(projection, x):
 
 
 def build_for(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
-    """Builds `target`, unless it is built, for the inputs of `source`, if that is built."""
+    """Build `target`, if it is not built, for the inputs of a built `source`."""
     found = [_projections(source).get(name) for name in ("query", "value", "key")]
     if not target.built and all(projection is not None and projection.built for projection in found):
         target.build(*((None, None, input_size(projection)) for projection in found))
 
 
 def input_size(projection: keras.layers.EinsumDense) -> int:
-    """Returns the channels of the inputs of a built projection of tokens to heads."""
+    """Return the number of input channels of a built projection."""
     return projection.kernel.shape[_input_axis(projection)]
 
 
 def _input_axis(projection):
-    """Returns the axis of a kernel that goes over the channels of the input: Gemma has that of the heads before it."""
+    """Return the axis of the input channels in a kernel. In Gemma it follows the axis of the heads."""
     inputs, kernel = projection.equation.split("->")[0].split(",")
     return kernel.index(inputs[-1])
 
 
 def _inputs_first(projections, name, weight):
-    """Returns the weight of a projection of tokens to heads with the channels of the input first, as they are here."""
+    """Return the weight of an input projection with the axis of the input channels first."""
     projection, weight_name = name.split("/")
     if projection == "attention_output" or weight_name not in ("kernel", "lora_kernel_a"):
         return weight
@@ -236,15 +236,15 @@ def _inputs_first(projections, name, weight):
 
 
 def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = slice(None)) -> None:
-    """Gives the projections of `target` the values of those of `source`, a layer of attention that is built.
+    """Copy the weights of the projections of a built attention layer.
 
     Args:
-        source: layer with the sublayers `query`, `key`, `value`, `attention_output` and perhaps `gate`.
-        target: attention layer of this library; it gets built for the sizes of `source`.
-        heads: slice of the heads of `source` that are those of `target`.
+        source: layer with the sublayers `query`, `key`, `value`, `attention_output` and optionally `gate`.
+        target: attention layer of this library; it is built for the input sizes of `source`.
+        heads: slice of the heads of `source` that become the heads of `target`.
 
     Raises:
-        ValueError: unless both have the same projections, with the same shapes.
+        ValueError: unless both have the same projections with the same shapes.
     """
     build_for(source, target)
     dense = _projections(source)
@@ -253,10 +253,10 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
     theirs = {name: _of_heads(name, weight, heads, source) for name, weight in theirs.items()}
     own = _weights_by_name(target)
     if "key/bias" in own and "query/bias" in theirs:
-        # Where keys alone have no bias, zeros are the same: a bias of keys adds one number to all scores of a query.
+        # A key bias of zeros is equivalent to none: it adds the same number to all scores of a query.
         theirs.setdefault("key/bias", ops.zeros(own["key/bias"].shape))
     if not target.use_output_bias and heads.start:
-        theirs.pop("attention_output/bias", None)  # that of a sum belongs to its first part
+        theirs.pop("attention_output/bias", None)  # the bias belongs to the first part of the sum
     shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
     if not own or not theirs or shapes[0] != shapes[1]:
         raise ValueError(
@@ -268,42 +268,40 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
 
 
 def copy_trainable(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
-    """Freezes in the projections of `target` what is frozen in those of `source`, and nothing else."""
+    """Set `trainable` of the projections of `target` as in `source`."""
     trainable = {name: weight.trainable for name, weight in _weights_by_name(source).items()}
     for weight in target.weights:
         weight.trainable = trainable.get(_short_name(weight), weight.trainable)
 
 
 def _differences(theirs, own):
-    """Returns what differs between two dictionaries of shapes, as text."""
+    """Return the differences between two dictionaries of shapes, as text."""
     found = []
     for name in {**own, **theirs}:
         if name not in theirs or name not in own:
-            found.append(
-                f"{'no ' if name not in theirs else ''}{name}, which this layer has{'' if name in own else ' not'}"
-            )
+            found.append(f"no {name}" if name not in theirs else f"{name}, which this layer does not have")
         elif theirs[name] != own[name]:
             found.append(f"{name} of shape {theirs[name]}, not {own[name]}")
     return "; ".join(found)
 
 
 def attribute_of(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
-    """Returns an attribute of an attention of Keras or KerasHub, which may have an underscore before its name."""
+    """Return an attribute of an attention layer of Keras or KerasHub, whose name may have a leading underscore."""
     return getattr(attention, name, getattr(attention, f"_{name}", default))
 
 
 def head_count(layer: keras.layers.Layer) -> int | None:
-    """Returns the number of query heads of an attention layer, also of those with shared keys; None of other layers."""
+    """Return the number of query heads of an attention layer. None for other layers."""
     return attribute_of(layer, "num_query_heads", attribute_of(layer, "num_heads"))
 
 
 def input_sizes(attention: keras.layers.Layer) -> list[int]:
-    """Returns the channels of the inputs of queries, values and keys of a built attention of Keras or KerasHub."""
+    """Return the input channels of the query, value and key of a built attention layer of Keras or KerasHub."""
     return [input_size(attribute_of(attention, f"{name}_dense")) for name in ("query", "value", "key")]
 
 
 def _of_heads(name, weight, heads, attention):
-    """Returns the part of a projection's weight that belongs to some of the query heads of an attention."""
+    """Return the part of a projection weight that belongs to some of the query heads."""
     projection, weight_name = name.split("/")
     if heads == slice(None) or name == "attention_output/bias" or weight_name == "lora_kernel_b":
         return weight
@@ -314,12 +312,12 @@ def _of_heads(name, weight, heads, attention):
 
 
 def _projections(layer):
-    """Returns the dense layers of the projections of a layer by name."""
+    """Return the projections of a layer by name."""
     return {inner.name: inner for inner in layer._flatten_layers(include_self=False) if inner.name in NAMES}
 
 
 def _weights_by_name(layer):
-    """Returns the weights of the projections of a layer by name: "query/kernel", "attention_output/bias" ..."""
+    """Return the weights of the projections of a layer by name: "query/kernel", "attention_output/bias", ..."""
     found = {}
     for weight in layer.weights:
         name = _short_name(weight)
@@ -333,5 +331,5 @@ def _weights_by_name(layer):
 
 
 def _short_name(weight):
-    """Returns the last two names in the path of a weight, as "query/kernel"."""
+    """Return the last two names in the path of a weight, such as "query/kernel"."""
     return "/".join(["", *weight.path.split("/")][-2:])

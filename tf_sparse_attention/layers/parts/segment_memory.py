@@ -1,4 +1,4 @@
-"""The memory of earlier text: further keys before those of a sequence."""
+"""Transformer-XL segment memory: keys from earlier segments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,19 +22,22 @@ def with_memory(
     memory: Tensor | None,
     memory_segment_ids: Tensor | None,
 ) -> tuple[TokenMasks, Tensor | None]:
-    """Returns the masks and the value of a call whose queries also see a memory; the same ones if there is none.
+    """Add a memory to the masks and the value of a call, if there is one.
 
     Args:
         layer: the attention layer.
         masks: the `TokenMasks` of the call without memory.
         query: float (B, T, D).
-        value: that of the call.
+        value: the value of the call.
         memory: float (B, L, D), or None.
-        memory_segment_ids: int (B, L), the document of each position: a token sees those of its own, which is 0 where
-            the call has no segment ids. None: all are seen.
+        memory_segment_ids: int (B, L), the document of each position. Tokens attend to the memory of their document,
+            which is 0 in a call without segment ids. None: all positions are visible.
+
+    Returns:
+        Pair of masks and value.
 
     Raises:
-        ValueError: if the layer takes no memory, or the arguments do not fit each other.
+        ValueError: if the layer does not support memory, or arguments do not match.
     """
     if memory is None:
         return masks, value
@@ -42,7 +45,7 @@ def with_memory(
         memory_segment_ids = as_integers("memory_segment_ids", as_tensor(memory_segment_ids))
     _check(layer, query, value, memory, memory_segment_ids)
     batch, length = shape(query)[:2]
-    num_memory = min(memory.shape[1], layer.pattern.reach)  # no query sees further back
+    num_memory = min(memory.shape[1], layer.pattern.reach)  # no query attends further back
     if num_memory == 0:
         return masks, value
     memory, memory_segment_ids = (latest(x, num_memory) for x in (memory, memory_segment_ids))
@@ -51,7 +54,7 @@ def with_memory(
     if key_mask is not None:
         seen = ops.ones((batch, num_memory), dtype="bool")
         key_mask = ops.concatenate([seen, ops.broadcast_to(key_mask, (batch, length))], axis=1)
-    if attention_mask is not None:  # which speaks of the keys after the memory, also where it has one for all of them
+    if attention_mask is not None:  # it covers the keys after the memory, also with an axis of size 1
         sizes = shape(attention_mask)[:-1]
         seen = ops.ones((*sizes, num_memory), dtype="bool")
         attention_mask = ops.concatenate([seen, ops.broadcast_to(attention_mask, (*sizes, length))], axis=-1)
@@ -63,7 +66,7 @@ def with_memory(
 def keys_of_memory(
     layer: keras.layers.Layer, memory: Tensor, memory_mask: Tensor | None, batch_size: Size
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the keys and values of a memory, heads first, the keys turned by their positions, and what is seen.
+    """Compute the keys and values of a memory.
 
     Args:
         layer: the attention layer.
@@ -71,8 +74,11 @@ def keys_of_memory(
         memory_mask: bool (B, L), or None.
         batch_size: B.
 
+    Returns:
+        Rotated keys (B, M, L, H), values (B, M, L, Hv), and the visible positions, bool (B, L).
+
     Raises:
-        ValueError: if the layer takes no memory, or the arguments do not fit each other.
+        ValueError: if the layer does not support memory, or arguments do not match.
     """
     check_supported(layer)
     known = batch_size if isinstance(batch_size, int) else None
@@ -91,13 +97,16 @@ def keys_of_memory(
 def with_cached_memory(
     layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
 ) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
-    """Returns the heads and masks of a prompt with the memory of its cache before it; the same ones if it has none.
+    """Add the memory of a cache to the projected heads and masks of a prompt, if there is one.
 
     Args:
         layer: the attention layer.
-        cache: of the layer, before its first token: its R slots hold the positions -R .. -1.
+        cache: cache of the layer without tokens, whose R slots hold the positions -R .. -1.
         heads: queries, keys and values of the prompt, (B, N, T, H) each.
         masks: the `TokenMasks` of the prompt.
+
+    Returns:
+        Pair of heads and masks.
     """
     entry = next((entry for entry in cache.values() if isinstance(entry, Mapping) and "remembered" in entry), None)
     if entry is None:
@@ -105,17 +114,17 @@ def with_cached_memory(
     query, key, value = heads
     batch, length = shape(query)[0], shape(query)[2]
     size = entry["key"].shape[2]
-    # Cached keys are turned by their positions, and the call turns all keys by their slots.
-    unturned = layer.position_encoding.rotate(entry["key"], size - ops.arange(size, dtype="int32"))
+    # Cached keys are rotated by their positions, while the call rotates all keys by their slots.
+    unrotated = layer.position_encoding.rotate(entry["key"], size - ops.arange(size, dtype="int32"))
     own = ops.ones((batch, length), dtype="bool") if masks.key_mask is None else masks.key_mask
     own = ops.broadcast_to(own, (batch, length))
-    key, value = ops.concatenate([unturned, key], axis=2), ops.concatenate([entry["value"], value], axis=2)
+    key, value = ops.concatenate([unrotated, key], axis=2), ops.concatenate([entry["value"], value], axis=2)
     key_mask = ops.concatenate([entry["remembered"], own], axis=1)
     return (query, key, value), masks._replace(key_mask=key_mask, num_memory=size)
 
 
 def latest(x: Tensor | None, count: int) -> Tensor | None:
-    """Returns the last `count` positions of (B, L, ...); None of None."""
+    """Return the last `count` positions of (B, L, ...), or None."""
     if x is None or x.shape[1] == count:
         return x
     sizes = shape(x)
@@ -123,7 +132,7 @@ def latest(x: Tensor | None, count: int) -> Tensor | None:
 
 
 def _segments(masks, query, memory_segment_ids):
-    """Returns the documents of queries and keys as fields of `TokenMasks`."""
+    """Return the documents of queries and keys as fields of `TokenMasks`."""
     own = masks.query_segments
     if memory_segment_ids is None:
         if own is not None:
@@ -141,7 +150,7 @@ def supports_memory(layer: keras.layers.Layer) -> bool:
 
 
 def check_supported(layer: keras.layers.Layer) -> None:
-    """Raises a `ValueError` for a layer that takes no memory."""
+    """Raise a `ValueError` for a layer that does not support memory."""
     if not supports_memory(layer):
         raise ValueError(
             "`memory` must be None unless the pattern of the layer has `takes_memory` and queries do not serve as "

@@ -1,4 +1,4 @@
-"""Seeds and dtypes of state that is not trained, and random numbers of a call."""
+"""Dtypes, seeds and copies of variables, and deserialization of sublayers."""
 
 import random
 from typing import Any
@@ -11,25 +11,31 @@ from tf_sparse_attention.types import Shape, Tensor
 
 
 def state_dtype(layer: keras.layers.Layer) -> str:
-    """Returns the dtype of state that needs full precision: float32, or float64 in a float64 layer."""
+    """Return the dtype of state that needs full precision: float32, or float64 in a float64 layer."""
     return "float64" if layer.variable_dtype == "float64" else "float32"
 
 
 def drawn_seed(seed: int | None) -> int:
-    """Returns `seed`, or a new one for None: what a layer draws with it then is part of its configuration."""
+    """Return `seed`, or a random seed for None, which becomes part of the layer's config."""
     return random.randrange(2**31) if seed is None else seed
 
 
 def dropout_of_call(layer: keras.layers.Layer, training: bool | None) -> Dropout | None:
-    """Returns the `Dropout` of attention weights in a call of a layer, None outside training."""
+    """Return the `Dropout` of attention weights in a call of a layer, or None."""
     return Dropout(layer.dropout, layer._seeds) if training and layer._seeds is not None else None
 
 
 def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: int | None = None) -> keras.Variable:
-    """Returns a new weight of normal numbers, not trained: the axes or planes of a hash.
+    """Create a non-trainable weight of normal numbers: the axes or planes of a hash.
 
-    Drawn with `seed`, by default that of `layer`. float32 whatever the dtype policy (float64 under float64), as hashes
-    of half precision would be coarse.
+    Args:
+        layer: the layer that owns the weight.
+        name: name of the weight.
+        shape: shape of the weight.
+        seed: integer seed. None: the seed of the layer.
+
+    Returns:
+        Variable, float32 (float64 in a float64 layer), because hashes in half precision are coarse.
     """
     return layer.add_weight(
         name=name,
@@ -42,10 +48,10 @@ def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: 
 
 
 def assign_copy(variable: keras.Variable, value: keras.Variable | Tensor) -> None:
-    """Gives a variable the value of another one, in memory of its own.
+    """Assign a copy of a value to a variable.
 
-    On JAX `variable.assign(other)` makes both share one array, which the training step of either then gives away
-    ("buffer has been deleted or donated").
+    On JAX, `variable.assign(other)` makes both variables share one array, which the training step of either then
+    donates ("buffer has been deleted or donated").
 
     Args:
         variable: the variable to change.
@@ -55,5 +61,5 @@ def assign_copy(variable: keras.Variable, value: keras.Variable | Tensor) -> Non
 
 
 def deserialize_unbuilt(serialized: dict[str, Any]) -> keras.layers.Layer:
-    """Returns the layer of a serialised form, not built: so the paths of its weights begin with what it will be in."""
+    """Deserialize a layer without building it, so that the paths of its weights start with the outer layer."""
     return keras.saving.deserialize_keras_object({**serialized, "build_config": None})
