@@ -21,8 +21,9 @@ from tf_sparse_attention.patterns import (
     Summary,
     Window,
 )
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.group_band import GroupSelection
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019
 WIDTH, BLOCK = 64, (8, 8)  # of an image whose rows follow one another
@@ -45,17 +46,17 @@ def image(query, key, value, extras, span):
     return causal(ImageBlocks(WIDTH, BLOCK), scaled(query), key, value)
 
 
-def _known(*groups):
-    """Returns what one leaf knows of queries and keys in these groups."""
-    return [({"group": groups[0]}, {"group": groups[-1]})]
+def _selected(*groups):
+    """Return the `select` of attention in given groups of queries and keys."""
+    return lambda *_: [GroupSelection(groups[0], groups[-1])]
 
 
 def hashed(query, key, value, extras, span):
     num_buckets = 2 * extras[0].shape[-1]
     (buckets,) = lsh.buckets(query, extras[0][None])
-    known = _known(groups_of(buckets, num_buckets))
+    select = _selected(groups_of(buckets, num_buckets))
     keys = _as(value, lsh.unit(query))
-    return causal(Hashed(num_buckets, span), scaled(query), keys, value, known=known, hide_self="unless_alone")
+    return causal(Hashed(num_buckets, span), scaled(query), keys, value, select=select, hide_self="unless_alone")
 
 
 def nearest(query, key, value, extras, span):
@@ -68,8 +69,8 @@ def successors(query, key, value, extras, span):
 
 def _in_clusters(pattern, query, value, centroids):
     query = kmeans.normalize(query)
-    known = _known(groups_of(kmeans.nearest(query, centroids), pattern.num_groups))
-    return causal(pattern, _as(value, query), None, value, known=known, hide_self="unless_alone")
+    select = _selected(groups_of(kmeans.nearest(query, centroids), pattern.num_groups))
+    return causal(pattern, _as(value, query), None, value, select=select, hide_self="unless_alone")
 
 
 def _as(value, x):
@@ -80,15 +81,15 @@ def _as(value, x):
 def nearest_separate(query, key, value, extras, span):
     query, key = kmeans.normalize(query), kmeans.normalize(key)
     num_clusters = extras[0].shape[1]
-    known = _known(*(groups_of(kmeans.nearest(x, extras[0]), num_clusters) for x in (query, key)))
-    return causal(Nearest(num_clusters, span), _as(value, query), _as(value, key), value, known=known)
+    select = _selected(*(groups_of(kmeans.nearest(x, extras[0]), num_clusters) for x in (query, key)))
+    return causal(Nearest(num_clusters, span), _as(value, query), _as(value, key), value, select=select)
 
 
 def top_k(query, key, value, extras, span):
     query = kmeans.normalize(query)
     members = best_members(kmeans.scores(query, extras[0]), span)
     pattern = BestOfCluster(extras[0].shape[1], span, hide_by_rank=True)
-    return causal(pattern, _as(value, query), None, value, known=[(members, members)])
+    return causal(pattern, _as(value, query), None, value, select=lambda *_: [MemberSelection((members, members))])
 
 
 def selected(query, key, value, extras, span):

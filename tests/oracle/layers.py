@@ -473,7 +473,7 @@ def _groups_of_leaf(head, leaf, number, index):
     """Returns the groups of queries and of keys, or None for a pattern of positions alone; `index` is the head's."""
     if isinstance(leaf, SelectedBlocks):
         return _selected_blocks(head, leaf)
-    if not leaf.by_content:
+    if not leaf.content_based:
         return None
     sides = [(_normalize(x), exists) for x, exists in _sides(head)]
     if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no group

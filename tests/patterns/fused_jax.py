@@ -39,7 +39,7 @@ class Blocks(Pattern):
     def visible(self, query, key):
         return ()
 
-    def arrange(self, call, known=None):
+    def arrange(self, call, selection=None):
         return Grid(call.query_length, call.key_length, 512, 0, 0)
 
 
@@ -53,7 +53,7 @@ class Listed(Pattern):
         seen = [query.position - key.position == step for step in self.steps]
         return seen[0] | seen[1]
 
-    def arrange(self, call, known=None):
+    def arrange(self, call, selection=None):
         return Grid(call.query_length, call.key_length, 64, 1, 0)
 
 
@@ -65,7 +65,7 @@ class Tabled(Pattern):
         before = query.position - key.position
         return before < 16, keras.ops.take(np.arange(16) % 3 == 0, keras.ops.clip(before, 0, 15))
 
-    def arrange(self, call, known=None):
+    def arrange(self, call, selection=None):
         return Grid(call.query_length, call.key_length, 64, 1, 0)
 
 
@@ -84,7 +84,7 @@ class ClusterInBlocks(Nearest):
     def visible(self, query, key):
         return query.group == key.group, query.position // 20 - key.position // 20 <= 1
 
-    def arrange(self, call, known=None):
+    def arrange(self, call, selection=None):
         return Grid(call.query_length, call.key_length, 20, 1, 0)
 
 

@@ -4,8 +4,9 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.patterns import Hashed
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.group_band import GroupSelection
 
 VALUES = [1, 2, 4, 8, 16, 32]
 
@@ -27,15 +28,21 @@ def means(attention, values=VALUES, num_queries=None):
     return ops.convert_to_numpy(attention(queries, keys, column(values)).output)[0, 0, :, 0].tolist()
 
 
+def given(*selections):
+    """Returns the `select` of `attend_pattern` for given selections of the leaves."""
+    return lambda *_: list(selections)
+
+
 def attend_groups(query, key, value, query_groups, key_groups, band, mask_self=False, **options):
     """Attends in a band inside given groups (B, N, T) and (B, N, S); where they are one object, so are the tokens."""
-    known = [({"group": query_groups}, {"group": key_groups})]
     options["hide_self"] = "unless_alone" if mask_self else None
-    return attend_pattern(Hashed(2, band), query, key, value, known=known, **options)
+    return attend_pattern(
+        Hashed(2, band), query, key, value, select=given(GroupSelection(query_groups, key_groups)), **options
+    )
 
 
 def attend_members(query, key, value, queries, keys, causal=None, mask_self=False, extra_count=0.0, **options):
     """Returns output and weights inside clusters of given `Members`; `causal` is "position", "rank" or None."""
     pattern = BestOfCluster(1, 1, causal == "rank", extra_count)
     options |= {"hide_self": "unless_alone" if mask_self else None, "causal": causal is not None}
-    return attend_pattern(pattern, query, key, value, known=[(queries, keys)], **options)[:2]
+    return attend_pattern(pattern, query, key, value, select=given(MemberSelection((queries, keys))), **options)[:2]

@@ -9,12 +9,13 @@ from tests.draws import draws
 from tests.oracle import definitions
 from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.patterns import Blocks, Call, Hashed, ImageBlocks, Stride, Summary, Window
+from tf_sparse_attention.patterns.group_band import GroupSelection
 
 LENGTH = st.integers(1, 24)
 
 
-def dense(pattern, num_queries, num_keys, causal, known=None):
-    return pattern.dense(Call(1, num_queries, num_keys, causal), known)
+def dense(pattern, num_queries, num_keys, causal, selection=None):
+    return pattern.dense(Call(1, num_queries, num_keys, causal), selection)
 
 
 def assert_same(mask, expected):
@@ -82,6 +83,5 @@ def test_the_dense_band_is_its_definition(num_queries, num_keys, num_groups, ban
     # With leading axes.
     asking, answering = np.tile(asking, (2, 3, 1)), np.tile(answering, (2, 3, 1))
     groups = groups_of(asking, num_groups), groups_of(answering, num_groups, exists[None] if masked else None)
-    known = {"group": groups[0]}, {"group": groups[1]}
-    mask = dense(Hashed(2, band), num_queries, num_keys, causal, known)
+    mask = dense(Hashed(2, band), num_queries, num_keys, causal, GroupSelection(*groups))
     assert_same(mask, np.tile(expected, (2, 3, 1, 1)))

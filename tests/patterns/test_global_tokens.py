@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
+from tests.patterns.small_cases import given
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
@@ -52,13 +53,13 @@ def test_masks_of_a_call_hold_for_global_tokens_too():
     marks = ops.convert_to_numpy(tokens.marks)
     options = {"masks": masks, "return_weights": True}
     heads = query, key, value
-    others = attend_pattern(Union((Global(4), Window(2))), *heads, known=[tokens, None], **options)
-    own = attend_pattern(FromGlobal(4), *heads, known=[tokens], **options)
+    others = attend_pattern(Union((Global(4), Window(2))), *heads, select=given(tokens, None), **options)
+    own = attend_pattern(FromGlobal(4), *heads, select=given(tokens), **options)
     seen = near | marks[:, None, None, :] | marks[:, None, :, None]
     wanted = attend(*heads, mask=dense_mask(seen, masks), return_weights=True)
     rows = marks[:, None, :, None]
     for name in ("output", "weights"):
         attended = np.where(rows, getattr(own, name), getattr(others, name))
         np.testing.assert_allclose(attended, getattr(wanted, name), atol=1e-5)
-    twin = dense_pattern(Union((Global(4), Window(2))), Call(2, 9, 9), 2, known=[tokens, None])
+    twin = dense_pattern(Union((Global(4), Window(2))), Call(2, 9, 9), 2, selections=[tokens, None])
     np.testing.assert_array_equal(twin, np.broadcast_to(near | marks[:, None, None, :], (2, 2, 9, 9)))

@@ -11,13 +11,14 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
+from tests.patterns.small_cases import given
 from tests.programs import differentiate
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import Union
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.hashed import ChunkedRounds, HashedChunk
+from tf_sparse_attention.patterns.hashed import ChunkSelection, HashedChunk
 
 # Without `nodup` (no duplicates) a key counts as often as it is seen; with `nocross` no other bucket is seen.
 LUCIDRAINS = ["lsh_1round", "lsh_1round_causal", "lsh_2round_causal", "lsh_2round_mask"]
@@ -61,9 +62,9 @@ class Case:
         options = {"causal": self.settings["causal"], "masks": TokenMasks(attention_mask=pairs)}
         chunks = tuple(HashedChunk(2, self.size, number) for number in range(len(groups)))
         pattern = chunks[0] if len(chunks) == 1 else Union(chunks, count_each=True)
-        known = [ChunkedRounds(groups, groups, self.size)] * len(chunks)
+        selected = [ChunkSelection.of(groups, groups, number, self.size) for number in range(len(groups))]
         options |= {"hide_self": "unless_alone", "return_log_sum_exp": True}
-        return attend_pattern(pattern, *heads, known=known, **options)
+        return attend_pattern(pattern, *heads, select=given(*selected), **options)
 
 
 class Lucidrains(Case):

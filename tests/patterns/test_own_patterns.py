@@ -9,6 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.layers import LocalAttention, SparseAttention
 from tf_sparse_attention.patterns import Everything, Grid, GroupBand, Pattern, Successors, Union, Window
+from tf_sparse_attention.patterns.group_band import GroupSelector
 
 LENGTH, SIZE = 14, 6
 X = np.random.default_rng(0).standard_normal((2, LENGTH, SIZE)).astype("float32")
@@ -25,8 +26,9 @@ class Halves(GroupBand):
     def band(self):
         return self.size
 
-    def make_grouper(self, num_heads, key_dim, seed, dtype):
-        return Threshold(num_heads, dtype=dtype)
+    def make_selector(self, weights):
+        threshold = Threshold(weights.num_heads, dtype=weights.dtype)
+        return GroupSelector(threshold, self.num_groups, weights.num_heads, weights.normalizes)
 
 
 class Threshold(keras.layers.Layer):
@@ -51,7 +53,7 @@ class EveryThird(Pattern):
     def visible(self, query, key):
         return key.position % 3 == 0
 
-    def arrange(self, call, known=None):
+    def arrange(self, call, selection=None):
         return Grid(call.query_length, call.key_length, max(call.query_length, call.key_length), 0, 0)
 
     def cache(self):
@@ -115,7 +117,7 @@ def test_groups_that_nothing_assigns_are_refused():
         num_groups = 2
         band = 3
 
-    with pytest.raises(ValueError, match=r"`pattern` must define `make_grouper` .* Received: Nobodys without it\."):
+    with pytest.raises(ValueError, match=r"`pattern` must define `make_selector` .* Received: Nobodys without it\."):
         SparseAttention(2, 4, Window(2) | Nobodys())
 
 

@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
+from tests.patterns.small_cases import given
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.key_convolution import convolve_keys
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.selected_blocks import choices_by_name, select_blocks
+from tf_sparse_attention.ops.selected_blocks import select_blocks
 from tf_sparse_attention.patterns import SelectedBlocks, selected_blocks
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
+from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenBlocks
 
 
 def column(values):
@@ -91,10 +92,10 @@ def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
 def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_sorted_once():
     query, (key, value) = normal(1, 4, 37, 4), normal(2, 1, 2, 37, 4)
     pattern, chosen = ChosenBlocks(4, 3), select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
-    known, copies = [(choices_by_name(chosen), {})], [np.repeat(x, 2, axis=1) for x in (key, value)]
+    selected, copies = [BlockSelection(chosen)], [np.repeat(x, 2, axis=1) for x in (key, value)]
 
     def attended(key, value):
-        return attend_pattern(pattern, query, key, value, causal=True, known=known, return_weights=True)
+        return attend_pattern(pattern, query, key, value, causal=True, select=given(*selected), return_weights=True)
 
     for own, other in zip(attended(key, value)[:2], attended(*copies)[:2], strict=True):
         np.testing.assert_allclose(own, other, atol=1e-6)

@@ -9,7 +9,7 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tests.patterns.small_cases import VALUES, means
+from tests.patterns.small_cases import VALUES, given, means
 from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
@@ -19,7 +19,7 @@ from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.top_keys import ChosenKeys
+from tf_sparse_attention.patterns.top_keys import KeySelection
 
 # Cluster 0 has keys 0, 1 and 3, cluster 1 has 1, 2 and 5; nobody has 4.
 MEMBERS = [[0, 1, 3], [1, 2, 5]]
@@ -27,13 +27,14 @@ MEMBERS = [[0, 1, 3], [1, 2, 5]]
 
 def chosen(clusters):
     clusters, positions = (ops.convert_to_tensor(np.array(x, "int32")[None, None]) for x in (clusters, MEMBERS))
-    return ChosenKeys(clusters, Members(positions, None), len(VALUES))
+    return KeySelection(clusters, Members(positions, None), len(VALUES))
 
 
 def means_of(clusters, **options):
-    known = chosen(clusters)
+    selected = chosen(clusters)
     return means(
-        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, known=[known], **options), num_queries=len(clusters)
+        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=given(selected), **options),
+        num_queries=len(clusters),
     )
 
 
@@ -64,9 +65,11 @@ def test_documents_and_masked_pairs_hide_keys_which_keep_their_place():
 def test_a_sequence_whose_keys_are_all_masked_gives_zeros():
     nobody = np.zeros((1, 6), bool)
     members = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, nobody)
-    known = [ChosenKeys(chosen([0, 1]).clusters, members, 6)]
+    selected = [KeySelection(chosen([0, 1]).clusters, members, 6)]
     masks = TokenMasks(key_mask=nobody)
-    found = means(lambda *heads: attend_pattern(TopKeys(2, 3), *heads, known=known, masks=masks), num_queries=2)
+    found = means(
+        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=given(*selected), masks=masks), num_queries=2
+    )
     assert found == [0, 0]
 
 
@@ -94,15 +97,16 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
     exists = rng.random((2, num_keys)) < 0.7
     scores = np.round(rng.normal(size=(2, 2, num_keys, num_clusters))).astype("float32")  # many are equal
     clusters = rng.integers(0, num_clusters, (2, 2, num_queries), "int32")
-    known = ChosenKeys(ops.convert_to_tensor(clusters), pattern.choose_keys(scores, exists), num_keys)
-    twin = ops.convert_to_numpy(pattern.dense(Call(2, num_queries, num_keys), known))
+    members = best_members(scores, pattern.cluster_size, exists)
+    selected = KeySelection(ops.convert_to_tensor(clusters), members, num_keys)
+    twin = ops.convert_to_numpy(pattern.dense(Call(2, num_queries, num_keys), selected))
     for row, head in np.ndindex(2, 2):
         members = definitions.best_members(scores[row, head], size, exists[row])
         allowed, _ = definitions.chosen_keys(clusters[row, head], members, num_keys)
         np.testing.assert_array_equal(twin[row, head], allowed)
     results = []
     for run in (
-        lambda: attend_pattern(pattern, query, key, value, known=[known], return_weights=True),
+        lambda: attend_pattern(pattern, query, key, value, select=given(selected), return_weights=True),
         lambda: attend(query, key, value, mask=tf.constant(twin), return_weights=True),
     ):
         with tf.GradientTape() as tape:

@@ -1,7 +1,6 @@
 """How a model uses its clusters and spans, with advice where something is amiss."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -11,11 +10,13 @@ from keras import ops
 from tf_sparse_attention.analysis.attention_rows import AttentionCall, record_attentions
 from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.health_advice import advise
-from tf_sparse_attention.layers.attention.groupers import assign_groups, leaves_with_groupers, sides_of
+from tf_sparse_attention.layers.attention.attention_layer import head_plans
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.plan import Leaf
+from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
+from tf_sparse_attention.patterns.group_band import GroupSelector
+from tf_sparse_attention.patterns.selection import SelectionInputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +136,11 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
         for part in attention.parts:
             found = _routed_parts(part)
             dropped = _dropped(part) if found else np.zeros(0)
-            for numbers, pattern, grouper, sides in found:
+            for numbers, leaf, grouper, sides in found:
                 path = grouper.centroids.path
                 centroids[path] = to_numpy(grouper.centroids)
                 drift = None if previous is None else _drift(previous, path, centroids[path])
-                heads += _heads_of(part, numbers, pattern, sides, dropped, drift)
+                heads += _heads_of(part, numbers, leaf, sides, dropped, drift)
     spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in spans_in(model)]
     if not heads and not spans:
         raise ValueError(
@@ -154,29 +155,25 @@ def _layer_of(span):
 
 
 def _routed_parts(part: AttentionCall) -> list[tuple[range, Leaf, Centroids, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Returns, for each leaf with centroids, its heads, the leaf, its centroids, and clusters of its tokens."""
-    if not any(isinstance(grouper, Centroids) for grouper in part.layer.groupers):
+    """Return, for each leaf with centroids, its heads, the leaf, its centroids, and the clusters of its tokens."""
+    selectors, found = part.layer.selectors, []
+    if not any(selectors):
         return []
-    (query, key, *_), pattern = part.heads, part.layer.pattern
-    tokens, masks = zip(*sides_of(query, key, part.masks), strict=True)
-    if isinstance(pattern, BestOfCluster):
-        leaves: Iterator[tuple[Any, ...]] = iter(
-            [(range(part.layer.num_heads), Leaf(pattern, 0), part.layer.groupers[0], *tokens)]
-        )
-    else:
-        found = leaves_with_groupers(part.layer, pattern, *tokens)
-        leaves = ((plan.heads, leaf, *rest) for plan, leaf, *rest in found)
-    return [
-        (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
-        for at, own, grouper, *sides in leaves
-        if isinstance(grouper, Centroids)
-    ]
+    query, key = part.heads[:2]
+    key = query if key is None else key
+    for plan in head_plans(part.layer):
+        own = inputs_of_heads(plan, SelectionInputs(query, key, query, key, part.masks))
+        for leaf in plan.leaves:
+            selector = selectors[leaf.index]
+            if isinstance(selector, GroupSelector) and isinstance(selector.grouper, Centroids):
+                clusters = [_clusters(selector, *side) for side in own.sides()]
+                found.append((plan.heads, leaf, selector.grouper, clusters))
+    return found
 
 
-def _clusters(grouper, tokens, mask):
-    """Returns the cluster of each token, int (B, n, T), and which tokens there are, bool (B, T)."""
-    positions = ops.arange(tokens.shape[2], dtype="int32")[None]
-    clusters = ops.convert_to_numpy(assign_groups(grouper, tokens, positions, grouper.num_heads))
+def _clusters(selector, tokens, mask):
+    """Return the cluster of each token, int (B, n, T), and whether each token exists, bool (B, T)."""
+    clusters = ops.convert_to_numpy(selector.assign(tokens, ops.arange(tokens.shape[2], dtype="int32")[None]))
     return clusters, _which(mask, clusters.shape[0], clusters.shape[2])
 
 

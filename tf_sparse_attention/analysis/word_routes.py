@@ -13,6 +13,7 @@ from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.layers import RoutingAttention
 from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.patterns.group_band import GroupSelector
 
 SMALLEST_SHARE = 1e-4  # that is listed; less is rounding and prints as 0.00
 
@@ -161,9 +162,9 @@ def _clusters(attention):
     first = 0
     for part in attention.parts:
         layer = part.layer
-        grouper = layer.groupers[0] if isinstance(layer, RoutingAttention) else None
-        if isinstance(grouper, Centroids):
-            groups = grouper.assign(part.heads[0])
+        selector = layer.selectors[0] if isinstance(layer, RoutingAttention) else None
+        if isinstance(selector, GroupSelector) and isinstance(selector.grouper, Centroids):
+            groups = selector.grouper.assign(part.heads[0])
             clusters |= {first + head: row for head, row in enumerate(to_numpy(groups)[0])}
         first += layer.num_heads
     return clusters

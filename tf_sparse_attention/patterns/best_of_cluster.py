@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from keras import ops
@@ -15,9 +15,9 @@ from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.group_band import train_grouper
+from tf_sparse_attention.patterns.group_band import GroupSelector, train_grouper
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, Selector, TokenFeatures
+from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, TokenFeatures
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -71,7 +71,7 @@ class MemberSelection(Selection):
     members: tuple[Members, Members]
 
 
-class MemberSelector(Selector):
+class MemberSelector(GroupSelector):
     """Selects the highest-scoring tokens of the whole sequence for each cluster.
 
     Args:
@@ -90,10 +90,10 @@ class MemberSelector(Selector):
         grouper: Grouper | None,
         num_heads: int,
     ) -> None:
+        super().__init__(cast(Grouper, grouper), 0, num_heads)
         self._score, self._choose, self._cluster_size = score, choose, cluster_size
-        self.grouper, self.num_heads = grouper, num_heads
 
-    def select(self, inputs: SelectionInputs) -> MemberSelection:
+    def select(self, inputs: SelectionInputs) -> Any:
         sides = inputs.sides()
         scores = [self._score(heads) for heads, _ in sides]
         members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]

@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector, check_sizes
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
 from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
@@ -152,6 +152,11 @@ class Chunks(NamedTuple):
         """Where a slot holds a token that exists, bool (B, N, G, w)."""
         return ops.logical_and(self.groups > 0, self.groups != NO_GROUP)
 
+    def exists(self) -> Tensor:
+        """Return 1 for each token that exists and 0 for padding, int32 (B, N, T)."""
+        groups = take_numbers(join(self.groups, -1, shape(self.order)[-1]), self.inverse)
+        return ops.cast(groups != NO_GROUP, "int32")
+
     def arrange(self, x: Tensor) -> Tensor:
         """Returns tokens in chunks: (B, N, T, H) to (B, N, G, w, H)."""
         num_chunks, size = shape(self.positions)[-2:]
@@ -246,40 +251,39 @@ class ChunkGrid(Arrangement):
         return merge(self._queries.present[..., :, None], self._of_keys(self._keys.present)[..., None, :])
 
 
-class ChunkedRounds:
-    """The tokens of all rounds in chunks, in the order of (round, group, position).
-
-    Args:
-        query_groups: list of R int32 (B, N, T) of `groups.groups_of`, one for each round.
-        key_groups: likewise, the same list where queries are the keys.
-        chunk_size: w, slots of a chunk.
-    """
-
-    def __init__(self, query_groups: Sequence[Tensor], key_groups: Sequence[Tensor], chunk_size: int) -> None:
-        length = shape(query_groups[0])[-1]
-        size = min(chunk_size, length) if isinstance(length, int) else chunk_size
-        self.queries = [Chunks.of(groups, size) for groups in query_groups]
-        shared = key_groups is query_groups
-        self.keys = self.queries if shared else [Chunks.of(groups, size) for groups in key_groups]
-        self.groups, self.size = (query_groups, key_groups), size
-
-
 @dataclasses.dataclass(frozen=True)
 class ChunkSelection(Selection):
     """The chunk of each token in one round.
 
     Args:
-        rounds: the `ChunkedRounds`.
-        number: number of the round.
+        queries: `Chunks` of the queries.
+        keys: `Chunks` of the keys; `queries` itself where queries serve as keys.
+        before: `Chunks` of the keys in the round before, which chunk 0 looks back to.
     """
 
-    rounds: ChunkedRounds
-    number: int
+    queries: Chunks
+    keys: Chunks
+    before: Chunks
+
+    @classmethod
+    def of(cls, query_groups: Sequence[Tensor], key_groups: Sequence[Tensor], number: int, chunk_size: int) -> Self:
+        """Return the selection of a round.
+
+        Args:
+            query_groups: for each round the groups of the queries, int32 (B, N, T), see `ops.groups.groups_of`.
+            key_groups: for each round those of the keys; the same list where queries serve as keys.
+            number: number of the round. Other rounds than this one and the one before are not used.
+            chunk_size: w, tokens of a chunk.
+        """
+        length = shape(query_groups[number])[-1]
+        size = min(chunk_size, length) if isinstance(length, int) else chunk_size
+        queries = Chunks.of(query_groups[number], size)
+        keys = queries if key_groups is query_groups else Chunks.of(key_groups[number], size)
+        return cls(queries, keys, keys if len(key_groups) == 1 else Chunks.of(key_groups[number - 1], size))
 
     def grid(self) -> ChunkGrid:
         """Return the `ChunkGrid` of the round."""
-        keys = self.rounds.keys
-        return ChunkGrid(self.rounds.queries[self.number], KeyChunks(keys[self.number], keys[self.number - 1].last()))
+        return ChunkGrid(self.queries, KeyChunks(self.keys, self.before.last()))
 
     def features(self) -> TokenFeatures:
         """Return the features of the mask rule.
@@ -287,15 +291,32 @@ class ChunkSelection(Selection):
         "chunk" is the number of the token's chunk, "exists" is 0 for padding, and "is_last" is 1 where a key was in the
         last chunk with tokens in the round before.
         """
-        rounds, before = self.rounds, self.rounds.keys[self.number - 1]
-        exists = [ops.cast(groups[self.number] != NO_GROUP, "int32") for groups in rounds.groups]
-        count = ops.sum(exists[1], axis=-1, keepdims=True)
-        is_last = before.inverse // rounds.size == ops.maximum(count - 1, 0) // rounds.size
+        count = ops.sum(self.keys.exists(), axis=-1, keepdims=True)
+        size = shape(self.keys.positions)[-1]
+        is_last = self.before.inverse // size == ops.maximum(count - 1, 0) // size
+        of_keys = {"chunk": self.keys.inverse // size, "exists": self.keys.exists()}
         return TokenFeatures(
-            {"chunk": rounds.queries[self.number].inverse // rounds.size, "exists": exists[0]},
-            {
-                "chunk": rounds.keys[self.number].inverse // rounds.size,
-                "exists": exists[1],
-                "is_last": ops.cast(is_last, "int32"),
-            },
+            {"chunk": self.queries.inverse // size, "exists": self.queries.exists()},
+            {**of_keys, "is_last": ops.cast(is_last, "int32")},
         )
+
+
+class ChunkSelector(Selector):
+    """Selects the chunk of each token in one round.
+
+    Args:
+        rounds: the `GroupSelector` of each round.
+        number: number of the round.
+        chunk_size: w, tokens of a chunk.
+    """
+
+    def __init__(self, rounds: Sequence[GroupSelector], number: int, chunk_size: int) -> None:
+        self._rounds, self._number, self._chunk_size = rounds, number, chunk_size
+
+    def select(self, inputs: SelectionInputs) -> ChunkSelection:
+        # Of this round and the one before, which is the last one for round 0.
+        used = self._rounds[-1:] if len(self._rounds) == 1 else [self._rounds[i + self._number] for i in (-1, 0)]
+        groups = [selector.select(inputs) for selector in used]
+        queries = [each.query for each in groups]
+        keys = queries if inputs.key is inputs.query else [each.key for each in groups]
+        return ChunkSelection.of(queries, keys, len(groups) - 1, self._chunk_size)

@@ -116,10 +116,10 @@ class KeySelector(GroupSelector):
         centroids: a `Grouper` that also has `scores`.
         pattern: the `TopKeys`.
         num_heads: m, heads of keys.
-        normalizes: as in `GroupSelector`.
+        normalizes: as in `GroupSelector`. Default False.
     """
 
-    def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool) -> None:
+    def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool = False) -> None:
         super().__init__(centroids, pattern.num_clusters, num_heads, normalizes)
         self._centroids, self._cluster_size = centroids, pattern.cluster_size
 

@@ -14,7 +14,7 @@ from tests.draws import first
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.convert.weights import weights_by_path
-from tf_sparse_attention.layers import RoutingAttention
+from tf_sparse_attention.patterns.best_of_cluster import MemberSelector
 
 CASES = ("pg19like_skip2", "seq2seq", "allrouting_timing", "prenorm_n_da_relu")
 # By default the logits of all, from which the rest follows.
@@ -69,17 +69,17 @@ def test_logits_and_last_vectors_are_published(case):
 
 @first_cases
 def test_clusters_have_the_published_members(case, monkeypatch):
-    (arrays, _, model), found, describe = case, [], RoutingAttention.describe_tokens
+    (arrays, _, model), found, select = case, [], MemberSelector.select
 
     def note_members(*given):
-        found.extend(describe(*given))
-        return describe(*given)
+        found.append(select(*given))
+        return found[-1]
 
-    monkeypatch.setattr(RoutingAttention, "describe_tokens", note_members)
+    monkeypatch.setattr(MemberSelector, "select", note_members)
     model(inputs_of(arrays))
     assert len(found) == len({name.split("/")[0] for name in arrays if name.startswith("probe")})
     for number, members in enumerate(found):
-        for side, (positions, valid) in zip("qk", members, strict=True):
+        for side, (positions, valid) in zip("qk", members.members, strict=True):
             np.testing.assert_array_equal(positions, arrays[f"probe{number}/idx_{side}"][..., 2])
             assert valid is None
 

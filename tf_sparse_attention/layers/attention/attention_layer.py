@@ -11,7 +11,6 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks, streaming_cache
 from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
-from tf_sparse_attention.layers.attention.groupers import Grouper, describe_tokens, groups_of_leaves, groups_of_sequence
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
@@ -25,20 +24,21 @@ from tf_sparse_attention.layers.parts.masks import (
     zero_padding,
 )
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory, with_memory
+from tf_sparse_attention.layers.parts.selectors import groupers_of, make_selectors, selection_of
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge
-from tf_sparse_attention.ops.positions import NoPosition, position_of, rotate_both, rotate_key
+from tf_sparse_attention.ops.positions import NoPosition, position_of, rotate_both
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, check_length
+from tf_sparse_attention.patterns.pattern import Call, Pattern, check_length
+from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
 
 # Queries (B, N, T, H), keys (B, M, S, H) or None where queries serve as keys, and values (B, M, S, Hv); a subclass may
@@ -143,7 +143,6 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
 
     position_kinds: tuple[str | None, ...] = (None, "relative", "rotary", "alibi")
     share_qk = False  # whether queries serve as keys, so that there is no key projection
-    groupers: Sequence[Grouper | None] = ()  # one per leaf of the pattern, None for leaves without groups
 
     def __init__(
         self,
@@ -239,6 +238,14 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if self.position == "relative":
             num_rows = 2 * (self.max_distance or max(self.pattern.reach, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
+        self.selectors = (
+            self.make_selectors()
+        )  # one per leaf of the pattern, None for leaves that are not content-based
+        self._groupers = groupers_of(self.selectors)
+
+    def make_selectors(self) -> list[Selector | None]:
+        """Create the selector of each leaf of the pattern, None for leaves that are not content-based."""
+        return make_selectors(self, head_plans(self))
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
         """Copy the projection weights of a built attention layer of Keras or of this library.
@@ -380,7 +387,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             value,
             causal=causal,
             masks=masks,
-            known=self.describe_tokens(query, key, masks, training),
+            select=selection_of(self, query, key, masks, training, head_plans(self)),
             dropout=dropout_of_call(self, training),
             return_weights=return_weights,
             **self.attention_options(training)._asdict(),
@@ -408,16 +415,6 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             soft_cap=self.head_settings.logit_soft_cap,
             sinks=None if self.head_sinks is None else ops.convert_to_tensor(self.head_sinks),
         )
-
-    def group_inputs(self, heads: Tensor) -> Tensor:
-        """Return queries or keys (B, n, T, H) as groupers compare them."""
-        return heads
-
-    def describe_tokens(
-        self, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
-    ) -> Sequence[Known] | None:
-        """Assign projected heads to groups, for the `known` of `attend_pattern`. Groupers learn in training."""
-        return describe_tokens(self, self.pattern, query, key, masks, training)
 
     def attention_pattern(
         self,
@@ -461,13 +458,12 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         """Compute the dense reference mask of projected heads, bool broadcastable to (B, N, T, S)."""
         query, key, pattern = *heads[:2], self.pattern
-        known = self.describe_tokens(query, key, masks)
-        call = Call.of(pattern, query, query if key is None else key, causal, masks)
-        if any(leaf.queries_choose for leaf in pattern.leaves()):
-            query, key = self.score_inputs(query, key)
-            rotated = rotate_both(self.position_encoding, query, query if key is None else key)
-            known = with_choices(pattern, known, *rotated, masks)
-        return dense_pattern(pattern, call, query.shape[1], masks, known, self.attention_options())
+        select = selection_of(self, query, key, masks, False, head_plans(self))
+        query, key = self.score_inputs(query, key)
+        key = query if key is None else key
+        call = Call.of(pattern, query, key, causal, masks)
+        selections = select(*rotate_both(self.position_encoding, query, key))
+        return dense_pattern(pattern, call, query.shape[1], masks, selections, self.attention_options())
 
     @property
     def cache_unsupported_reason(self) -> str | None:
@@ -515,7 +511,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
                 checks.check_count(name, size)
         check_length(self.pattern, "max_length", max_length)
         length = max_length if memory is None else max_length + shape(memory)[1]
-        cache = empty_cache(plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype)
+        cache = empty_cache(
+            plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype, self.selectors
+        )
         if positions_in_cache:
             cache = streaming_cache.mark_unrotated(self, plans, cache, memory)
         if memory is not None:
@@ -608,9 +606,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             The cache after the prompt.
         """
         query, key, value = heads[:3]
-        is_rotated = not streaming_cache.is_unrotated(cache)
-        groups, key = describe_keys(self, self.pattern, query, key, is_rotated=is_rotated)
-        return fill_cache(head_plans(self), cache, key, value, groups, lengths)
+        query_rows, key_rows = scored_rows(self, query, key, is_rotated=not streaming_cache.is_unrotated(cache))
+        inputs = SelectionInputs(query, query if key is None else key, query_rows, key_rows)
+        return fill_cache(head_plans(self), cache, key_rows, value, self.selectors, inputs, lengths)
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
         """Compute attention of one token.
@@ -624,14 +622,13 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             Pair of the attended heads (B, N, 1, Hv) and the cache after the token.
         """
         query, key, value = heads[:3]
-        queries = groups_of_leaves(self, self.pattern, query, index[:, None])
-        keys = queries if key is None else groups_of_leaves(self, self.pattern, key, index[:, None])
+        compared = query, query if key is None else key
         query, key = self.score_inputs(query, key)
-        groups = list(zip(queries, keys, strict=True))
+        key = query if key is None else key
         plans, options = head_plans(self), self.attention_options()
         if streaming_cache.is_unrotated(cache):
             options = options._replace(position=streaming_cache.position_in_cache(self, plans, index))
-        return decode_pattern(plans, cache, query, query if key is None else key, value, groups, index, options)
+        return decode_pattern(plans, cache, query, key, value, self.selectors, compared, index, options)
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
@@ -676,8 +673,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         value, key = zero_padding(value, mask), zero_padding(key, mask)
         key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
         check_length(self.pattern, "value", shape(value)[2])
-        groups, key = describe_keys(self, self.pattern, key, key, mask)
-        return cross_cache(head_plans(self), key, value, mask, groups)
+        _, rotated = scored_rows(self, key, key)
+        return cross_cache(head_plans(self), rotated, value, mask, self.selectors, key)
 
     def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
         """Compute cross-attention of one query per row.
@@ -702,9 +699,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
 
     def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
         """Attend to the cross-attention cache: queries (B, N, 1, H) at `index` (B,) to heads (B, N, 1, Hv)."""
-        groups = groups_of_leaves(self, self.pattern, query, index[:, None])
-        query, _ = self.score_inputs(query, query)
-        return decode_cross_pattern(head_plans(self), cache, query, groups, index, self.attention_options())
+        scaled, _ = self.score_inputs(query, query)
+        plans, options = head_plans(self), self.attention_options()
+        return decode_cross_pattern(plans, cache, scaled, self.selectors, query, index, options)
 
     def compute_output_shape(
         self,
@@ -762,31 +759,20 @@ def head_plans(layer: Any, pattern: Pattern | None = None) -> list[HeadPlan]:
     return plan_heads(layer.pattern if pattern is None else pattern, layer.num_pattern_heads, layer.num_key_heads)
 
 
-def describe_keys(
-    layer: AttentionLayer,
-    pattern: Pattern,
-    query: Tensor,
-    key: Tensor | None,
-    mask: Tensor | None = None,
-    is_rotated: bool = True,
-) -> tuple[list[Any], Tensor]:
-    """Compute the groups of keys, and the keys as a cache holds them.
+def scored_rows(
+    layer: AttentionLayer, query: Tensor, key: Tensor | None, is_rotated: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return queries and keys as scores compare them.
 
     Args:
         layer: an attention layer.
-        pattern: pattern of the keys.
-        query: queries (B, N, S, H), which serve as keys if `key` is None.
-        key: keys (B, M, S, H), or None.
-        mask: bool (B, S), False for keys that no query may attend to; or None.
-        is_rotated: whether rotary positions rotate the keys. Default True.
-
-    Returns:
-        Pair of `groups_of_sequence` and the scaled keys (B, M, S, H).
+        query: projected queries (B, N, T, H).
+        key: projected keys (B, M, T, H), or None where queries serve as keys.
+        is_rotated: whether rotary positions rotate them. Default True.
     """
-    groups = groups_of_sequence(layer, pattern, query if key is None else key, mask)
     query, key = layer.score_inputs(query, key)
     key = query if key is None else key
-    return groups, rotate_key(layer.position_encoding, key) if is_rotated else key
+    return rotate_both(layer.position_encoding, query, key) if is_rotated else (query, key)
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

@@ -13,6 +13,7 @@ from tf_sparse_attention.ops.clustered import clustered_attention, improved_clus
 from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_both
+from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -98,6 +99,9 @@ class ClusteredAttention(AttentionLayer):
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
         self.planes = random_directions(self, "planes", (self.num_bits, self.key_dim + 1))
+
+    def make_selectors(self) -> list[Selector | None]:
+        return []
 
     def compute_attention(
         self,

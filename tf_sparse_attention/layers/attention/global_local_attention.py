@@ -20,7 +20,8 @@ from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
 from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
-from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -182,9 +183,11 @@ class GlobalLocalAttention(LocalAttention):
             return self._attend(super().pattern, heads[:3], masks, training, return_weights, span=span)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
-        others = self._attend(self.pattern, heads[:3], *call, known=[tokens, None], span=span_of_call(self, training))
+        others = self._attend(
+            self.pattern, heads[:3], *call, selected=[tokens, None], span=span_of_call(self, training)
+        )
         # Global tokens are computed separately, because their heads may have other projections.
-        own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, known=[tokens])
+        own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, selected=[tokens])
         marks = tokens.marks[:, None, :, None]
         weights = ops.where(marks, own[1], others[1]) if return_weights else None
         return ops.where(marks, own[0], others[0]), weights
@@ -202,7 +205,7 @@ class GlobalLocalAttention(LocalAttention):
         masks: TokenMasks,
         training: bool,
         return_weights: bool,
-        known: Sequence[Known] | None = None,
+        selected: Sequence[Selection | None] | None = None,
         span: Span | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute attention under a pattern, with the results of `compute_attention`."""
@@ -213,7 +216,7 @@ class GlobalLocalAttention(LocalAttention):
             *self.score_inputs(query, key),
             value,
             masks=masks,
-            known=known,
+            select=None if selected is None else lambda *_: selected,
             dropout=dropout_of_call(self, training),
             return_weights=return_weights,
             **options._asdict(),

@@ -1,6 +1,5 @@
 """LSH attention of the Reformer: attention within hash buckets."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,15 +7,17 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
-from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
+from tf_sparse_attention.layers.parts.selectors import for_leaf
 from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.hashed import ChunkedRounds, Hashed, HashedChunk
-from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
+from tf_sparse_attention.patterns.group_band import GroupSelector
+from tf_sparse_attention.patterns.hashed import ChunkSelector, HashAxes, Hashed, HashedChunk
+from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.patterns.successors import Successors
-from tf_sparse_attention.types import Config, Shape, Tensor
+from tf_sparse_attention.types import Config, Tensor
 
 SELECTIONS = ("band", "chunks")
 
@@ -113,20 +114,19 @@ class LSHAttention(AttentionLayer):
         hashed = Hashed(self.num_buckets, self.bucket_size, number)
         return Successors(hashed) if self.use_successor_values else hashed
 
-    def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-        segment_ids_shape: Shape | None = None,
-    ) -> None:
-        super().build(query_shape, value_shape, key_shape)
+    def make_selectors(self) -> list[Selector | None]:
         sizes = self.num_rounds, self.num_key_heads, self.key_dim, self.num_buckets // 2
         self.rotations = random_directions(self, "rotations", sizes)
-
-    @property
-    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed here
-        return [HashAxes(self.rotations, number) for number in range(self.num_rounds)]
+        selectors = (
+            GroupSelector(HashAxes(self.rotations, number), self.num_buckets, self.num_key_heads)
+            for number in range(self.num_rounds)
+        )
+        if self.selection == "chunks":
+            rounds = list(selectors)
+            return [ChunkSelector(rounds, number, self.bucket_size) for number in range(self.num_rounds)]
+        (plan,) = head_plans(self)
+        leaves = sorted(plan.leaves, key=lambda leaf: leaf.index)
+        return [for_leaf(selector, leaf) for selector, leaf in zip(selectors, leaves, strict=True)]
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         key = query if key is None else key
@@ -148,16 +148,6 @@ class LSHAttention(AttentionLayer):
                 "selection='band', the default.",
             )
         return super().compute_attention(heads, masks, causal, training, return_weights)
-
-    def describe_tokens(
-        self, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
-    ) -> Sequence[Known] | None:
-        known = super().describe_tokens(query, key, masks, training)
-        if known is None or self.selection == "band":
-            return known
-        queries = [each[0]["group"] for each in known]
-        keys = queries if key is None else [each[1]["group"] for each in known]
-        return [ChunkedRounds(queries, keys, self.bucket_size)] * self.num_rounds
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")

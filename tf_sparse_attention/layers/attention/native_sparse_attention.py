@@ -9,8 +9,8 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import (
     AttentionLayer,
     ProjectedHeads,
-    describe_keys,
     head_plans,
+    scored_rows,
 )
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.projections import clone_initializer
@@ -21,13 +21,14 @@ from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_s
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring import write_slot
-from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
+from tf_sparse_attention.ops.selected_blocks import BlockKeys
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.slots import Cache, fill_cache
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Call, Known
-from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenBlocks
+from tf_sparse_attention.patterns.selection import GivenSelection, SelectionInputs, Selector
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
 
@@ -136,6 +137,9 @@ class NativeSparseAttention(AttentionLayer):
         self._key_pooling = pooling("key_pooling", self.key_dim)
         self._value_pooling = pooling("value_pooling", self.value_dim)
 
+    def make_selectors(self) -> list[Selector | None]:
+        return [None, None]  # the compressed branch selects
+
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
         """Copy the projections of another layer; all branches get its keys and values."""
         super().copy_projections(attention, heads)
@@ -164,9 +168,12 @@ class NativeSparseAttention(AttentionLayer):
         options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
         options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
         compressed, chosen = self._attend_compressed(heads, masks, training)
-        known: list[Known] = [(choices_by_name(chosen), {})]
         selected = attend_pattern(
-            self._selected, *self.score_inputs(own.query, own.key), own.value, known=known, **options
+            self._selected,
+            *self.score_inputs(own.query, own.key),
+            own.value,
+            select=lambda *_: [BlockSelection(chosen)],
+            **options,
         )
         near = attend_pattern(self._window, *self.score_inputs(own.query, own.window_key), own.window_value, **options)
         weights = None
@@ -201,8 +208,7 @@ class NativeSparseAttention(AttentionLayer):
         query, options = heads[0], self.attention_options()
         call = Call.of(self._selected, query, query, causal, masks)
         _, chosen = self._attend_compressed(heads, masks)
-        known: list[Known] = [(choices_by_name(chosen), {})]
-        selected = dense_pattern(self._selected, call, query.shape[1], masks, known, options)
+        selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(chosen)], options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
     def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
@@ -218,8 +224,9 @@ class NativeSparseAttention(AttentionLayer):
         own = _Heads(*heads)
 
         def fill(pattern, entry, key, value):
-            _, rotated = describe_keys(self, pattern, own.query, key)
-            return fill_cache(head_plans(self, pattern), {PART: entry}, rotated, value, [None], lengths)[PART]
+            query, rotated = scored_rows(self, own.query, key)
+            inputs = SelectionInputs(own.query, key, query, rotated)
+            return fill_cache(head_plans(self, pattern), {PART: entry}, rotated, value, [None], inputs, lengths)[PART]
 
         selected = fill(self._selected, cache[PART], own.key, own.value)
         near = fill(self._window, cache[WINDOW], own.window_key, own.window_value)
@@ -233,16 +240,17 @@ class NativeSparseAttention(AttentionLayer):
         keys = self._key_pooling.after_next(cache[KEYS], own.compressed_key, index, kept)
         values = self._value_pooling.after_next(cache[VALUES], own.compressed_value, index, kept)
         compressed, chosen = self._decode_compressed(own.query, keys["block"], values["block"], index)
-        options, groups = self.attention_options(), [(None, None)]
+        options = self.attention_options()
 
-        def attend(pattern, entry, key, value, known):
+        def attend(pattern, entry, key, value, selector):
             (query, key), plans = self.score_inputs(own.query, key), head_plans(self, pattern)
-            output, cached = decode_pattern(plans, {PART: entry}, query, key, value, groups, index, options, known)
+            rows = {PART: entry}, query, key, value, [selector], (query, key)
+            output, cached = decode_pattern(plans, *rows, index, options)
             return Attended(output), cached[PART]
 
-        known = {0: choices_by_name([block[..., 0] for block in chosen])}
-        selected, entry = attend(self._selected, cache[PART], own.key, own.value, known)
-        near, window = attend(self._window, cache[WINDOW], own.window_key, own.window_value, {})
+        selector = GivenSelection(BlockSelection(chosen))
+        selected, entry = attend(self._selected, cache[PART], own.key, own.value, selector)
+        near, window = attend(self._window, cache[WINDOW], own.window_key, own.window_value, None)
         after = {PART: entry, WINDOW: window, KEYS: keys, VALUES: values}
         return _gated(own.gates, compressed, selected, near), {**cache, **after}
 

@@ -1,6 +1,6 @@
 """Routing attention: attention within k-means clusters of tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -8,24 +8,25 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
-from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups, sides_of, train_grouper
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.masks import mask_of_tokens
+from tf_sparse_attention.layers.parts.selectors import for_leaf
 from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.grouped_heads import group_as_rows
-from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelector
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.nearest import Nearest
-from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.patterns.group_band import GroupSelector
+from tf_sparse_attention.patterns.nearest import Nearest, RandomGroups
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.patterns.successors import Successors
-from tf_sparse_attention.patterns.top_keys import TopKeys
+from tf_sparse_attention.patterns.top_keys import KeySelector, TopKeys
 from tf_sparse_attention.types import Config, Tensor
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of queries and keys among the whole sequence
@@ -172,28 +173,33 @@ class RoutingAttention(SparseAttention):
             mask = ops.tile(ops.broadcast_to(mask, inputs.shape[:2]), (1, self.num_heads // self.num_key_heads))
         self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
 
-    def _make_groupers(self) -> list[Grouper | None]:
-        self._clusters = None
+    def make_selectors(self) -> list[Selector | None]:
+        (plan,), self._clusters = head_plans(self), None
+        (leaf,) = plan.leaves
         if self.selection == "hash":
             sizes = self.num_key_heads, self.num_clusters.bit_length() - 1, self.key_dim
             self.planes = random_directions(self, "planes", sizes)
-            return [None]
-        if self.selection == "random":
-            return [RandomGroups(self.num_clusters, self.seed)]
-        # The published code counts the commitment of shared queries twice, as queries and as keys.
-        twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
-        self._clusters = Centroids(
-            self.num_key_heads,
-            self.num_clusters,
-            self.key_dim,
-            self.ema_decay,
-            self.revive_after,
-            self.seed,
-            twice * self.commitment_loss,
-            name="clusters",
-            dtype=self.dtype_policy,
-        )
-        return [self._clusters]
+        elif self.selection != "random":
+            # The published code counts the commitment of shared queries twice, as queries and as keys.
+            twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
+            self._clusters = Centroids(
+                self.num_key_heads,
+                self.num_clusters,
+                self.key_dim,
+                self.ema_decay,
+                self.revive_after,
+                self.seed,
+                twice * self.commitment_loss,
+                name="clusters",
+                dtype=self.dtype_policy,
+            )
+        if self.selection in OF_ALL_TOKENS:
+            choose = strided_members if self.selection == "strided" else best_members
+            return [MemberSelector(self._scores, choose, self.cluster_size, self._clusters, self.num_key_heads)]
+        if isinstance(leaf.pattern, TopKeys):
+            return [KeySelector(self._clusters, leaf.pattern, self.num_key_heads)]
+        grouper = RandomGroups(self.num_clusters, self.seed) if self._clusters is None else self._clusters
+        return [for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         options = super().attention_options()
@@ -216,21 +222,6 @@ class RoutingAttention(SparseAttention):
                 "selection='nearest', the default.",
             )
         return super().compute_attention(heads, masks, causal, training, return_weights)
-
-    def describe_tokens(
-        self, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
-    ) -> Sequence[Known] | None:
-        if self.selection not in OF_ALL_TOKENS:
-            return super().describe_tokens(query, key, masks, training)
-        sides = sides_of(query, key, masks)
-        scores = [self._scores(x) for x, _ in sides]
-        choose = strided_members if self.selection == "strided" else best_members
-        members = [choose(x, self.cluster_size, mask) for x, (_, mask) in zip(scores, sides, strict=True)]
-        if training and self._clusters is not None:
-            groups = [best_group(x) for x in scores]
-            known = [(*side, own) for side, own in zip(sides, groups, strict=True)]
-            train_grouper(self, self._clusters, known, self.num_key_heads)
-        return [(members[0], members[-1])]
 
     def _scores(self, heads: Tensor) -> Tensor:
         """Compute the scores of queries or keys (B, N, T, H) for the clusters of their key head, (B, N, T, K)."""

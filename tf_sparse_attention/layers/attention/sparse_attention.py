@@ -1,26 +1,22 @@
 """Attention under any pattern."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, head_plans
-from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
-from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
+from tf_sparse_attention.layers.parts.selectors import make_selectors
+from tf_sparse_attention.layers.parts.variables import drawn_seed
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
-from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.hashed import Hashed
-from tf_sparse_attention.patterns.nearest import CentroidPattern
+from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.types import Config, Shape, Tensor
+from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
+from tf_sparse_attention.patterns.selection import Selector
+from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -80,63 +76,21 @@ class SparseAttention(AttentionLayer):
         head_plans(self)  # raises an error for another number of heads
         self.mask_self = mask_self
         self.normalize_queries_and_keys = normalize_queries_and_keys
-        self.has_relative_values = not self.pattern.content_based
+        # Of selected blocks the positions of keys are their slots.
+        self.has_relative_values = all(
+            isinstance(leaf, ChosenBlocks) or not leaf.content_based for leaf in self.pattern.leaves()
+        )
         if normalize_queries_and_keys and self.head_settings.attention_scale is None:
             self.score_scale = 1.0
         if self.pattern.content_based:
             self.seed = drawn_seed(self.seed)
 
-    def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-        segment_ids_shape: Shape | None = None,
-    ) -> None:
-        super().build(query_shape, value_shape, key_shape)
-        self._groupers = self._make_groupers()
-
-    def _make_groupers(self) -> list[Grouper | None]:
-        """Create the grouper of each leaf of the pattern, None for leaves without groups."""
-        made = {
-            leaf.index: self._make_grouper(leaf, len(plan.key_heads))
-            for plan in head_plans(self)
-            for leaf in plan.leaves
-            if leaf.pattern.content_based
-        }
-        return [made.get(index) for index in range(len(self.pattern.leaves()))]
-
-    def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
-        """Create the grouper of a leaf: centroids, hash axes, or the grouper that a custom pattern defines."""
-        pattern, seed = leaf.pattern, cast(int, derived_seed(self.seed, leaf.index))
-        if isinstance(pattern, CentroidPattern):
-            return Centroids(
-                num_heads,
-                pattern.num_clusters,
-                self.key_dim,
-                pattern.ema_decay,
-                pattern.revive_after,
-                seed,
-                pattern.commitment_loss,
-                name=f"clusters_{leaf.index}",
-                dtype=self.dtype_policy,
-            )
-        if isinstance(pattern, Hashed):
-            sizes = num_heads, self.key_dim, pattern.num_buckets // 2
-            return HashAxes(random_directions(self, f"axes_{leaf.index}", sizes, seed))
-        # A custom pattern.
-        return pattern.make_grouper(num_heads, self.key_dim, seed, self.dtype_policy)  # type: ignore[attr-defined]
-
-    @property
-    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
-        return self._groupers
+    def make_selectors(self) -> list[Selector | None]:
+        return make_selectors(self, head_plans(self), normalizes=not self.normalize_queries_and_keys)
 
     def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
         heads = super().project_heads(projection, x, norm)
         return kmeans.normalize(heads) if self.normalize_queries_and_keys else heads
-
-    def group_inputs(self, heads: Tensor) -> Tensor:
-        return heads if self.normalize_queries_and_keys else kmeans.normalize(heads)
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         query, key = super().score_inputs(query, key)
@@ -173,13 +127,9 @@ def _checked_pattern(pattern: Any) -> Pattern:
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
     for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
-        if (
-            part.content_based
-            and not isinstance(part, CentroidPattern | Hashed | BestOfCluster)
-            and not hasattr(part, "make_grouper")
-        ):
+        if part.content_based and type(part).make_selector in (Pattern.make_selector, GroupBand.make_selector):
             raise ValueError(
-                "`pattern` must define `make_grouper` in each content-based part. "
+                "`pattern` must define `make_selector` in each content-based part. "
                 f"Received: {type(part).__name__} without it."
             )
     return pattern

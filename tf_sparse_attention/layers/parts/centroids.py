@@ -114,23 +114,18 @@ class Centroids(keras.layers.Layer):
         """Returns the score of each normalised token (B, N, T, H) for each centroid, float (B, N, T, K)."""
         return kmeans.scores(heads, self.read())
 
-    def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> Tensor | None:
-        """Moves the centroids by the tokens of one training step, queries and keys together.
+    def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> None:
+        """Update the centroids by the tokens of one training step, and add the commitment loss.
 
         Args:
-            sides: list of (normalised tokens (B, N, T, H), bool (B, T) or None, their clusters of `assign`).
-
-        Returns:
-            The commitment loss, a scalar; None if its factor is 0.
+            sides: tuples of normalized tokens (B, N, T, H), their mask bool (B, T) or None, and their clusters.
         """
-        loss = None
         if self.commitment_loss:
             centroids = self.read()
             loss = sum(kmeans.commitment(x, clusters, centroids, mask) for x, mask, clusters in sides)
-            loss = ops.cast(self.commitment_loss * loss, keras.config.floatx())
+            self.add_loss(ops.cast(self.commitment_loss * loss, keras.config.floatx()))
         seen = [kmeans.statistics(x, clusters, self.num_clusters, mask) for x, mask, clusters in sides]
         self.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
-        return loss
 
     def observe(self, seen: kmeans.Statistics) -> None:
         """Takes in the `kmeans.Statistics` of one training step."""
