@@ -28,7 +28,7 @@ def means(attention, values=VALUES, num_queries=None):
     return ops.convert_to_numpy(attention(queries, keys, column(values)).output)[0, 0, :, 0].tolist()
 
 
-def given(*selections):
+def selecting(*selections):
     """Returns the `select` of `attend_pattern` for given selections of the leaves."""
     return lambda *_: list(selections)
 
@@ -37,7 +37,7 @@ def attend_groups(query, key, value, query_groups, key_groups, band, mask_self=F
     """Attends in a band inside given groups (B, N, T) and (B, N, S); where they are one object, so are the tokens."""
     options["hide_self"] = "unless_alone" if mask_self else None
     return attend_pattern(
-        Hashed(2, band), query, key, value, select=given(GroupSelection(query_groups, key_groups)), **options
+        Hashed(2, band), query, key, value, select=selecting(GroupSelection(query_groups, key_groups)), **options
     )
 
 
@@ -45,4 +45,4 @@ def attend_members(query, key, value, queries, keys, causal=None, mask_self=Fals
     """Returns output and weights inside clusters of given `Members`; `causal` is "position", "rank" or None."""
     pattern = BestOfCluster(1, 1, causal == "rank", extra_count)
     options |= {"hide_self": "unless_alone" if mask_self else None, "causal": causal is not None}
-    return attend_pattern(pattern, query, key, value, select=given(MemberSelection((queries, keys))), **options)[:2]
+    return attend_pattern(pattern, query, key, value, select=selecting(MemberSelection((queries, keys))), **options)[:2]

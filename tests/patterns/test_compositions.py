@@ -10,10 +10,11 @@ from keras import ops
 
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
-from tests.patterns.small_cases import column, given
+from tests.patterns.small_cases import column, selecting
 from tf_sparse_attention.patterns import Blocks, First, Hashed, Heads, InTurn, Stride, Summary, Union, Window
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.group_band import GroupSelection
 
 
 def test_centroids_of_a_union_learn_in_training():
@@ -49,11 +50,11 @@ def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
 def test_values_may_have_a_lower_precision_than_queries_and_keys(pattern, causal):
     rng = np.random.default_rng(0)
     query, key, value = (rng.normal(size=(2, 2, 11, 3)).astype("float32") for _ in range(3))
-    own = {"group": ops.convert_to_tensor(rng.integers(1, 3, (2, 2, 11)), "int32")}
-    selected = [own if leaf.content_based else None for leaf in pattern.leaves()]
+    groups = ops.convert_to_tensor(rng.integers(1, 3, (2, 2, 11)), "int32")
+    selected = [GroupSelection(groups, groups) if leaf.content_based else None for leaf in pattern.leaves()]
 
     inputs = (ops.cast(value, "bfloat16"), value)
-    low, high = (attend_pattern(pattern, query, key, x, causal, select=given(*selected)).output for x in inputs)
+    low, high = (attend_pattern(pattern, query, key, x, causal, select=selecting(*selected)).output for x in inputs)
     assert keras.backend.standardize_dtype(low.dtype) == "bfloat16"
     np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(low, "float32")), high, rtol=0, atol=0.03)
 

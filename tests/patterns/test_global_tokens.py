@@ -1,12 +1,14 @@
 """Global tokens are found as a loop over the tokens finds them, and their attention is that of a mask of all pairs."""
 
+import dataclasses
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.patterns.small_cases import given
+from tests.patterns.small_cases import selecting
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
@@ -26,7 +28,7 @@ def test_they_are_the_first_that_are_marked_and_no_padding(counts, padded, num_g
     exists = np.arange(length) >= padded
     tokens = find_global(np.array([counts]), exists[None], num_global)
     wanted = [at for at in range(length) if counts[at] and exists[at]][:num_global]
-    marks, positions, found, places = (ops.convert_to_numpy(x)[0] for x in tokens)
+    marks, positions, found, places = (ops.convert_to_numpy(x)[0] for x in dataclasses.astuple(tokens))
     np.testing.assert_array_equal(np.flatnonzero(marks), wanted)
     np.testing.assert_array_equal(positions, wanted + [length] * (num_global - len(wanted)))
     np.testing.assert_array_equal(found, [counts[at] for at in wanted] + [0] * (num_global - len(wanted)))
@@ -53,8 +55,8 @@ def test_masks_of_a_call_hold_for_global_tokens_too():
     marks = ops.convert_to_numpy(tokens.marks)
     options = {"masks": masks, "return_weights": True}
     heads = query, key, value
-    others = attend_pattern(Union((Global(4), Window(2))), *heads, select=given(tokens, None), **options)
-    own = attend_pattern(FromGlobal(4), *heads, select=given(tokens), **options)
+    others = attend_pattern(Union((Global(4), Window(2))), *heads, select=selecting(tokens, None), **options)
+    own = attend_pattern(FromGlobal(4), *heads, select=selecting(tokens), **options)
     seen = near | marks[:, None, None, :] | marks[:, None, :, None]
     wanted = attend(*heads, mask=dense_mask(seen, masks), return_weights=True)
     rows = marks[:, None, :, None]

@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
-from tests.patterns.small_cases import given
+from tests.patterns.small_cases import selecting
 from tests.programs import differentiate
 from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.attend import combine_attended
@@ -64,7 +64,7 @@ class Case:
         pattern = chunks[0] if len(chunks) == 1 else Union(chunks, count_each=True)
         selected = [ChunkSelection.of(groups, groups, number, self.size) for number in range(len(groups))]
         options |= {"hide_self": "unless_alone", "return_log_sum_exp": True}
-        return attend_pattern(pattern, *heads, select=given(*selected), **options)
+        return attend_pattern(pattern, *heads, select=selecting(*selected), **options)
 
 
 class Lucidrains(Case):

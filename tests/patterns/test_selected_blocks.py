@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
-from tests.patterns.small_cases import given
+from tests.patterns.small_cases import selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.key_convolution import convolve_keys
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -95,7 +95,7 @@ def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_so
     selected, copies = [BlockSelection(chosen)], [np.repeat(x, 2, axis=1) for x in (key, value)]
 
     def attended(key, value):
-        return attend_pattern(pattern, query, key, value, causal=True, select=given(*selected), return_weights=True)
+        return attend_pattern(pattern, query, key, value, causal=True, select=selecting(*selected), return_weights=True)
 
     for own, other in zip(attended(key, value)[:2], attended(*copies)[:2], strict=True):
         np.testing.assert_allclose(own, other, atol=1e-6)

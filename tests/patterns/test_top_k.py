@@ -9,7 +9,7 @@ from tests.patterns.small_cases import attend_members, column
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
@@ -122,7 +122,8 @@ def test_a_cluster_without_any_token_gives_zeros():
 
 def test_without_any_mask_every_member_may_attend():
     pattern = BestOfCluster(1, 1)
-    grid = pattern.arrange(Call(1, 6, 6), (members(CLUSTERS), members(CLUSTERS)))
+    selected = MemberSelection((members(CLUSTERS), members(CLUSTERS)))
+    grid = pattern.arrange(Call(1, 6, 6), selected)
     inputs = Inputs(None, None, None, [None], TokenMasks(), AttentionOptions())
     assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6)) is None
 
@@ -150,7 +151,9 @@ def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
     exists = [rng.random((2, length)) < 0.7 for length in (9, 12)]
     members = [best_members(*side) for side in zip(scores, (4, 4), exists, strict=True)]
     call = Call(2, 9, 12, causal is not None)
-    pattern = ops.convert_to_numpy(BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(call, members))
+    pattern = ops.convert_to_numpy(
+        BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(call, MemberSelection(members))
+    )
     for b in range(2):
         sides = [definitions.best_members(x[b, 0], 4, there[b]) for x, there in zip(scores, exists, strict=True)]
         for cluster, (queries, keys) in enumerate(zip(*sides, strict=True)):

@@ -9,8 +9,7 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tests.patterns.small_cases import VALUES, given, means
-from tf_sparse_attention import patterns
+from tests.patterns.small_cases import VALUES, means, selecting
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -33,7 +32,7 @@ def chosen(clusters):
 def means_of(clusters, **options):
     selected = chosen(clusters)
     return means(
-        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=given(selected), **options),
+        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=selecting(selected), **options),
         num_queries=len(clusters),
     )
 
@@ -68,7 +67,7 @@ def test_a_sequence_whose_keys_are_all_masked_gives_zeros():
     selected = [KeySelection(chosen([0, 1]).clusters, members, 6)]
     masks = TokenMasks(key_mask=nobody)
     found = means(
-        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=given(*selected), masks=masks), num_queries=2
+        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=selecting(*selected), masks=masks), num_queries=2
     )
     assert found == [0, 0]
 
@@ -106,7 +105,7 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
         np.testing.assert_array_equal(twin[row, head], allowed)
     results = []
     for run in (
-        lambda: attend_pattern(pattern, query, key, value, select=given(selected), return_weights=True),
+        lambda: attend_pattern(pattern, query, key, value, select=selecting(selected), return_weights=True),
         lambda: attend(query, key, value, mask=tf.constant(twin), return_weights=True),
     ):
         with tf.GradientTape() as tape:
@@ -129,8 +128,3 @@ def test_a_causal_call_of_a_composition_is_refused_and_names_what_is_causal():
 def test_no_successors_of_chosen_keys():
     with pytest.raises(ValueError, match=r"`pattern` must be .* Received: pattern=TopKeys"):
         Successors(TopKeys(3, 4))
-
-
-def test_a_pattern_that_chooses_keys_has_to_say_how():
-    with pytest.raises(NotImplementedError, match="Window must define `choose_keys`"):
-        patterns.Window(3).choose_keys(np.zeros((1, 1, 4, 2)), None)

@@ -12,7 +12,7 @@ from tf_sparse_attention.layers.parts.selectors import make_selectors
 from tf_sparse_attention.layers.parts.variables import drawn_seed
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.patterns.group_band import GroupBand
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
 from tf_sparse_attention.patterns.selection import Selector
@@ -127,7 +127,8 @@ def _checked_pattern(pattern: Any) -> Pattern:
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
     for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
-        if part.content_based and type(part).make_selector in (Pattern.make_selector, GroupBand.make_selector):
+        has_selector = type(part).make_selector is not Pattern.make_selector or isinstance(part, BestOfCluster)
+        if part.content_based and not has_selector:
             raise ValueError(
                 "`pattern` must define `make_selector` in each content-based part. "
                 f"Received: {type(part).__name__} without it."
