@@ -22,7 +22,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
-from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
 from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Tensor
@@ -83,12 +83,31 @@ def attend_pattern(
         _attend_heads(plan.leaves, own, call, dropout, returns)
         for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
-    attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
-    if persistent is not None:
-        attended = _with_persistent(attended, query, persistent, dropout, soft_cap)
-    if sinks is not None:
-        attended = with_sinks(attended, sinks)
+    options = AttentionOptions(persistent=persistent, soft_cap=soft_cap, sinks=sinks)
+    attended = join_results(results, plans, query, options, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
+
+
+def join_results(
+    results: Sequence[Attended],
+    plans: Sequence[HeadPlan],
+    query: Tensor,
+    options: AttentionOptions,
+    dropout: Dropout | None = None,
+) -> Attended:
+    """Join the results of all plans, and add persistent vectors and sinks.
+
+    Args:
+        results: the `Attended` of each plan; with persistent vectors or sinks it has the log-sum-exp.
+        plans: of `plan_heads`.
+        query: scaled queries (B, N, T, H), not rotated.
+        options: an `AttentionOptions`.
+        dropout: an `attend.Dropout`, or None.
+    """
+    attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
+    if options.persistent is not None:
+        attended = _with_persistent(attended, query, options.persistent, dropout, options.soft_cap)
+    return attended if options.sinks is None else with_sinks(attended, options.sinks)
 
 
 def _attend_heads(

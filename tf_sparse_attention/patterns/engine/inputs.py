@@ -1,6 +1,6 @@
 """What attention under a pattern is computed of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from tf_sparse_attention.ops.blocks import shift_back
@@ -57,7 +57,7 @@ class Inputs(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    known: Sequence[Known]
+    known: Sequence[Known] | Mapping[int, Known]
     masks: TokenMasks
     options: AttentionOptions
 

@@ -1,6 +1,6 @@
 """Head plans: which heads compute which primitive patterns of a composition."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from keras import ops
@@ -11,6 +11,18 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
 from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, Union, dense_rule
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
+
+
+class TokenFeatures(NamedTuple):
+    """Features of tokens that mask rules read, by name.
+
+    Attributes:
+        query: int32 (B or 1, n, T).
+        key: int32 (B or 1, m, S).
+    """
+
+    query: Mapping[str, Tensor]
+    key: Mapping[str, Tensor]
 
 
 class Leaf(NamedTuple):
@@ -41,6 +53,8 @@ class Leaf(NamedTuple):
 
     def features(self, known: Known) -> Numbers | None:
         """Return the features that the mask rule reads, of tokens in the order of the sequence, or None."""
+        if isinstance(known, TokenFeatures):
+            return known
         if known is None or not self.reads_successors:
             return self.pattern.describe(known)
         later = known[0], {"group": shift_forward(known[1]["group"], -1, NO_GROUP)}
