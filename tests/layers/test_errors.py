@@ -137,8 +137,7 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(selection="top_keys"),
-        "`share_qk` must be False with selection='top_keys', which needs a key projection. "
-        "Received: share_qk=True.",
+        "`share_qk` must be False with selection='top_keys', which needs a key projection. Received: share_qk=True.",
     ),
     (
         lambda: routing(selection="top_keys", share_qk=False, mask_self=True),
@@ -227,7 +226,7 @@ WRONG_CALLS = [
     (
         routing,
         {"query": X, "value": SHORT},
-        "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass share_qk=False to "
+        "`value` and `key` must be None, or `query` itself, where queries are used as keys. Pass share_qk=False to "
         "RoutingAttention. Received: a value other than the query.",
     ),
     (

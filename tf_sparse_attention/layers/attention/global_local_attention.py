@@ -29,7 +29,7 @@ class GlobalLocalAttention(LocalAttention):
     """Self-attention to a local neighborhood and to global tokens, which attend to all tokens, in O(T (window + M)).
 
     More than a pattern: a token attends to its window or blocks and to the global tokens in one softmax, while global
-    tokens attend to every token, with projections of their own if `own_projections`. M is the number of slots of global
+    tokens attend to every token, with separate projections if `own_projections`. M is the number of slots of global
     tokens. Sources: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have separate projections, and
     BigBird (Zaheer et al. 2020), whose first and last blocks are global.
 
