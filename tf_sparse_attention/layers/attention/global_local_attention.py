@@ -46,9 +46,9 @@ class GlobalLocalAttention(LocalAttention):
             tokens, also to global tokens. `adaptive_span` limits the window, not the global tokens.
 
     Call arguments:
+        Those of `AttentionLayer` for self-attention, without memory, and
         global_mask: bool (B, T), True for global tokens; or int, the number of times each global token counts in the
             softmax of other tokens, 0 for other tokens. None: the `num_first_global` first tokens.
-        The other arguments are those of `AttentionLayer` for self-attention, without memory.
 
     Raises:
         ValueError: if an argument is invalid, for a causal mask, and for `value` or `key` other than the query.
