@@ -57,7 +57,7 @@ def compare_drawn(kind, wanted):
 
 @st.composite
 def remembering(draw):
-    """Draws functions that make a layer with `supports_memory`, which one of successor values has not."""
+    """Draws functions that make a layer that accepts a memory, without successor values."""
     local = drawn.local().filter(lambda part: not part[1].get("use_successor_values"))
     parts = draw(st.lists(st.one_of(local, KINDS["all_attention"]()), min_size=1, max_size=3))
     made = [lambda kind=kind, arguments=arguments: kind(**arguments) for kind, arguments in parts]

@@ -126,9 +126,9 @@ def test_what_is_kept_is_in_the_compute_dtype():
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (layers.RoutingAttention(2, 4, 3, 5), "queries serve as keys"),
+        (layers.RoutingAttention(2, 4, 3, 5), "queries are used as keys"),
         (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "which tokens a cluster holds"),
-        (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries serve as keys"),
+        (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries are used as keys"),
         (layers.ClusteredAttention(2, 4, num_clusters=3), "the queries of a cluster share their mean"),
         (layers.GlobalLocalAttention(2, 4), "global tokens belong to the sequence of the queries"),
     ],

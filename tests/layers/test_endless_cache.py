@@ -12,6 +12,7 @@ from tests.programs import as_program
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.layers import BlockSelectedAttention, LocalAttention, MixedAttention, SparseAttention
+from tf_sparse_attention.layers.parts.projections import join_heads
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.ops.positions import Rotary
@@ -97,7 +98,7 @@ def by_the_rule(layer, x):
         weights /= weights.sum(-1, keepdims=True)
         rows.append(weights @ np.repeat(values[:, :, cache], 2, axis=1))
     heads = np.concatenate(rows, axis=2).astype("float32")
-    return to_numpy(layer.join_heads(ops.convert_to_tensor(x), ops.convert_to_tensor(heads)))
+    return to_numpy(join_heads(layer.output_dense, ops.convert_to_tensor(heads)))
 
 
 @pytest.mark.parametrize("prompt", [pytest.param(0, marks=pytest.mark.full), FIRST + WINDOW])

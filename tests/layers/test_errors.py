@@ -128,7 +128,7 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(distance="token", position="rotary"),
-        "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
+        "`distance` must be 'rank' unless `position` is 'relative'; other positions are distances in tokens. "
         "Received: distance='token', position='rotary'.",
     ),
     (
@@ -137,16 +137,15 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(selection="top_keys"),
-        "`share_qk` must be False with selection='top_keys', which is for queries and keys of their own. "
-        "Received: share_qk=True.",
+        "`share_qk` must be False with selection='top_keys', which needs a key projection. Received: share_qk=True.",
     ),
     (
         lambda: routing(selection="top_keys", share_qk=False, mask_self=True),
-        "`mask_self` must be False with selection='top_keys', where a query is no key. Received: mask_self=True.",
+        "`mask_self` must be False with selection='top_keys', where queries are not keys. Received: mask_self=True.",
     ),
     (
         lambda: routing(selection="top_keys", share_qk=False, reproduce_reference=True),
-        "`reproduce_reference` must be False with selection='top_keys', which is not in the published code. "
+        "`reproduce_reference` must be False with selection='top_keys', which the published code does not have. "
         "Received: reproduce_reference=True.",
     ),
     (
@@ -227,7 +226,7 @@ WRONG_CALLS = [
     (
         routing,
         {"query": X, "value": SHORT},
-        "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass share_qk=False to "
+        "`value` and `key` must be None, or `query` itself, where queries are used as keys. Pass share_qk=False to "
         "RoutingAttention. Received: a value other than the query.",
     ),
     (
@@ -310,15 +309,15 @@ def test_inputs_that_do_not_fit_are_refused_in_the_first_call_and_later(make, in
 def test_unknown_masks_of_a_pattern_are_refused():
     with pytest.raises(ValueError, match=r"`masks` must be among \['query_mask', .*\]. Received: \['padding_mask'\]\."):
         local().attention_pattern(X, padding_mask=mask(2, 6))
-    with pytest.raises(ValueError, match=r"`padding_mask` must be left out unless a part of .* takes it"):
+    with pytest.raises(ValueError, match=r"`padding_mask` must be left out unless a part of .* accepts it"):
         MixedAttention([local()]).attention_pattern(X, padding_mask=mask(2, 6))
 
 
 @pytest.mark.parametrize(
     ("make", "name", "hint"),
     [
-        (local, "causal", r"in a call with `use_causal_mask=True`"),
-        (block, "use_causal_mask", r"a block made with `causal=True`"),
+        (local, "causal", r"layer with `use_causal_mask=True`"),
+        (block, "use_causal_mask", r"a block with `causal=True`"),
         (local, "padding_mask", r"is `query_mask` or `key_mask` of an attention"),
         (local, "use_casual_mask", r"Did you mean `use_causal_mask`\?"),
         (lambda: MixedAttention([local()]), "key_msk", r"Did you mean `key_mask`\?"),

@@ -212,7 +212,7 @@ def test_a_sink_leaves_a_query_its_own_key_where_it_sees_nothing_else(name):
         ({"position": "rotary", "rotary_dim": 6}, "`rotary_dim` must be at most `key_dim`"),
         ({"position": "rotary", "rotary_type": "other"}, "`rotary_type` must be one of"),
         ({"position": "rotary", "rotary_low_freq_factor": 4.0}, "`rotary_low_freq_factor` must be less than"),
-        ({"query_key_norm_epsilon": 1e-5}, "`use_query_key_norm` must be True with an epsilon"),
+        ({"query_key_norm_epsilon": 1e-5}, "`use_query_key_norm` must be True with `query_key_norm_epsilon`"),
         ({"position": "rotary", "rotary_beta_fast": 8.0}, "`rotary_type` must be a type that uses rotary_beta_fast"),
         (
             {"position": "rotary", "rotary_type": "yarn", "rotary_high_freq_factor": 8.0},
@@ -227,7 +227,7 @@ def test_settings_that_fit_no_heads_are_errors(arguments, message):
 
 
 def test_a_sink_needs_one_softmax():
-    with pytest.raises(ValueError, match="`use_sink` must be False where clusters choose queries"):
+    with pytest.raises(ValueError, match="`use_sink` must be False with a selection that has several softmaxes"):
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="top_k")
     with pytest.raises(ValueError, match=r"pass selection='nearest'. Received: use_sink=True, selection='hash'"):
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="hash")

@@ -72,7 +72,7 @@ def test_a_mask_of_pairs_hides_them_as_well():
 def test_routed_cross_attention_of_a_causal_block_is_allowed_as_published_and_says_that_it_looks_ahead():
     local = LocalAttention(2, 4, window=3)
     layer = block(causal=True, attention=local, across=MixedAttention([routed("one"), LocalAttention(1, 4, window=3)]))
-    assert not layer.causal_selection and local.causal_selection
+    assert not layer.causal_selection and local.pattern.causal_selection
     with pytest.warns(UserWarning, match=AHEAD):
         output = to_numpy(layer(X, encoder_sequence=ENCODED))
     changed = np.concatenate([X[:, :-1], -X[:, -1:]], axis=1)

@@ -478,7 +478,7 @@ def _groups_of_leaf(head, leaf, number, index):
     sides = [(_normalize(x), exists) for x, exists in _sides(head)]
     if head.layer.share_qk:  # one token is a query and a key: hidden as a key, it is in no group
         sides = [(x, head.query_exists & head.key_exists) for x, _ in sides]
-    if isinstance(leaf.rule, Hashed):
+    if isinstance(getattr(leaf, "pattern", leaf), Hashed):
         return [_buckets(head, x, exists, head.weights[f"axes_{number}"][index]) for x, exists in sides]
     centroids = head.weights[f"clusters_{number}/centroids"][index]
     if isinstance(leaf, TopKeys):

@@ -71,7 +71,8 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         token_dropout: rate at which input ids are replaced by id 0 in training.
         layer_norm_epsilon: of the norms, default 1e-6.
         memory_length: L, positions of the segment memory, the block inputs before a segment of a long text that
-            `forward_with_memory` reads as further keys; all parts must have `supports_memory`. Default 0, no memory.
+            `forward_with_memory` reads as further keys; the patterns of all parts must have `takes_memory`. Default 0:
+            no memory.
         remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
         cross_attention: the parts, as in `attention`, of each block's attention to another sequence, vectors of size
             `hidden_dim` that an encoder returned. None: blocks have none.

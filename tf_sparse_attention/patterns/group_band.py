@@ -33,7 +33,7 @@ from tf_sparse_attention.types import Size, Tensor
 class GroupBand(Pattern):
     """The last keys of the query's own group up to its position, itself included, and without a causal mask the next.
 
-    Where queries serve as keys, it is a band on the order by (group, position): O(T band) after two sorts of integers.
+    Where queries are used as keys, it is a band on the order by (group, position): O(T band) after two sorts of integers.
     Separate keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
 
     A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
@@ -81,7 +81,7 @@ class GroupSelection(Selection):
 
     Args:
         query: int32 (B or 1, n, T), groups of the queries, see `ops.groups.groups_of`.
-        key: int32 (B or 1, m, S), groups of the keys; `query` itself where queries serve as keys.
+        key: int32 (B or 1, m, S), groups of the keys; `query` itself where queries are used as keys.
         lead: -1 if key j is at position j + 1, see `Successors`. Default 0.
     """
 

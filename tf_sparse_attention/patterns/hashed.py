@@ -257,7 +257,7 @@ class ChunkSelection(Selection):
 
     Args:
         queries: `Chunks` of the queries.
-        keys: `Chunks` of the keys; `queries` itself where queries serve as keys.
+        keys: `Chunks` of the keys; `queries` itself where queries are used as keys.
         before: `Chunks` of the keys in the round before, which chunk 0 looks back to.
     """
 
@@ -271,7 +271,7 @@ class ChunkSelection(Selection):
 
         Args:
             query_groups: for each round the groups of the queries, int32 (B, N, T), see `ops.groups.groups_of`.
-            key_groups: for each round those of the keys; the same list where queries serve as keys.
+            key_groups: for each round those of the keys; the same list where queries are used as keys.
             number: number of the round. Other rounds than this one and the one before are not used.
             chunk_size: w, tokens of a chunk.
         """

@@ -43,7 +43,7 @@ class SelectionInputs(NamedTuple):
 
     Attributes:
         query: (B, n, T, H), before scale and rotation by positions.
-        key: (B, m, S, H), before rotation; the query itself where queries serve as keys.
+        key: (B, m, S, H), before rotation; the query itself where queries are used as keys.
         rotated_query: (B, n, T, H), as scores compare it.
         rotated_key: (B, m, S, H), as scores compare it.
         masks: a `TokenMasks`.

@@ -15,7 +15,7 @@ from tf_sparse_attention.patterns.pattern import Call, Pattern
 class Successors(Pattern):
     """Earlier tokens as keys, each with the value of the token after it: "where I was before, what came next".
 
-    An induction head in one layer: where queries serve as keys, a token finds those like it that came before, and reads
+    An induction head in one layer: where queries are used as keys, a token finds those like it that came before, and reads
     what followed. Query i sees key j if `pattern` would let it see a key of that content at position j + 1, where its
     value comes from: so many earlier tokens as a window or a cluster is large, itself never. Strictly causal, since
     j + 1 <= i. Positions and weights are those of key j. A token is seen only if it and the next one are no padding,

@@ -147,7 +147,7 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
         raise ValueError(f"`use_causal_mask` must be True with {name}. Received: use_causal_mask=False.")
     if value is not None and layer.share_qk:
         raise ValueError(
-            "`value` and `key` must be None, or `query` itself, where queries serve as keys. Pass "
+            "`value` and `key` must be None, or `query` itself, where queries are used as keys. Pass "
             f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
         )
     if causal and (pattern is None or not pattern.can_be_causal):

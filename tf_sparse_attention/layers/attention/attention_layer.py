@@ -41,8 +41,8 @@ from tf_sparse_attention.patterns.pattern import Call, Pattern, check_length
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
 
-# Queries (B, N, T, H), keys (B, M, S, H) or None where queries serve as keys, and values (B, M, S, Hv); a subclass may
-# append more.
+# Queries (B, N, T, H), keys (B, M, S, H) or None where queries are used as keys, and values (B, M, S, Hv). Subclasses
+# may append more.
 ProjectedHeads: TypeAlias = tuple[Any, ...]
 
 
@@ -65,7 +65,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     - Masks are boolean or integer; floating-point masks raise an error.
     - The attended heads of a padded query are zeros.
     - Arguments after the second are passed by name, because their order differs.
-    - `compute_attention` is the method to override, in place of `_compute_attention`.
+    - `compute_attention` is the method to override instead of `_compute_attention`.
 
     Decoding adds three methods: `init_cache`, `prefill` for a prompt, and `decode` for the next token. A cache is a
     dictionary of tensors with fixed shapes, as `while_loop` requires. It holds the keys and values that later queries
@@ -142,7 +142,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     """
 
     position_kinds: tuple[str | None, ...] = (None, "relative", "rotary", "alibi")
-    share_qk = False  # whether queries serve as keys, so that there is no key projection
+    share_qk = False  # whether queries are used as keys, so that there is no key projection
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return masks
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Project inputs to the heads of queries, keys (None where queries serve as keys) and values, heads first."""
+        """Project inputs to heads of queries, keys (None where queries are used as keys) and values, heads first."""
         value = query if value is None else value
         keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
         return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
@@ -395,7 +395,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return attended.output, attended.weights
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Scale queries and keys (None where queries serve as keys) for the scores, in the compute dtype."""
+        """Scale queries and keys (None where queries are used as keys) for the scores, in the compute dtype."""
         if key is None:  # both sides of the scores are the same rows, so each has half of the scale
             return query * self.score_scale**0.5, None
         return query * self.score_scale, key
@@ -489,7 +489,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             memory: float (B, L, D), inputs at the L positions before the first token, as in a call. The first token
                 keeps position 0. None: no memory.
             memory_mask: bool (B, L), False for empty positions and other documents. None: all are visible.
-            positions_in_cache: whether rotary positions are places in the cache, as in StreamingLLM (Xiao et al.
+            positions_in_cache: whether rotary positions are counted in the cache, as in StreamingLLM (Xiao et al.
                 2024), for windows with or without first tokens. Positions then stay below the size of the cache. With
                 more tokens than the cache holds, results differ from those of a call, and longer prompts raise an
                 error. Default False.
@@ -529,7 +529,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             x: float (B, T, D), from the first token on.
             cache: result of `init_cache`, without tokens.
             mask: bool (B, T), False for padding, which must be on the right. None: no padding.
-            kept: int32 () or (B,), number of leading tokens per row to keep in the cache. None: all but padding.
+            kept: int32 () or (B,), number of leading tokens per row to keep in the cache. None: all except padding.
 
         Returns:
             Pair of the output (B, T, D) and the cache after the prompt.
@@ -636,7 +636,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if self.pattern.must_be_causal:
             return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} is for causal self-attention alone"
         if self.share_qk:
-            return "queries serve as keys"
+            return "queries are used as keys"
         return None if self.pattern.causal_selection else self.pattern.cache_unsupported_reason()
 
     def init_cross_cache(
@@ -767,7 +767,7 @@ def scored_rows(
     Args:
         layer: an attention layer.
         query: projected queries (B, N, T, H).
-        key: projected keys (B, M, T, H), or None where queries serve as keys.
+        key: projected keys (B, M, T, H), or None where queries are used as keys.
         is_rotated: whether rotary positions rotate them. Default True.
     """
     query, key = layer.score_inputs(query, key)

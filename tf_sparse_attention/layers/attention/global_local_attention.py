@@ -30,7 +30,7 @@ class GlobalLocalAttention(LocalAttention):
     """Self-attention to a local neighborhood and to global tokens, which attend to all tokens, in O(T (window + M)).
 
     More than a pattern: a token attends to its window or blocks and to the global tokens in one softmax, while global
-    tokens attend to every token, with projections of their own if `own_projections`. M is the number of slots of global
+    tokens attend to every token, with separate projections if `own_projections`. M is the number of slots of global
     tokens. Sources: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have separate projections, and
     BigBird (Zaheer et al. 2020), whose first and last blocks are global.
 
@@ -47,9 +47,9 @@ class GlobalLocalAttention(LocalAttention):
             tokens, also to global tokens. `adaptive_span` limits the window, not the global tokens.
 
     Call arguments:
+        Those of `AttentionLayer` for self-attention, without memory, and
         global_mask: bool (B, T), True for global tokens; or int, the number of times each global token counts in the
             softmax of other tokens, 0 for other tokens. None: the `num_first_global` first tokens.
-        The other arguments are those of `AttentionLayer` for self-attention, without memory.
 
     Raises:
         ValueError: if an argument is invalid, for a causal mask, and for `value` or `key` other than the query.

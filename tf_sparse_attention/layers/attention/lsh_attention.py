@@ -52,10 +52,10 @@ class LSHAttention(AttentionLayer):
         bucket_size: keys of its bucket on each side that a query attends to, itself included; tokens per chunk.
         num_rounds: R, default 1.
         selection: "band" or "chunks". Default "band".
-        share_qk: whether queries serve as keys, normalized to length 1, so that there is no key projection. Default
+        share_qk: whether queries are used as keys, normalized to length 1, so that there is no key projection. Default
             True.
         mask_self: whether a token attends to itself only if it attends to no other token in any round. None (default):
-            `share_qk`, because the own key has the highest score where queries serve as keys.
+            `share_qk`, because the own key has the highest score where queries are used as keys.
         use_successor_values: as in `RoutingAttention`, with "band". Default False.
         **kwargs: the other arguments of `AttentionLayer`. Distances of `position="relative"` are ranks in the bucket,
             in chunks tokens; other positions are in tokens. `seed` draws the axes, too.

@@ -72,11 +72,11 @@ class RoutingAttention(SparseAttention):
         num_clusters: K, centroids per head; a power of two for "hash".
         cluster_size: w, keys of its cluster that a query attends to.
         selection: "nearest", "top_keys", "top_k", "strided", "hash" or "random". Default "nearest".
-        share_qk: whether queries serve as keys, so that there is no key projection and `value` must be None. Default
+        share_qk: whether queries are used as keys, so that there is no key projection and `value` must be None. Default
             True, as in the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False with
             "top_keys".
         mask_self: whether a token attends to itself only if it attends to no other token. None (default): True where
-            queries serve as keys with "nearest" and "random", because LN(q) . LN(q) = H exceeds every other score.
+            queries are used as keys with "nearest" and "random", because LN(q) . LN(q) = H exceeds every other score.
         use_successor_values: whether a query reads successor values: for key j the value of token j + 1. The query
             attends to the last `cluster_size` earlier tokens of its cluster and never to itself, like an induction head
             (`tsa.patterns.Successors`). For causal self-attention with "nearest" or "random". Default False.
@@ -257,7 +257,7 @@ def _pattern_of(
     if selection == "top_keys":
         return TopKeys(num_clusters, cluster_size)
     if selection in OF_ALL_TOKENS:
-        by_rank = share_qk or reproduce_reference  # equals the order by position where queries serve as keys
+        by_rank = share_qk or reproduce_reference  # equals the order by position where queries are used as keys
         return BestOfCluster(num_clusters, cluster_size, by_rank, extra_count=0.01 if reproduce_reference else 0.0)
     nearest = Nearest(num_clusters, cluster_size)
     return Successors(nearest) if use_successor_values else nearest

@@ -35,10 +35,10 @@ class SparseAttention(AttentionLayer):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         pattern: a `tsa.patterns.Pattern`, or its serialized config.
-        share_qk: whether queries serve as keys, so that there is no key projection and `value` must be None. Default
+        share_qk: whether queries are used as keys, so that there is no key projection and `value` must be None. Default
             False.
         mask_self: whether a token attends to itself only if it attends to no other token. None (default): `share_qk`,
-            because the own key has the highest score where queries serve as keys.
+            because the own key has the highest score where queries are used as keys.
         normalize_queries_and_keys: whether scores compare LN(q) and LN(k), without a factor unless `attention_scale` is
             given, as in `RoutingAttention`. Default False: q . k / sqrt(key_dim).
         **kwargs: the other arguments of `AttentionLayer`. With a content-based part `position="relative"` has a table

@@ -14,7 +14,7 @@ from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Size, Tensor
 
 MAX_LENGTH = 2**30 - 1  # tokens: caches store int32 positions relative to -2^30
-UNROTATED = "unturned"  # entry of a cache with unrotated keys
+UNROTATED = "unrotated"  # entry of a cache with unrotated keys
 
 
 def cache_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_length: Size | None) -> Size:

@@ -87,7 +87,7 @@ class HeadSettings:
             )
         if keys not in (None, heads) and layer.share_qk:
             raise ValueError(
-                "`num_key_value_heads` must be None where queries serve as keys. Pass "
+                "`num_key_value_heads` must be None where queries are used as keys. Pass "
                 f"share_qk=False to {type(layer).__name__}. Received: num_key_value_heads={keys}, num_heads={heads}."
             )
         dim = self.rotary.dim

@@ -89,7 +89,7 @@ def selection_of(
     Args:
         layer: an attention layer.
         query: projected queries (B, N, T, H).
-        key: projected keys (B, M, S, H), or None where queries serve as keys.
+        key: projected keys (B, M, S, H), or None where queries are used as keys.
         masks: a `TokenMasks`.
         training: whether selectors update their weights.
         plans: the `HeadPlan`s of the pattern.

@@ -53,7 +53,7 @@ def attend_pattern(
         pattern: a `Pattern`.
         query: scaled queries (B, N, T, H).
         key: keys (B, M, S, H), of which the first `masks.num_memory` come before the first query; M is N, or divides it
-            where N / M heads beside each other share keys and values. None: the queries serve as keys.
+            where N / M heads beside each other share keys and values. None: the queries are used as keys.
         value: values (B, M, S, Hv).
         causal: whether keys at later positions are hidden.
         masks: a `TokenMasks`; its `query_mask` is not used here.

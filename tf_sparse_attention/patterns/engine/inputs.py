@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
 
     Attributes:
         query: (B, n, T, H), turned by positions.
-        key: (B, m, S, H), likewise, of as many heads or fewer; the query itself where queries serve as keys.
+        key: (B, m, S, H), likewise, of as many heads or fewer; the query itself where queries are used as keys.
         value: (B, m, S, Hv).
         selections: the `Selection` of each leaf by its index, None for leaves without one.
         masks: a `TokenMasks`.
