@@ -1,4 +1,4 @@
-"""Attention by kernels beside plain operations, on a GPU of the JAX backend, and what is compiled for one."""
+"""Kernels against plain operations on a GPU of the JAX backend, and programs compiled for one."""
 
 import re
 
@@ -11,11 +11,11 @@ from tf_sparse_attention.kernels.availability import TRITON, Kernel, use_kernel
 
 
 def compare(name, seed=0, length=300, dtype="bfloat16"):
-    """Returns how far a layer is from itself in float32, by a kernel and by plain operations, and what ran.
+    """Compare a layer with itself in float32, by a kernel and by plain operations.
 
     Returns:
-        "ran" (how many kernels were asked for), "kernel" and "plain" (of output and of gradients, see `_apart`), and
-        "repeats" (whether a second run gave the same bits).
+        "ran" (number of kernels), "kernel" and "plain" (errors of output and gradients, see `_apart`), and "repeats"
+        (whether a second run gives the same bits).
     """
     rng = np.random.default_rng(seed)
     x, weights = rng.normal(size=(2, 2, length, SIZE)).astype("float32")
@@ -32,7 +32,7 @@ def compare(name, seed=0, length=300, dtype="bfloat16"):
 
 
 def lower(name):
-    """Returns how many programs of Triton forward and backward pass of a layer have, compiled here for a GPU."""
+    """Return the number of Triton programs in the forward and backward pass of a layer, compiled for a GPU."""
     x = np.ones((2, 1700 if name == "union" else 600, SIZE), "float32")
     arguments = call_of(0 if name == "union" else 3, x.shape[1]) | {"use_causal_mask": True}
     layer = _layer(name, "mixed_bfloat16", x[:, :9])
@@ -43,7 +43,7 @@ def lower(name):
 
 
 def _layer(name, policy, x):
-    """Returns a layer of a dtype policy, called once."""
+    """Return a layer of a dtype policy, called once."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -55,7 +55,7 @@ def _layer(name, policy, x):
 
 
 def _step(layer, weights, arguments):
-    """Returns a compiled function of inputs and weights to gradients and output of a layer, and the weights."""
+    """Return a compiled function of inputs and weights to gradients and output of a layer, and the weights."""
     states = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
 
     def loss(x, trainable):
@@ -66,7 +66,7 @@ def _step(layer, weights, arguments):
 
 
 def _both(layer, x, weights, arguments):
-    """Returns a call that returns the output of a layer and its gradients."""
+    """Return a function that computes the output of a layer and its gradients."""
     step, states = _step(layer, weights, arguments)
 
     def run():
@@ -77,7 +77,7 @@ def _both(layer, x, weights, arguments):
 
 
 def _apart(found, expected):
-    """Returns how far the output, and all gradients as one, are from others: relative norms of the differences."""
+    """Return the relative errors of the output and of all gradients together."""
     found, expected = ([np.asarray(x, "float32").ravel() for x in arrays] for arrays in (found, expected))
     parts = [(found[0], expected[0]), (np.concatenate(found[1:]), np.concatenate(expected[1:]))]
     return [float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in parts]

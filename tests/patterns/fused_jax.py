@@ -1,4 +1,4 @@
-"""Attention by an interpreted kernel beside plain operations, on the JAX backend."""
+"""Interpreted kernels against plain operations, on the JAX backend."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ LARGE_CLUSTERS = {"num_clusters": 3, "cluster_size": 100, **HEADS}
 
 @dataclasses.dataclass(frozen=True)
 class Blocks(Pattern):
-    """All that blocks of 512 hold, by a rule without a condition."""
+    """Blocks of 512, with a mask without a condition."""
 
     def visible(self, query, key):
         return ()
@@ -45,7 +45,7 @@ class Blocks(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Listed(Pattern):
-    """The keys so many positions before; a list has no hash."""
+    """The keys a few distances back; a list is not hashable."""
 
     steps: list
 
@@ -59,7 +59,7 @@ class Listed(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Tabled(Pattern):
-    """The keys of which a table says so."""
+    """Distances by a table, an array in the program of the mask."""
 
     def visible(self, query, key):
         before = query.position - key.position
@@ -71,7 +71,7 @@ class Tabled(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class NearOfCluster(Nearest):
-    """The last keys of a cluster, no further than 20 positions away."""
+    """The last keys of a cluster, at most 20 positions away."""
 
     def visible(self, query, key):
         return *super().visible(query, key), abs(query.position - key.position) <= 20
@@ -79,7 +79,7 @@ class NearOfCluster(Nearest):
 
 @dataclasses.dataclass(frozen=True)
 class ClusterInBlocks(Nearest):
-    """The keys of a cluster in the own block and the one before."""
+    """The keys of a cluster in the query's block and the one before."""
 
     def visible(self, query, key):
         return query.group == key.group, query.position // 20 - key.position // 20 <= 1
@@ -146,8 +146,8 @@ LAYERS = {
     "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }
-# What no kernel computes: biases, successors of keys of their own in clusters, chunks, tokens that a call marks, groups
-# that are small, or of heads that share keys; of a pattern of one's own what cannot be asked inside a kernel.
+# Not supported by kernels: biases, successor values of separate keys in clusters, chunks, global tokens, small groups,
+# groups of grouped-query heads, and masks that are not hashable or not traceable.
 OTHERS = {
     "alibi": lambda: layers.LocalAttention(window=50, position="alibi", **HEADS),
     "global": lambda: layers.GlobalLocalAttention(window=20, num_global=4, num_first_global=2, **HEADS),
@@ -162,9 +162,9 @@ OTHERS = {
 
 
 def call_of(seed, length):
-    """Returns drawn arguments of a call: padding, documents, both or none; from seed 4 on with gaps.
+    """Return random arguments of a call: padding, documents, both or none; from seed 4 on with gaps.
 
-    A key mask without a query mask then hides all that some queries could see, or documents go on after others.
+    With gaps, a key mask without a query mask masks all keys of some queries, and documents resume after others.
     """
     rng = np.random.default_rng(seed)
     padded = np.ones((BATCH, length), bool)
@@ -184,7 +184,7 @@ def call_of(seed, length):
 
 @contextlib.contextmanager
 def used(kernel):
-    """Context in which a `Kernel` serves wherever it can; gives the list of what it was asked for."""
+    """Use a `Kernel` within this context, and collect the arguments of its runs in a list."""
     module, ran = MODULES[kernel.name], []
     attend = module.attend
     module.attend = lambda *args: ran.append(args) or attend(*args)
@@ -196,7 +196,7 @@ def used(kernel):
 
 
 def compare(name, seed=0, length=300, causal=True, kernel=MOSAIC):
-    """Returns the kernels that a layer ran, and how far its output and all its gradients are from plain operations."""
+    """Return the number of kernels of a layer, and the errors of its output and gradients against plain operations."""
     rng = np.random.default_rng(seed)
     x, weights = rng.normal(size=(2, BATCH, length, SIZE)).astype("float32")
     layer, arguments = {**LAYERS, **OTHERS}[name](), call_of(seed, length) | {"use_causal_mask": causal}
@@ -219,8 +219,8 @@ def compare(name, seed=0, length=300, causal=True, kernel=MOSAIC):
     return len(ran), float(abs(expected[0] - found[0]).max()), float(np.max(apart))  # NaN if one is
 
 
-def compare_slots(window, kernel=MOSAIC):
-    """Returns how far a kernel is from dense attention of a window, in two groups, of 140 slots."""
+def compare_dense(window, kernel=MOSAIC):
+    """Return the error of a kernel against dense attention, of a window in two groups of 140 positions."""
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 2, 140, 8)).astype("float32")
     groups = rng.integers(0, 2, (1, 1, 140)).astype("int32")
@@ -240,7 +240,7 @@ def compare_slots(window, kernel=MOSAIC):
 
 
 def count_others():
-    """Returns how often a kernel ran for a call of a window, and for others that ask for what no kernel computes."""
+    """Return the number of kernels of a window, and of calls that no kernel supports."""
     x, window = np.ones((1, 256, SIZE), "float32"), {"window": 50, **HEADS}
     drops = layers.LocalAttention(dropout=0.1, **window)
     calls = [(drops, {}), (drops, {"training": True}), (drops, {"return_attention_scores": True})]
@@ -256,14 +256,14 @@ def count_others():
 
 
 def _count(ran, layer, x, **arguments):
-    """Returns how many kernels more a call ran than those noted."""
+    """Return the number of kernels that a call adds to `ran`."""
     before = len(ran)
     layer(x, use_causal_mask=True, **arguments)
     return len(ran) - before
 
 
 def exported(kernel, folder):
-    """Returns how far a SavedModel for any batch, written where a kernel serves, is from its model on the CPU."""
+    """Return the error of a SavedModel for any batch size, exported with a kernel, against its model on the CPU."""
     import tensorflow as tf
 
     inputs = keras.Input((300, SIZE))

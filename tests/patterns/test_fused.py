@@ -1,4 +1,4 @@
-"""Attention by a kernel on JAX: what plain operations give, and where it serves."""
+"""Kernels on JAX against plain operations, and the calls that use them."""
 
 import json
 import shutil
@@ -9,9 +9,9 @@ CODE = (
     "import json\nfrom tests.patterns.fused_jax import compare\nprint(json.dumps([compare(*each) for each in {cases}]))"
 )
 KERNELS = ("mosaic", "triton")
-# Of `fused_jax.OTHERS`, without that of float16, which Triton's kernel takes, and the one that is not causal.
+# Names of `fused_jax.OTHERS`, without float16, which Triton supports, and without the layer that is not causal.
 OTHERS = ("alibi", "list", "table", "small groups", "cluster in blocks", "chunks", "separate")
-# Of `fused_jax.LAYERS`, and how many kernels each runs forward; `None`: as many as its length wants.
+# Number of forward kernels of each of `fused_jax.LAYERS`. None: several, depending on the length.
 RUNS = {
     "window": 1,
     "rotary": 1,
@@ -55,12 +55,12 @@ RUNS = {
 
 
 def compared(run_jax, *cases):
-    """Returns for each of some arguments of `fused_jax.compare` what it returns."""
+    """Return the results of `fused_jax.compare` for several cases."""
     return json.loads(run_jax(CODE.format(cases=cases)).splitlines()[-1])
 
 
 def check(found, ran=1):
-    """Asserts that so many kernels ran each time, and that outputs and gradients are those of plain operations."""
+    """Assert the number of kernels of each case, and that outputs and gradients equal those of plain operations."""
     for kernels, output, gradient in found:
         assert kernels == ran or (ran is None and kernels > 1)
         assert output < 3e-6
@@ -68,9 +68,9 @@ def check(found, ran=1):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_on_jax_attends_to_the_slots_that_a_rule_allows(run_jax, kernel):
+def test_a_kernel_on_jax_attends_to_the_pairs_of_a_mask_function(run_jax, kernel):
     code = (
-        "from tests.patterns.fused_jax import compare_slots\nprint([compare_slots(window, {!r}) for window in (20, 2)])"
+        "from tests.patterns.fused_jax import compare_dense\nprint([compare_dense(window, {!r}) for window in (20, 2)])"
     )
     assert max(json.loads(run_jax(code.format(kernel)))) < 2e-6
 
@@ -85,23 +85,23 @@ def test_every_layer_by_a_kernel_on_jax(run_jax, name, kernel):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_rules_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax, kernel):
+def test_masks_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax, kernel):
     check(compared(run_jax, ("alone", 0, 300, False, kernel), ("no condition", 0, 512, False, kernel)))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["union", "union of queries"])
-def test_several_parts_by_one_run_of_a_kernel_on_jax(run_jax, name, kernel):
+def test_unions_by_one_kernel_on_jax(run_jax, name, kernel):
     cases = [(name, *more, kernel) for more in ((0, 1700, True), (1, 1690, True), (1, 2100, False))]
     check(compared(run_jax, *cases))
-    # The first tokens of documents, and what windows leave out since these show it, are left to plain operations.
+    # Plain operations compute first tokens of documents, and windows without the tokens that these show.
     check(compared(run_jax, (name, 2, 1700, True, kernel)), ran=int(name == "union"))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_what_jax_exports_where_a_kernel_serves_runs_elsewhere(run_jax, kernel, tmp_path):
+def test_exports_of_jax_with_kernels_run_on_a_cpu(run_jax, kernel, tmp_path):
     code = f"from tests.patterns.fused_jax import exported\nprint(exported({kernel!r}, {str(tmp_path)!r}))"
     assert float(run_jax(code).splitlines()[-1]) < 1e-5
 
@@ -115,14 +115,14 @@ def test_a_kernel_on_jax_without_a_causal_mask(run_jax, kernel):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_what_no_kernel_computes_on_jax_is_left_to_plain_operations(run_jax, kernel):
+def test_plain_operations_on_jax_compute_layers_that_no_kernel_supports(run_jax, kernel):
     cases = [(name, 0, 300, True, kernel) for name in OTHERS] + [("window", 0, 255, True, kernel)]
     cases += [("global", 1, 300, False, kernel)] + [("float16", 0, 300, True, kernel)] * (kernel == "mosaic")
     assert compared(run_jax, *cases) == [[0, 0, 0]] * len(cases)
 
 
 @pytest.mark.full
-def test_calls_that_ask_for_more_are_left_to_plain_operations_on_jax(run_jax):
+def test_plain_operations_on_jax_compute_calls_that_no_kernel_supports(run_jax):
     printed = run_jax("from tests.patterns.fused_jax import count_others\nprint(count_others())")
     assert json.loads(printed.splitlines()[-1]) == [1, 0, 0, 0, 2, 0, 0, 0, 0]
 
@@ -132,12 +132,12 @@ def test_calls_that_ask_for_more_are_left_to_plain_operations_on_jax(run_jax):
 @pytest.mark.parametrize(
     "name", ["window", "window of successors", "window of queries", "successors", "span", "persistent"]
 )
-def test_keys_that_are_hidden_between_others_by_a_kernel_on_jax(run_jax, name, kernel):
+def test_gaps_of_masked_keys_by_a_kernel_on_jax(run_jax, name, kernel):
     check(compared(run_jax, (name, 4, 300, True, kernel), (name, 5, 300, True, kernel)), RUNS[name])
 
 
 @pytest.mark.full
-def test_every_layer_of_jax_is_compiled_to_programs_of_a_gpu_without_one(run_jax):
+def test_every_layer_of_jax_compiles_for_a_gpu(run_jax):
     names = [*RUNS, "union"]
     code = f"import json\nfrom tests.patterns.fused_gpu import lower\nprint(json.dumps([lower(x) for x in {names}]))"
     found = dict(zip(names, json.loads(run_jax(code).splitlines()[-1]), strict=True))
@@ -182,6 +182,6 @@ print(json.dumps(found))
 
 
 @pytest.mark.full
-def test_devices_of_jax_run_a_kernel_each_on_its_rows_and_heads(run_python):
+def test_each_device_of_jax_runs_a_kernel_on_its_rows_and_heads(run_python):
     printed = run_python(DEVICES, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
     check(json.loads(printed.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""Which blocks of pairs kernels compute, against all pairs one by one."""
+"""Visible blocks of kernels, against all pairs one by one."""
 
 import time
 
@@ -21,7 +21,7 @@ from tf_sparse_attention.patterns.engine.pattern_mask import PatternMask
 
 
 def brute_force(mask, lengths, sizes):
-    """Returns the blocks with a visible pair, and those in which all pairs are visible, bool (T / b, S / b')."""
+    """Return the blocks with a visible pair, and those in which all pairs are visible, bool (T / b, S / b')."""
     counts = [-(-length // size) for length, size in zip(lengths, sizes, strict=True)]
     queries, keys = (np.arange(count * size, dtype="int32") for count, size in zip(counts, sizes, strict=True))
     seen = evaluate(mask, queries[:, None], keys[None]) & (queries < lengths[0])[:, None] & (keys < lengths[1])
@@ -30,7 +30,7 @@ def brute_force(mask, lengths, sizes):
 
 
 def as_matrices(regions, lengths, sizes):
-    """Returns `visible_blocks` as `brute_force` does."""
+    """Return `visible_blocks` as `brute_force` does."""
     rows, columns, is_full = visible_blocks(regions, lengths, sizes)
     some, full = np.zeros((2, *(-(-length // size) for length, size in zip(lengths, sizes, strict=True))), bool)
     some[rows, columns], full[rows, columns] = True, is_full
@@ -38,7 +38,7 @@ def as_matrices(regions, lengths, sizes):
 
 
 def region_of(pattern, lengths, hide_self=False, causal=True):
-    """Returns the region of a pattern."""
+    """Return the region of a pattern."""
     mask = PatternMask(((pattern, 0),), causal=causal, hide_self=hide_self)
     return mask.region((1 - lengths[0], lengths[1] - 1), pattern.count if isinstance(pattern, First) else None)
 

@@ -101,7 +101,7 @@ def _attend_part(query, key, value, mask, window, causal, axis, num_devices):
     query, keys, values = (ops.swapaxes(x, 1, 2) for x in (query, keys, values))  # (B, N, t, H)
     masks = TokenMasks(key_mask=seen, num_memory=halo)
     scaled = query * query.shape[-1] ** -0.5
-    with use_kernel(None):  # kernels divide the batch among devices themselves, which this is already inside of
+    with use_kernel(None):  # kernels divide the batch over devices, and this function runs on one device
         output = attend_pattern(Window(window), scaled, keys, values, causal, masks).output
     return ops.where(mask[..., None, None], ops.swapaxes(output, 1, 2), 0)
 
