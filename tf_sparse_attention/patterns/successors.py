@@ -13,13 +13,12 @@ from tf_sparse_attention.patterns.pattern import Call, Pattern
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Successors(Pattern):
-    """Earlier tokens as keys, each with the value of the token after it: "where I was before, what came next".
+    """Successor values: key j contributes the value of token j + 1, as in an induction head.
 
-    An induction head in one layer: where queries are used as keys, a token finds those like it that came before, and reads
-    what followed. Query i sees key j if `pattern` would let it see a key of that content at position j + 1, where its
-    value comes from: so many earlier tokens as a window or a cluster is large, itself never. Strictly causal, since
-    j + 1 <= i. Positions and weights are those of key j. A token is seen only if it and the next one are no padding,
-    and of one document; another one keeps its place in the cluster.
+    With shared queries and keys, a query attends to similar earlier tokens and reads what followed them, in one layer.
+    Query i attends to key j if `pattern` lets it attend to that key at position j + 1, the position of its value. It is
+    strictly causal, since j + 1 <= i, and a query never attends to itself. Rotary positions are those of key j. Key j is
+    masked if token j or j + 1 is padding, or if they are in different documents. It still counts in its cluster.
 
     Args:
         pattern: a `Window` or a pattern of groups, such as `Nearest` or `Hashed`: its arrangement must take a
