@@ -33,8 +33,8 @@ from tf_sparse_attention.types import Size, Tensor
 class GroupBand(Pattern):
     """The last keys of the query's own group up to its position, itself included, and without a causal mask the next.
 
-    Shared queries and keys are a band on the order by (group, position), O(T band) after two sorts of integers. Separate
-    keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
+    Shared queries and keys are a band on the order by (group, position), O(T band) after two sorts of integers.
+    Separate keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
 
     A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
     """

@@ -17,8 +17,8 @@ class Successors(Pattern):
 
     With shared queries and keys, a query attends to similar earlier tokens and reads what followed them, in one layer.
     Query i attends to key j if `pattern` lets it attend to that key at position j + 1, the position of its value. It is
-    strictly causal, since j + 1 <= i, and a query never attends to itself. Rotary positions are those of key j. Key j is
-    masked if token j or j + 1 is padding, or if they are in different documents. It still counts in its cluster.
+    strictly causal, since j + 1 <= i, and a query never attends to itself. Rotary positions are those of key j. Key j
+    is masked if token j or j + 1 is padding, or if they are in different documents. It still counts in its cluster.
 
     Args:
         pattern: a `Window` or a pattern of groups, such as `Nearest` or `Hashed`: its arrangement must take a
