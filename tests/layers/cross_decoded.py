@@ -22,6 +22,7 @@ from tests.drawn import (
 )
 from tests.layers.decoded import LONGEST, SIZE, VARIANTS
 from tests.programs import as_program, compiled_on_jax
+from tf_sparse_attention.patterns.pattern import primitives
 
 
 def crossing(kind, **changes):
@@ -30,7 +31,7 @@ def crossing(kind, **changes):
 
 
 def _must_be_causal(pattern=None, use_successor_values=False, **others):
-    return use_successor_values or (pattern is not None and any(leaf.must_be_causal for leaf in pattern.leaves()))
+    return use_successor_values or (pattern is not None and any(leaf.must_be_causal for leaf in primitives(pattern)))
 
 
 KINDS = {

@@ -17,6 +17,7 @@ from tf_sparse_attention.patterns import (
     TopKeys,
     Window,
 )
+from tf_sparse_attention.patterns.pattern import primitives
 
 
 def of_head(pattern, index):
@@ -31,7 +32,7 @@ def of_head(pattern, index):
     for count, part in pattern.groups:
         if index < count:
             return part, index, first_leaf
-        index, first_leaf = index - count, first_leaf + len(part.leaves())
+        index, first_leaf = index - count, first_leaf + len(primitives(part))
     raise ValueError(f"`index` must be that of a head of `pattern`. Received: pattern={pattern!r}.")
 
 
@@ -51,7 +52,7 @@ def visible(pattern, lengths, causal, groups, segments, successors=False):
         successors: which of the two.
     """
     leaves = [
-        pair for pair in zip(pattern.leaves(), groups, strict=True) if isinstance(pair[0], Successors) == successors
+        pair for pair in zip(primitives(pattern), groups, strict=True) if isinstance(pair[0], Successors) == successors
     ]
     seen = [np.zeros(lengths, bool), *(_leaf(leaf, lengths, causal, own, segments) for leaf, own in leaves)]
     return np.any(seen, axis=0)

@@ -30,6 +30,7 @@ from tf_sparse_attention.layers import (
 )
 from tf_sparse_attention.ops.random_groups import random_groups
 from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
+from tf_sparse_attention.patterns.pattern import primitives
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 # Names of parents of weights whose own name says too little.
@@ -460,7 +461,7 @@ def _routing(head):
 def _sparse(head):
     pattern, index, first_leaf = compositions.of_head(head.layer.pattern, head.index)
     index = _key_head(head.layer, index)
-    groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(pattern.leaves())]
+    groups = [_groups_of_leaf(head, leaf, first_leaf + i, index) for i, leaf in enumerate(primitives(pattern))]
     lengths = len(head.query), len(head.key)
     seen, seen_before = (
         compositions.visible(pattern, lengths, head.causal, groups, head.segments, kind) for kind in (False, True)

@@ -7,7 +7,7 @@ from tf_sparse_attention.patterns.caches import CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import FirstSlots
 from tf_sparse_attention.patterns.group_band import GroupRings
 from tf_sparse_attention.patterns.stride import PhaseRings
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 
 
 class OneEach(CachePolicy):
@@ -29,7 +29,7 @@ def test_slots_hold_the_length_that_they_were_made_for_and_no_more(policy):
 
 @pytest.mark.parametrize("policy", [Ring(3), Everything(), PhaseRings(1), PhaseRings(1, 30)])
 def test_a_query_that_reads_every_slot_reads_them_in_place(policy):
-    assert policy.read(Place(np.array([[3]]), 0, {}), 30) is None  # indices would copy the whole cache
+    assert policy.read(TokenInfo(np.array([[3]]), {}), 30) is None  # indices would copy the whole cache
 
 
 @pytest.mark.parametrize("policy", [Ring(3), PhaseRings(2, 3), GroupRings(3, 3), FirstSlots(3)])

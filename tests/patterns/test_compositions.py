@@ -15,6 +15,7 @@ from tf_sparse_attention.patterns import Blocks, First, Hashed, Heads, InTurn, S
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.group_band import GroupSelection
+from tf_sparse_attention.patterns.pattern import primitives
 
 
 def test_centroids_of_a_union_learn_in_training():
@@ -51,7 +52,7 @@ def test_values_may_have_a_lower_precision_than_queries_and_keys(pattern, causal
     rng = np.random.default_rng(0)
     query, key, value = (rng.normal(size=(2, 2, 11, 3)).astype("float32") for _ in range(3))
     groups = ops.convert_to_tensor(rng.integers(1, 3, (2, 2, 11)), "int32")
-    selected = [GroupSelection(groups, groups) if leaf.content_based else None for leaf in pattern.leaves()]
+    selected = [GroupSelection(groups, groups) if leaf.content_based else None for leaf in primitives(pattern)]
 
     inputs = (ops.cast(value, "bfloat16"), value)
     low, high = (attend_pattern(pattern, query, key, x, causal, select=selecting(*selected)).output for x in inputs)

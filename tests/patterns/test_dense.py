@@ -9,13 +9,14 @@ from tests.draws import draws
 from tests.oracle import definitions
 from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.patterns import Blocks, Call, Hashed, ImageBlocks, Stride, Summary, Window
+from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.group_band import GroupSelection
 
 LENGTH = st.integers(1, 24)
 
 
 def dense(pattern, num_queries, num_keys, causal, selection=None):
-    return pattern.dense(Call(1, num_queries, num_keys, causal), selection)
+    return Leaf(pattern, 0).dense(Call(1, num_queries, num_keys, causal), selection)
 
 
 def assert_same(mask, expected):

@@ -48,7 +48,7 @@ class Threshold(keras.layers.Layer):
 class EveryThird(Pattern):
     """The keys whose positions are multiples of three."""
 
-    in_span = False
+    reach = None
 
     def visible(self, query, key):
         return key.position % 3 == 0

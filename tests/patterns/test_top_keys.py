@@ -17,6 +17,7 @@ from tf_sparse_attention.ops.members import Members, best_members, cluster_sets,
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.top_keys import KeySelection
 
@@ -98,7 +99,7 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
     clusters = rng.integers(0, num_clusters, (2, 2, num_queries), "int32")
     members = best_members(scores, pattern.cluster_size, exists)
     selected = KeySelection(ops.convert_to_tensor(clusters), members, num_keys)
-    twin = ops.convert_to_numpy(pattern.dense(Call(2, num_queries, num_keys), selected))
+    twin = ops.convert_to_numpy(Leaf(pattern, 0).dense(Call(2, num_queries, num_keys), selected))
     for row, head in np.ndindex(2, 2):
         members = definitions.best_members(scores[row, head], size, exists[row])
         allowed, _ = definitions.chosen_keys(clusters[row, head], members, num_keys)

@@ -18,7 +18,7 @@ from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import Summary
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.patterns.window import Window
 
@@ -38,12 +38,12 @@ __all__ = [
     "Nearest",
     "Pattern",
     "PhaseRings",
-    "Place",
     "Ring",
     "SelectedBlocks",
     "Stride",
     "Successors",
     "Summary",
+    "TokenInfo",
     "TopKeys",
     "Union",
     "Window",

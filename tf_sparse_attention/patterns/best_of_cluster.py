@@ -15,6 +15,7 @@ from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupSelector, train_grouper
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, TokenFeatures
@@ -41,7 +42,6 @@ class BestOfCluster(Pattern):
     extra_count: float = 0.0
 
     content_based = True
-    can_join = False
     causal_selection = False
 
     @property
@@ -56,8 +56,8 @@ class BestOfCluster(Pattern):
         queries, keys = cast(MemberSelection, selection).members
         return cluster_masks(queries, keys, call.query_length, call.key_length, call.causal, self.hide_by_rank)
 
-    def cache_unsupported_reason(self) -> str | None:
-        return "which tokens a cluster holds depends on later ones"
+    def cache(self) -> CachePolicy:
+        raise NotImplementedError("which tokens a cluster holds depends on later ones")
 
 
 @dataclasses.dataclass(frozen=True)

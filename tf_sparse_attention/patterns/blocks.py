@@ -9,7 +9,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, block_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -62,7 +62,7 @@ class Blocks(Pattern):
     def _after(self) -> int:
         return self.before if self.after is None else self.after
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
         ahead = key.position // (self.key_size or self.size) - query.position // self.size
         return ahead >= -self.before, ahead <= self._after
 
@@ -71,8 +71,8 @@ class Blocks(Pattern):
         lengths = call.query_length, call.key_length
         return block_grid(*lengths, self.size, *around, call.causal, call.lead, self.key_size)
 
-    def cache(self) -> CachePolicy | None:
-        return Ring((self.before + 1) * self.size) if self.key_size is None else None
+    def cache(self) -> CachePolicy:
+        return super().cache() if self.key_size is not None else Ring((self.before + 1) * self.size)
 
     def cross_cache(self) -> CrossCachePolicy:
         size = self.key_size or self.size

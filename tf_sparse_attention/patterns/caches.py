@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.blocks import are_known, in_range, shape
 from tf_sparse_attention.ops.gather import take_numbers
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.ring import at_most, ring_positions, take_positions
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -46,31 +46,31 @@ class CachePolicy:
         """Returns the position that each slot is for, int32 (S,), of a policy whose slots are never used again."""
         return ops.arange(num_slots, dtype="int32")
 
-    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
+    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         """Returns the positions that the slots hold after a prompt, int32 (B, 1 or n, S), outside it where none.
 
         Args:
-            place: the `Place` of the prompt's keys; what is known of them is int32 (B, n, T).
+            place: the `TokenInfo` of the prompt's keys; what is known of them is int32 (B, n, T).
             lengths: int32 (B,), tokens of each row.
             num_slots: S.
         """
         positions = self.slot_positions(num_slots)[None]
         return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         """Returns the slot of the next token, int32 (B, 1 or n), and where it is kept, bool, or None for everywhere.
 
         Args:
-            place: the `Place` of the token, (B, 1 or n).
+            place: the `TokenInfo` of the token, (B, 1 or n).
             num_slots: S.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
-    def read(self, place: Place, num_slots: Size) -> Tensor | None:
+    def read(self, place: TokenInfo, num_slots: Size) -> Tensor | None:
         """Returns the slots that a query reads, int32 (B, 1 or n, s); None: all.
 
         Args:
-            place: the `Place` of the query, (B, 1 or n).
+            place: the `TokenInfo` of the query, (B, 1 or n).
             num_slots: S.
         """
         return None
@@ -99,10 +99,10 @@ class Ring(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.size, num_slots) or length <= num_slots
 
-    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
+    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         return ring_positions(num_slots, lengths - 1)[:, None]
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return place.position % num_slots, None
 
 
@@ -116,7 +116,7 @@ class Everything(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return length <= num_slots
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return place.position, None
 
 
@@ -176,8 +176,8 @@ class CrossCachePolicy:
         """
         return {}
 
-    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
-        """Returns the `ReadKeys` of a query at a `Place`, (B, 1 or n)."""
+    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
+        """Returns the `ReadKeys` of a query at a `TokenInfo`, (B, 1 or n)."""
         raise NotImplementedError(f"{type(self).__name__} must define `read`.")
 
 
@@ -185,7 +185,7 @@ class CrossCachePolicy:
 class WholeSequence(CrossCachePolicy):
     """All keys."""
 
-    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
         positions = ops.arange(shape(entry["key"])[2], dtype="int32")[None, None]
         exists = ops.ones((1, 1, 1), "bool")
         return ReadKeys(entry["key"], entry["value"], positions, merge(exists, entry.get("mask")))
@@ -198,7 +198,7 @@ class Run(WholeSequence):
     first: Callable[[Tensor], Tensor]
     size: int
 
-    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
         length = shape(entry["key"])[2]
         if isinstance(length, int) and length <= self.size:
             return super().read(entry, place)

@@ -14,7 +14,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup
 from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 BLOCK_SIZE = 32
@@ -44,21 +44,19 @@ class First(Pattern):
         checks.check_switch("per_document", self.per_document)
 
     @property
-    def uses_starts(self) -> bool:
-        return self.per_document
-
-    @property
     def reach(self) -> int:
         return self.count
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
+        if not self.per_document:
+            return key.position >= 0, key.position < self.count
         offset = key.position - key.start
         return offset >= 0, offset < self.count, key.start == query.start
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         if call.starts is None or not self.per_document:
             return FirstGrid(call.query_length, call.key_length, self.count)
-        return DocumentGrid(call.query_length, call.starts, self.count, call.causal)
+        return DocumentGrid(call.query_length, call.starts(), self.count, call.causal)
 
     def cache(self) -> CachePolicy:
         return FirstSlots(self.count)
@@ -162,5 +160,5 @@ class FirstSlots(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.count, num_slots) or length <= num_slots
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return in_range(place.position, num_slots), place.position < num_slots

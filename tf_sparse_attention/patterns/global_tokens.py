@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.largest import largest
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, RowsBesideAll
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -27,13 +27,13 @@ class Global(Pattern):
     """
 
     num_global: int
-    in_span = False
+    reach = None
     can_be_causal = False  # a global token depends on later tokens, and all tokens attend to it
 
     def __post_init__(self) -> None:
         checks.check_count("num_global", self.num_global)
 
-    def visible(self, query: Place, key: Place) -> Tensor:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         return key.is_global == 1
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
@@ -49,9 +49,9 @@ class FromGlobal(Pattern):
     """
 
     num_global: int
-    in_span = False
+    reach = None
 
-    def visible(self, query: Place, key: Place) -> Tensor:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         return query.is_global == 1
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:

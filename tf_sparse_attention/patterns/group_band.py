@@ -25,7 +25,7 @@ from tf_sparse_attention.patterns.selection import (
     Selector,
     TokenFeatures,
 )
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -55,7 +55,7 @@ class GroupBand(Pattern):
     def reach(self) -> int:
         return self.band - 1
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
         # Two comparisons of ranks as they are, rather than one of differences, which are an array of all pairs.
         return query.group == key.group, key.rank > query.rank - self.band, key.rank < query.rank + self.band
 
@@ -526,7 +526,7 @@ class GroupRings(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
 
-    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
+    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         groups, size = place.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
         order, _ = stable_order(groups)
@@ -537,11 +537,11 @@ class GroupRings(CachePolicy):
         positions = take_numbers(order, in_range(at, length))
         return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         size = num_slots // self.num_groups
         return place.group * size + place.rank % size, None
 
-    def read(self, place: Place, num_slots: Size) -> Tensor:
+    def read(self, place: TokenInfo, num_slots: Size) -> Tensor:
         size = num_slots // self.num_groups
         return place.group[..., None] * size + ops.arange(size, dtype="int32")
 
@@ -581,7 +581,7 @@ class GroupRun(CrossCachePolicy):
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
         return {"group": group[..., 0], "rank": last}  # type: ignore[index]  # content decides
 
-    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
         length = shape(entry["key"])[2]
         size = at_most(self.size, length)
         at = place.rank[..., None] + ops.arange(1 - size, size, dtype="int32")

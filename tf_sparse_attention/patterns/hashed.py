@@ -15,10 +15,11 @@ from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector, check_sizes
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -112,7 +113,7 @@ class HashedChunk(Pattern):
     def reach(self) -> int:
         return self.chunk_size - 1
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
         back = query.chunk - key.chunk
         round_before = query.chunk + 1 - key.is_last == 0  # chunk 0 and the last one, which LiteRT has no `&` for
         return (back == 0) | (back == 1) | round_before, key.exists == 1, query.exists == 1
@@ -120,8 +121,8 @@ class HashedChunk(Pattern):
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         return cast(ChunkSelection, selection).grid()
 
-    def cache_unsupported_reason(self) -> str | None:
-        return "which keys share a chunk depends on later tokens"
+    def cache(self) -> CachePolicy:
+        raise NotImplementedError("which keys share a chunk depends on later tokens")
 
 
 class Chunks(NamedTuple):

@@ -21,7 +21,6 @@ class Heads(Composition):
     """
 
     groups: Sequence[tuple[int, Pattern]]
-    can_join = False
 
     def __post_init__(self) -> None:
         listed = isinstance(self.groups, (list, tuple)) and len(self.groups) > 0
@@ -67,7 +66,6 @@ class InTurn(Composition):
     """
 
     parts: Sequence[Pattern]
-    can_join = False
 
     def __post_init__(self) -> None:
         listed = isinstance(self.parts, (list, tuple)) and len(self.parts) > 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,10 +13,10 @@ from tf_sparse_attention.ops.blocks import are_known, is_zero, no_more_than, pad
 from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
-from tf_sparse_attention.patterns.caches import CachePolicy, Ring
+from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, WholeSequence
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -63,7 +64,16 @@ class ImageBlocks(Pattern):
 
     @property
     def max_length(self) -> int | None:
+        """The number of positions of the image and the first tokens. None: unknown."""
         return None if self.height is None else self.num_first + self.height * self.width
+
+    def check_length(self, name: str, length: Size) -> None:
+        """Raise a `ValueError` if a number of positions is known to exceed the image."""
+        if self.max_length is not None and isinstance(length, int) and length > self.max_length:
+            raise ValueError(
+                f"`{name}` must have at most {self.max_length} positions, those of the image. "
+                f"Received: {length} positions, {self}."
+            )
 
     @property
     def farthest_pixels(self) -> tuple[int, int]:
@@ -85,12 +95,14 @@ class ImageBlocks(Pattern):
             return ((rows + 1) * height - 1) * self.width + along - 1
         return rows * self.image.band_size + along * height - 1
 
-    def visible(self, query: Place, key: Place) -> Tensor:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         pixels = query.position - self.num_first, key.position - self.num_first
         near = near_pixels(*pixels, self.image, self.before, self.after)
         return (pixels[0] < 0) | ((pixels[1] >= 0) & near) if self.num_first else near
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
+        self.check_length("query", call.query_length)
+        self.check_length("value", call.key_length - call.lead)
         around = self.image, self.before, self.after, call.causal
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)
@@ -103,7 +115,32 @@ class ImageBlocks(Pattern):
         )
 
     def cache(self) -> CachePolicy:
-        return Ring(self._farthest(*self.before) + 1)
+        return PixelRing(self._farthest(*self.before) + 1, self)
+
+    def cross_cache(self) -> CrossCachePolicy:
+        return WholeImage(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelRing(Ring):
+    """The last `size` pixels, of at most as many as the image has."""
+
+    pattern: ImageBlocks
+
+    def num_slots(self, max_length: Size) -> Size:
+        self.pattern.check_length("max_length", max_length)
+        return super().num_slots(max_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeImage(WholeSequence):
+    """All keys, of at most as many as the image has."""
+
+    pattern: ImageBlocks
+
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+        self.pattern.check_length("value", shape(key)[2])
+        return super().entry(key, value, mask, groups)
 
 
 class FirstRows(RowsBesideAll):

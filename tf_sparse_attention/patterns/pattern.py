@@ -1,8 +1,9 @@
 """Patterns: which keys a query attends to, how to arrange them, and what a KV cache keeps."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -14,22 +15,23 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge, starts_of_both
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, WholeSequence
 from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Config, Size, Tensor
 
 
 class Call(NamedTuple):
-    """What an arrangement has to know of a call.
+    """Sizes and options of a call, from which a pattern makes an arrangement.
 
     Attributes:
-        batch: B, an integer or a scalar tensor; so are the two lengths.
-        query_length: T.
-        key_length: S.
-        causal: whether later keys are hidden.
-        lead: keys before the position of the first query, an integer: those of earlier text; -1 where key j is at
-            position j + 1, see `Successors`. An arrangement takes it over.
-        starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
-        group_size: heads beside each other that share keys and values, N / M, of the heads that are arranged.
+        batch: B, an integer or a scalar tensor.
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, an integer or a scalar tensor.
+        causal: whether later keys are masked. Default False.
+        lead: number of keys before the first query, those of the segment memory; -1 if key j is at position j + 1, see
+            `Successors`. The arrangement has the same `lead`. Default 0.
+        starts: function that returns the position at which the document of each token begins, int (B, 1, T) of queries
+            and (B, 1, S) of keys. None: no packed documents.
+        group_size: number of query heads that share a key head, N / M. Default 1.
     """
 
     batch: Size
@@ -37,24 +39,23 @@ class Call(NamedTuple):
     key_length: Size
     causal: bool = False
     lead: int = 0
-    starts: tuple[Tensor, Tensor] | None = None
+    starts: Callable[[], tuple[Tensor, Tensor]] | None = None
     group_size: int = 1
 
     @classmethod
     def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
-        """Returns the call of a pattern with queries (B, N, T, H), keys (B, M, S, H) and `TokenMasks`.
+        """Return the call of a pattern with queries (B, N, T, H) and keys (B, M, S, H).
 
         Raises:
-            ValueError: for more positions than the pattern's `max_length`, and for a call that is not causal of a
-                pattern of which a part must be.
+            ValueError: if a part of the pattern is for causal self-attention only, and the call is not causal.
         """
-        for leaf in pattern.leaves():
-            if leaf.must_be_causal:
-                check_causal(type(leaf).__name__, causal)
+        for part in primitives(pattern):
+            if part.must_be_causal:
+                check_causal(type(part).__name__, causal)
         (batch, _, query_length, _), key_length = shape(query), shape(key)[2]
-        check_length(pattern, "query", query_length)
-        check_length(pattern, "value", key_length - masks.num_memory)
-        starts = starts_of_both(masks) if pattern.uses_starts else None
+        starts: Any = None
+        if masks.query_segments is not None:
+            starts = functools.cache(lambda: starts_of_both(masks))
         return cls(batch, query_length, key_length, causal, masks.num_memory, starts)
 
 
@@ -67,22 +68,7 @@ def check_causal(name: str, causal: bool) -> None:
         )
 
 
-def check_length(pattern: "Pattern", name: str, length: Size) -> None:
-    """Raises a `ValueError` if a number of positions, as far as it is known, is more than a pattern takes.
-
-    Args:
-        pattern: a `Pattern`.
-        name: what has so many positions, as the message names it.
-        length: an integer; a scalar tensor is not checked.
-    """
-    if pattern.max_length is not None and isinstance(length, int) and length > pattern.max_length:
-        raise ValueError(
-            f"`{name}` must be of at most {pattern.max_length} positions, as many as the pattern takes. "
-            f"Received: {length} positions, {pattern}."
-        )
-
-
-def rule_conditions(pattern: "Pattern", query: Place, key: Place) -> tuple[Tensor, ...]:
+def rule_conditions(pattern: "Pattern", query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
     """Returns what `visible` of a pattern says of some places, a tuple of conditions all of which must hold."""
     seen = pattern.visible(query, key)
     if seen is None:
@@ -90,23 +76,19 @@ def rule_conditions(pattern: "Pattern", query: Place, key: Place) -> tuple[Tenso
     return seen if isinstance(seen, tuple) else (seen,)
 
 
-def dense_rule(pattern: "Pattern", call: Call, features: TokenFeatures | None) -> Tensor:
-    """Evaluate the mask rule of a pattern for all pairs, before masks: bool broadcastable to (B, n, T, S).
-
-    Args:
-        pattern: a `Pattern`.
-        call: a `Call`.
-        features: of queries and of keys, int (B or 1, n, T) and (B or 1, m, S) by name; or None.
-    """
-    of_queries, of_keys = ({}, {}) if features is None else features
+def dense_rule(pattern: "Pattern", call: Call, features: TokenFeatures) -> Tensor:
+    """Evaluate the mask rule of a pattern for all pairs, before masks: bool broadcastable to (B, n, T, S)."""
     queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.lead
-    starts = (0, 0)
-    if call.starts is not None and pattern.uses_starts:
-        starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
+    of_queries, of_keys = features
     heads = max((x.shape[1] for x in of_queries.values()), default=None)
     of_keys = {name: for_query_heads(x, heads)[..., None, :] for name, x in of_keys.items()}
-    query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in of_queries.items()})
-    key = Place(keys[None, :], starts[1], of_keys)
+    of_queries = {name: x[..., :, None] for name, x in of_queries.items()}
+    starts: list[Callable[[], Tensor] | None] = [None, None]
+    if call.starts is not None:
+        begins = call.starts
+        starts = [lambda: begins()[0][..., :, None], lambda: begins()[1][..., None, :]]
+    query = TokenInfo(queries[:, None], of_queries, starts[0])
+    key = TokenInfo(keys[None, :], of_keys, starts[1])
     past = key.position <= query.position if call.causal else None
     merged = merge(*rule_conditions(pattern, query, key), past)
     return np.ones((1, 1), bool) if merged is None else merged
@@ -121,22 +103,17 @@ class Pattern:
     query see in one softmax what either lets it see, each key once.
 
     Attributes:
-        period: by how many positions a query and a key may be moved together without a change of the rule: 1 for a rule
-            of distances, the block size for one of blocks. Masks of such rules are constants. None: by none.
-        reach: so many distances `position="relative"` without `max_distance` tells apart; where the pattern
-            `takes_memory`, no key is seen from further away. Default 0: the neighbours alone, no memory.
-        dense_up_to: the longest sequence in which a query may see all earlier keys, whatever is selected; the audit
-            asks for longer ones. Default: `reach` + 1.
-        content_based: whether the pattern has a selector (`make_selector`), whose features `visible` reads.
-        must_be_causal: whether it is for causal self-attention alone.
-        in_span: whether an adaptive span ends what it shows; keys that are seen from everywhere are not.
-        can_join: whether the pattern can be part of a union: whether it is one softmax for each query.
-        takes_memory: whether keys of earlier text may come before the sequence.
-        uses_starts: whether `visible` reads `start` of a place.
-        can_be_causal: whether later keys can be hidden at all.
-        causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
-        max_length: the most positions that a sequence may have; None: any number.
-        parts: the patterns that a composition is made of.
+        period: number of positions by which query and key can move together without a change of the rule: 1 for a rule
+            of distances, the block size for a rule of blocks. Masks of such rules are constants. Default None.
+        reach: the largest distance of a key, which is the default of `max_distance` for position "relative", and the
+            length of the segment memory if the pattern `takes_memory`. None: keys at any distance, to which adaptive
+            spans do not apply. Default 0.
+        content_based: whether the pattern has a selector, whose features `visible` reads. Default False.
+        takes_memory: whether keys of a segment memory may precede the sequence. Default False.
+        must_be_causal: whether the pattern is for causal self-attention only. Default False.
+        can_be_causal: whether later keys can be masked. Default True.
+        causal_selection: whether, under a causal mask, the keys of a query are independent of later tokens. Default
+            True.
 
     Example:
         A window that sees every second position; see `docs/adding_a_pattern.md`.
@@ -162,46 +139,35 @@ class Pattern:
         [4, 6, 8]
     """
 
-    in_span = True
-    can_join = True
     must_be_causal = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
         @property
         def period(self) -> int | None: ...
         @property
-        def reach(self) -> int: ...
+        def reach(self) -> int | None: ...
         @property
         def content_based(self) -> bool: ...
         @property
         def takes_memory(self) -> bool: ...
         @property
-        def uses_starts(self) -> bool: ...
-        @property
         def can_be_causal(self) -> bool: ...
         @property
         def causal_selection(self) -> bool: ...
-        @property
-        def max_length(self) -> int | None: ...
-        @property
-        def parts(self) -> "Sequence[Pattern]": ...
     else:
         period = None
         reach = 0
         content_based = False
         takes_memory = False
-        uses_starts = False
         can_be_causal = True
         causal_selection = True
-        max_length = None
-        parts = ()
 
-    def visible(self, query: Place, key: Place) -> Tensor | tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor | tuple[Tensor, ...]:
         """Returns which keys a query sees, without a look at causality or masks.
 
         Args:
-            query: the `Place` of queries.
-            key: the `Place` of keys.
+            query: the `TokenInfo` of queries.
+            key: the `TokenInfo` of keys.
 
         Returns:
             Bool, or a tuple of bools all of which must hold, NumPy or tensors that broadcast to all pairs.
@@ -229,36 +195,17 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `make_selector`.")
 
-    @property
-    def dense_up_to(self) -> int:
-        return max((part.dense_up_to for part in self.parts), default=self.reach + 1)
+    def cache(self) -> CachePolicy:
+        """Return the `CachePolicy` of decoding.
 
-    def dense(self, call: Call, selection: Selection | TokenFeatures | None = None) -> Tensor:
-        """Returns the dense twin of the rule, before masks: bool broadcastable to (B, n, T, S).
-
-        A pattern with several softmaxes for a query has an axis more, (B, n, K, T, S).
-
-        Args:
-            call: a `Call`.
-            selection: the `Selection` of the call; None unless the pattern is content-based.
+        Raises:
+            NotImplementedError: with the reason, if the pattern cannot decode with a KV cache.
         """
-        return dense_rule(self, call, None if selection is None else selection.features())
-
-    def cache(self) -> CachePolicy | None:
-        """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
-        return None
+        raise NotImplementedError(f"{type(self).__name__} has no cache")
 
     def cross_cache(self) -> CrossCachePolicy:
-        """Returns the policy of `patterns.caches` by which one query reads the keys of another sequence."""
+        """Return the policy of decoding with the keys of another sequence."""
         return WholeSequence()
-
-    def cache_unsupported_reason(self) -> str | None:
-        """Returns why the pattern cannot decode with a cache, as text; None if it can."""
-        return None if self.cache() is not None else f"{type(self).__name__} has no cache"
-
-    def leaves(self) -> "list[Pattern]":
-        """Returns the patterns that are no compositions, in order."""
-        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
     def __or__(self, other: "Pattern") -> "Union":
         return Union((self, other)) if isinstance(other, Pattern) else NotImplemented
@@ -277,40 +224,50 @@ class Pattern:
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
+def primitives(pattern: Pattern) -> "list[Pattern]":
+    """Return the primitive patterns of a composition in order, or the pattern itself."""
+    if not isinstance(pattern, Composition):
+        return [pattern]
+    return [primitive for part in pattern.parts for primitive in primitives(part)]
+
+
+def cache_unsupported_reason(pattern: Pattern) -> str | None:
+    """Return why a pattern cannot decode with a KV cache. None if it can."""
+    try:
+        for primitive in primitives(pattern):
+            primitive.cache()
+    except NotImplementedError as error:
+        return str(error)
+    return None
+
+
 class Composition(Pattern):
-    """A pattern made of others: what it is follows from its `parts`."""
+    """A pattern of several `parts`, which determine its properties."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def parts(self) -> Sequence[Pattern]: ...
 
     @property
-    def reach(self) -> int:
-        return max(part.reach for part in self.parts)
+    def reach(self) -> int | None:
+        return max((part.reach for part in self.parts if part.reach is not None), default=None)
 
     @property
     def content_based(self) -> bool:
         return any(part.content_based for part in self.parts)
 
     @property
-    def uses_starts(self) -> bool:
-        return any(part.uses_starts for part in self.parts)
-
-    @property
     def can_be_causal(self) -> bool:
         return all(part.can_be_causal for part in self.parts)
 
     @property
-    def must_be_causal(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+    def must_be_causal(self) -> bool:  # type: ignore[override]  # computed here
         return any(part.must_be_causal for part in self.parts)
 
     @property
     def causal_selection(self) -> bool:
         return all(part.causal_selection for part in self.parts)
-
-    @property
-    def max_length(self) -> int | None:
-        return min((part.max_length for part in self.parts if part.max_length is not None), default=None)
-
-    def cache_unsupported_reason(self) -> str | None:
-        reasons = (part.cache_unsupported_reason() for part in self.parts)
-        return next((reason for reason in reasons if reason is not None), None)
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -341,13 +298,15 @@ class Union(Composition):
         for part in self.parts:
             if not isinstance(part, Pattern):
                 raise ValueError(f"`parts` must be patterns. Received: {part!r}.")
-            if not part.can_join:
+            if isinstance(part, Composition) and not isinstance(part, Union):
                 raise ValueError(
-                    f"`parts` of a union must each be one softmax for each query, which {type(part).__name__} is not. "
-                    f"Give them heads of their own: tsa.patterns.Heads. Received: {part!r}."
+                    "`parts` of a union must have one pattern for all heads. Put the union into the heads instead: "
+                    f"Heads([(2, Window(8) | First(1)), ...]). Received: {part!r}."
                 )
-            flat = isinstance(part, Union) and part.count_each == self.count_each
-            parts += part.parts if flat else [part]
+            if isinstance(part, Union) and part.count_each == self.count_each:
+                parts += part.parts
+            else:
+                parts.append(part)
         object.__setattr__(self, "parts", tuple(parts))
         if len(parts) < 2:
             raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")

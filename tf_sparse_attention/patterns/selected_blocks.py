@@ -28,7 +28,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.caches import CachePolicy, Everything
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -64,14 +64,10 @@ class ChosenBlocks(Pattern):
     def reach(self) -> int:
         return self.block_size
 
-    @property
-    def dense_up_to(self) -> int:
-        return self.num_blocks * self.block_size
-
-    def visible(self, query: Place, key: Place) -> Tensor:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         block = key.position // self.block_size
         seen = block == query.position // self.block_size
-        for chosen in query.known.values():
+        for chosen in query.features.values():
             seen = (chosen == block) | seen
         return seen
 
@@ -153,8 +149,8 @@ class ChosenSlots(Everything):
         # Whole blocks, and one more than the others that a query can have chosen: see `read`.
         return larger(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
 
-    def read(self, place: Place, num_slots: Size) -> Tensor:
-        chosen = list(place.known.values())
+    def read(self, place: TokenInfo, num_slots: Size) -> Tensor:
+        chosen = list(place.features.values())
         own = place.position // self.block_size  # (B, 1)
         blocks = [own if not chosen else ops.broadcast_to(own, shape(chosen[0]))]
         # A choice that there is not is read as block `num_blocks` - 1. A query of that block or a later one has all its

@@ -13,7 +13,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_g
 from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -41,7 +41,7 @@ class Stride(Pattern):
     def reach(self) -> int:
         return self.stride
 
-    def visible(self, query: Place, key: Place) -> Tensor:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         return (query.position - key.position) % self.stride == 0
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
@@ -79,7 +79,7 @@ class Dilated(Pattern):
     def reach(self) -> int:
         return (self.window - 1) * self.dilation
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
         apart = query.position - key.position
         return apart % self.dilation == 0, abs(apart) < self.window * self.dilation
 
@@ -283,18 +283,18 @@ class PhaseRings(CachePolicy):
         phases = at_most(self.stride, num_slots)
         return phases, num_slots // phases
 
-    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
+    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         phases, rows = self._sizes(num_slots)
         phase = ops.arange(phases, dtype="int32")
         last = (lengths[:, None] - 1 - phase) // self.stride  # the last row of each phase, -1 where there is none
         positions = phase[:, None] + self.stride * ring_positions(rows, last)  # (B, phases, rows)
         return ops.reshape(positions, (-1, 1, num_slots))
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         _, rows = self._sizes(num_slots)
         return place.position % self.stride * rows + place.position // self.stride % rows, None
 
-    def read(self, place: Place, num_slots: Size) -> Tensor | None:
+    def read(self, place: TokenInfo, num_slots: Size) -> Tensor | None:
         if self.stride == 1:
             return None  # a copy of the whole cache would take longer than attending to it
         _, rows = self._sizes(num_slots)

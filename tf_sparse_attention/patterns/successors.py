@@ -7,7 +7,7 @@ import keras
 
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupBand
-from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -46,19 +46,19 @@ class Successors(Pattern):
 
     @property
     def reach(self) -> int:
-        return self.pattern.reach + 1
+        return (self.pattern.reach or 0) + 1
 
     @property
     def content_based(self) -> bool:
         return self.pattern.content_based
 
-    def cache(self) -> CachePolicy | None:
+    def cache(self) -> CachePolicy:
         return self.pattern.cache()
 
 
 def _has_lead(pattern: Any) -> bool:
     """Return whether the arrangement of a pattern can have keys one position later."""
-    if not isinstance(pattern, Pattern) or pattern.parts or isinstance(pattern, Successors):
+    if not isinstance(pattern, Pattern) or isinstance(pattern, Composition | Successors):
         return False
     if pattern.content_based:
         return isinstance(pattern, GroupBand)

@@ -11,7 +11,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, Quer
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
@@ -61,7 +61,7 @@ class Summary(Pattern):
         first = self.block_size - (self.group + 1) * self.num_summary
         return Columns(self.block_size, first, self.num_summary)
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
         column = key.position % self.block_size - self.columns.first
         return column >= 0, column < self.num_summary
 
@@ -205,7 +205,7 @@ class ColumnSlots(CachePolicy):
     def slot_positions(self, num_slots: Size) -> Tensor:
         return self.columns.positions(num_slots // self.columns.count)
 
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         column = place.position % self.columns.block_size - self.columns.first
         block = place.position // self.columns.block_size
         kept = ops.logical_and(column >= 0, column < self.columns.count)

@@ -1,31 +1,37 @@
 """Token information, the input of mask rules."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping
 
 from tf_sparse_attention.types import Tensor
 
 
-class Place(NamedTuple):
-    """The places of queries or of keys, as `Pattern.visible` is asked about them: many at once, in arrays.
+@dataclasses.dataclass(frozen=True)
+class TokenInfo:
+    """Queries or keys as the mask rule of a pattern sees them: arrays of many tokens.
 
-    Those of queries and those of keys broadcast against each other. They are NumPy arrays where they are constants and
-    tensors otherwise; the operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
+    Arrays of queries and of keys broadcast against each other. They are NumPy arrays where they are constants and
+    tensors otherwise. The operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
 
     Attributes:
-        position: int, positions in the sequence; with a memory of earlier text keys before it have negative ones. A
-            pattern with a `period` gets them moved by whole periods.
-        start: int, the position at which the document of a token begins; 0 where nothing is packed.
-        known: what else is known, by name: "group" and "rank" in the group where content decides. Each is an attribute
-            too: `query.group`.
+        position: int, positions in the sequence. Keys of a segment memory have negative ones. Where the pattern has a
+            `period`, positions may be moved by whole periods.
+        features: int, further features by name, such as "group" and "rank" of content-based patterns. Each is an
+            attribute as well: `query.group`.
+        document_start: function that returns `start`, or None without packed documents.
     """
 
     position: Tensor
-    start: Tensor = 0
-    known: Mapping[str, Tensor] = {}
+    features: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    document_start: Callable[[], Tensor] | None = None
+
+    @property
+    def start(self) -> Tensor:
+        """The position at which the document of the token begins, int; 0 without packed documents."""
+        return 0 if self.document_start is None else self.document_start()
 
     def __getattr__(self, name: str) -> Tensor:
-        try:
-            return self.known[name]
-        except KeyError:
-            raise AttributeError(f"Nothing known as {name!r} of this place, only {sorted(self.known)}.") from None
+        features = self.__dict__.get("features", {})
+        if name not in features:
+            raise AttributeError(f"Token information has no feature {name!r}, only {sorted(features)}.")
+        return features[name]

@@ -28,12 +28,12 @@ from tf_sparse_attention.ops.members import (
 )
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.caches import CrossCachePolicy, ReadKeys
+from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, ReadKeys
 from tf_sparse_attention.patterns.group_band import GroupSelector, assign_groups, positions_of_tokens, train_grouper
 from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -74,8 +74,8 @@ class TopKeys(CentroidPattern):
     def make_selector(self, weights: SelectorWeights) -> Selector:
         return KeySelector(self.make_centroids(weights), self, weights.num_heads, weights.normalizes)
 
-    def visible(self, query: Place, key: Place) -> Tensor:
-        common = (query.known[name] & key.known[name] for name in set_names(self.num_clusters))
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
+        common = (query.features[name] & key.features[name] for name in set_names(self.num_clusters))
         return functools.reduce(operator.or_, common) != 0  # some cluster has both
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
@@ -84,8 +84,8 @@ class TopKeys(CentroidPattern):
     def cross_cache(self) -> CrossCachePolicy:
         return ChosenRows(self.num_clusters)
 
-    def cache_unsupported_reason(self) -> str | None:
-        return "clusters choose their keys of the whole sequence"
+    def cache(self) -> CachePolicy:
+        raise NotImplementedError("clusters choose their keys of the whole sequence")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +227,7 @@ class ChosenRows(CrossCachePolicy):
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
         return {"rank": last, **{name: x[..., 0] for name, x in own.items()}}
 
-    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
         found = {name: _of_group(x, place.group[..., None]) for name, x in entry.items() if name not in self.names}
         ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
         exists = found.get("mask", ops.ones((1, 1, 1), "bool"))

@@ -9,7 +9,7 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -36,7 +36,7 @@ class Window(Pattern):
     def reach(self) -> int:
         return self.size - 1
 
-    def visible(self, query: Place, key: Place) -> Tensor:
+    def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         return abs(key.position - query.position) < self.size
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:

@@ -27,6 +27,8 @@ from tf_sparse_attention.analysis.causality.report import CausalityError, Causal
 from tf_sparse_attention.analysis.causality.target import AuditTarget
 from tf_sparse_attention.layers import AttentionLayer
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
+from tf_sparse_attention.patterns.pattern import primitives
+from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
 
 _LONGEST = 32_768  # positions that can be audited; no warning asks for more
 
@@ -215,12 +217,18 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
     checks.check_choice("dtype", dtype, (None, "float32", "float64"))
 
 
+def _dense_length(pattern):
+    """Return the length of the longest sequence in which a query may attend to all earlier keys."""
+    if isinstance(pattern, ChosenBlocks):
+        return pattern.num_blocks * pattern.block_size
+    return (pattern.reach or 0) + 1
+
+
 def _warn_of_short_sequences(layers, length):
     """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
     causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and can_be_causal(layer)]
-    dense = {
-        layer.path: layer.pattern.dense_up_to for layer in causal if length <= layer.pattern.dense_up_to <= _LONGEST
-    }
+    lengths = {layer.path: max(map(_dense_length, primitives(layer.pattern))) for layer in causal}
+    dense = {path: longest for path, longest in lengths.items() if length <= longest <= _LONGEST}
     if dense:
         path = max(dense, key=lambda path: dense[path])
         warnings.warn(

@@ -117,9 +117,10 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
     if old_window is None or isinstance(layer.pattern, Union):
         sees = "sees beyond its window" if old_window else "has no window"
         return layer, [f"{type(layer).__name__} {sees}: it may see further than the sliding_window of {window}"]
-    if layer.pattern.reach < window:
+    reach = layer.pattern.reach or 0
+    if reach < window:
         return layer, []
-    new_window = old_window - (layer.pattern.reach - (window - 1))
+    new_window = old_window - (reach - (window - 1))
     if new_window < 1:
         raise ValueError(
             f"`make_layer` must return a layer that can see as little as the sliding_window of {window}. "

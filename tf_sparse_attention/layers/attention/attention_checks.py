@@ -15,6 +15,7 @@ from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name, holds
+from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.types import Shape, Size, Tensor
 
 # `key_dim` must be a multiple of these numbers.
@@ -120,7 +121,7 @@ def can_be_causal(layer: Any) -> bool:
 
 def name_with_leaf(layer: Any, flag: str, value: bool = True) -> str:
     """Return the class names of a layer and of the first primitive pattern whose attribute `flag` has a value."""
-    leaves = [] if layer.pattern is None else layer.pattern.leaves()
+    leaves = [] if layer.pattern is None else primitives(layer.pattern)
     names = [type(leaf).__name__ for leaf in leaves if getattr(leaf, flag) == value]
     return f"{type(layer).__name__} ({names[0]})" if names else type(layer).__name__
 

@@ -37,7 +37,7 @@ from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Call, Pattern, check_length
+from tf_sparse_attention.patterns.pattern import Call, Pattern, cache_unsupported_reason
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
 
@@ -236,7 +236,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         self.head_norms = make_norms(self)
         self.head_sinks = make_sinks(self)
         if self.position == "relative":
-            num_rows = 2 * (self.max_distance or max(self.pattern.reach, 1)) + 1
+            num_rows = 2 * (self.max_distance or max(self.pattern.reach or 0, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
         self.selectors = (
             self.make_selectors()
@@ -470,7 +470,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """Why the layer cannot decode with a KV cache. None if it can."""
         if not attention_checks.can_be_causal(self):
             return f"{type(self).__name__} cannot mask later positions"
-        return self.pattern.cache_unsupported_reason()
+        return cache_unsupported_reason(self.pattern)
 
     def init_cache(
         self,
@@ -509,7 +509,6 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
-        check_length(self.pattern, "max_length", max_length)
         length = max_length if memory is None else max_length + shape(memory)[1]
         cache = empty_cache(
             plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype, self.selectors
@@ -637,7 +636,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} is for causal self-attention alone"
         if self.share_qk:
             return "queries are used as keys"
-        return None if self.pattern.causal_selection else self.pattern.cache_unsupported_reason()
+        return None if self.pattern.causal_selection else cache_unsupported_reason(self.pattern)
 
     def init_cross_cache(
         self,
@@ -672,7 +671,6 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
         value, key = zero_padding(value, mask), zero_padding(key, mask)
         key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
-        check_length(self.pattern, "value", shape(value)[2])
         _, rotated = scored_rows(self, key, key)
         return cross_cache(head_plans(self), rotated, value, mask, self.selectors, key)
 

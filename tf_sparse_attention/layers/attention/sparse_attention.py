@@ -13,7 +13,7 @@ from tf_sparse_attention.layers.parts.variables import drawn_seed
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Pattern, primitives
 from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
 from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.types import Config, Tensor
@@ -78,7 +78,7 @@ class SparseAttention(AttentionLayer):
         self.normalize_queries_and_keys = normalize_queries_and_keys
         # Of selected blocks the positions of keys are their slots.
         self.has_relative_values = all(
-            isinstance(leaf, ChosenBlocks) or not leaf.content_based for leaf in self.pattern.leaves()
+            isinstance(leaf, ChosenBlocks) or not leaf.content_based for leaf in primitives(self.pattern)
         )
         if normalize_queries_and_keys and self.head_settings.attention_scale is None:
             self.score_scale = 1.0
@@ -126,7 +126,7 @@ def _checked_pattern(pattern: Any) -> Pattern:
             "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
-    for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
+    for part in (getattr(leaf, "pattern", leaf) for leaf in primitives(pattern)):
         has_selector = type(part).make_selector is not Pattern.make_selector or isinstance(part, BestOfCluster)
         if part.content_based and not has_selector:
             raise ValueError(

@@ -13,6 +13,7 @@ from tf_sparse_attention.patterns.engine.inputs import Selections
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf
 from tf_sparse_attention.patterns.engine.selecting import select_tokens
 from tf_sparse_attention.patterns.group_band import GroupSelector
+from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Tensor
 
@@ -67,7 +68,7 @@ def make_selectors(layer: Any, plans: Sequence[HeadPlan], normalizes: bool = Fal
             if leaf.pattern.content_based:
                 selector = leaf.pattern.make_selector(LayerWeights(layer, leaf, len(plan.key_heads), normalizes))
                 made[leaf.index] = for_leaf(selector, leaf)
-    return [made.get(index) for index in range(len(layer.pattern.leaves()))]
+    return [made.get(index) for index in range(len(primitives(layer.pattern)))]
 
 
 def for_leaf(selector: Any, leaf: Leaf) -> Selector:

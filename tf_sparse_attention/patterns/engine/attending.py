@@ -24,7 +24,7 @@ from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs,
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.selecting import select_tokens
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
-from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
 from tf_sparse_attention.patterns.selection import NoWeights, SelectionInputs
 from tf_sparse_attention.types import Tensor
 
@@ -57,7 +57,7 @@ def attend_pattern(
         value: values (B, M, S, Hv).
         causal: whether keys at later positions are hidden.
         masks: a `TokenMasks`; its `query_mask` is not used here.
-        select: function of the rotated queries and keys to the `Selection` of each of `pattern.leaves()`, or None of
+        select: function of the rotated queries and keys to the `Selection` of each of `primitives(pattern)`, or None of
             a leaf without one. None: leaves that are content-based have selectors without weights.
         position: of `AttentionOptions`; so are `span`, `hide_self`, `persistent`, `soft_cap` and `sinks`.
         dropout: an `attend.Dropout`, or None.
@@ -92,7 +92,7 @@ def attend_pattern(
 def _select(pattern, query, key, rotated_query, rotated_key, masks):
     """Run selectors without weights."""
     plans = plan_heads(pattern, query.shape[1], key.shape[1])
-    selectors = [leaf.make_selector(NoWeights()) if leaf.content_based else None for leaf in pattern.leaves()]
+    selectors = [leaf.make_selector(NoWeights()) if leaf.content_based else None for leaf in primitives(pattern)]
     return select_tokens(plans, selectors, SelectionInputs(query, key, rotated_query, rotated_key, masks))
 
 
@@ -171,7 +171,7 @@ def attend_arranged(
     bias = position.score_bias(query, distances)
     if hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.own_key())
-    counts, span = arrangement.counts(), span if leaf.pattern.in_span else None
+    counts, span = arrangement.counts(), span if leaf.pattern.reach is not None else None
     if counts is not None:
         often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = often if bias is None else ops.cast(bias, often.dtype) + often  # slopes are float32 in any case

@@ -11,7 +11,7 @@ from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, Selectors, entry_name
 from tf_sparse_attention.patterns.selection import TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -87,7 +87,7 @@ def _read(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], index: 
         each.index: each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], index)
         for each in (leaf, *leaf.excluded)
     }
-    found = leaf.pattern.cross_cache().read(cache[entry_name(leaf)], Place(index[:, None], 0, queries[leaf.index]))
+    found = leaf.pattern.cross_cache().read(cache[entry_name(leaf)], TokenInfo(index[:, None], queries[leaf.index]))
     features = {}
     for each in (leaf, *leaf.excluded):
         entry, names = cache[entry_name(each)], each.pattern.cross_cache().names

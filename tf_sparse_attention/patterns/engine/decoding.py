@@ -32,7 +32,7 @@ from tf_sparse_attention.patterns.engine.slots import (
 )
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -216,7 +216,7 @@ def _write(
     Its features and the entries of features are int32 (B, m, 1) by name.
     """
     num_slots = shape(entry["key"])[2]
-    token = Place(index[:, None], 0, {name: x[..., 0] for name, x in features.items()})
+    token = TokenInfo(index[:, None], {name: x[..., 0] for name, x in features.items()})
     at, kept_slot = cache_policy(leaf).slot(token, num_slots)
     at = in_range(at, num_slots)  # a slot beyond the last one would be one of the next head
     new = {"key": key, "value": value, "position": index[:, None] - EMPTY}
@@ -230,7 +230,7 @@ def _read(
     """Return the `ReadSlots` of the query at `index` (B,), given the features of the token for each leaf by index."""
     policy, (_, heads, num_slots, _) = cache_policy(leaf), shape(entry["key"])
     own = {} if leaf.index not in features else {name: x[..., 0] for name, x in features[leaf.index].query.items()}
-    at = policy.read(Place(index[:, None], 0, own), num_slots)
+    at = policy.read(TokenInfo(index[:, None], own), num_slots)
     if policy.shares_reads and at is not None:
         at = of_key_heads(at, heads)
 

@@ -194,8 +194,6 @@ def _check_call(kernel, leaf, inputs, call, dropout, returns):
         raise UnsupportedByKernel(f'position="{name}" adds a bias to the scores')
     if masks.attention_mask is not None:
         raise UnsupportedByKernel("`attention_mask` is an array of pairs")
-    if any(each.pattern.uses_starts and call.starts is not None for each in (leaf, *leaf.excluded)):
-        raise UnsupportedByKernel("the first tokens of each document depend on `segment_ids`")
 
 
 def _check_sizes(batch, *lengths):

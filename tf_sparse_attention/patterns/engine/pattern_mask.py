@@ -26,7 +26,7 @@ from tf_sparse_attention.patterns.engine.visible import token_masks
 from tf_sparse_attention.patterns.first import FirstGrid
 from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 NO_SEGMENT = np.iinfo("int32").min  # the document of a masked key; ids of documents are greater
@@ -47,6 +47,7 @@ class PatternMask:
         positions_of: function of indices to positions, see `Arrangement.slot_positions`. None: indices are positions.
         key_length: number of keys, if padding is between them; or None.
         by_rank: whether indices are ranks, of tokens sorted by group, rather than positions.
+        has_documents: whether documents are packed. Their starts are not available.
     """
 
     shown: NumberedPatterns = ()
@@ -57,6 +58,7 @@ class PatternMask:
     positions_of: Callable | None = None
     key_length: int | None = None
     by_rank: bool = False
+    has_documents: bool = False
 
     def __call__(self, query_index: Tensor, key_index: Tensor, query_data: Data, key_data: Data) -> Any:
         if self.positions_of is not None:
@@ -66,7 +68,7 @@ class PatternMask:
 
         def is_visible(pattern, number):
             tokens = (
-                Place(position, 0, self._features(number, *side))
+                TokenInfo(position, self._features(number, *side), _no_starts if self.has_documents else None)
                 for position, side in zip((query, key), sides, strict=True)
             )
             return _all(rule_conditions(pattern, *tokens))
@@ -110,6 +112,10 @@ class SelfMask:
         return key_index - self.lead == query_index
 
 
+def _no_starts():
+    raise UnsupportedByKernel("the first tokens of each document depend on `segment_ids`")
+
+
 def _all(conditions):
     return functools.reduce(operator.and_, conditions, True)
 
@@ -146,12 +152,13 @@ def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
         positions_of,
         None if positions_of is None else arrangement.key_length,
         by_rank=in_groups,
+        has_documents=call.starts is not None,
     )
     data = _groups_in_order(arrangement, leaf, inputs) if in_groups else _segments_in_order(arrangement, inputs)
     regions = (region.region(arrangement.limits),)  # type: ignore[arg-type]  # there are limits if it `keeps_order`
     mask = _kernel_mask(dataclasses.replace(region, excluded=excluded), regions, inputs)
     span = options.span
-    if span is None or not leaf.pattern.in_span:
+    if span is None or leaf.pattern.reach is None:
         return mask, data
     reach = ops.cast(span.fraction, "float32") * span.window + span.first
     reaches = {SPAN_REACH: ops.broadcast_to(reach[:, None], shape(inputs.query)[:3])}
@@ -163,7 +170,10 @@ def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
 def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
     """Return the mask of several leaves with one softmax, which read positions only, and its data."""
     lengths, options = (shape(inputs.query)[2], shape(inputs.key)[2]), inputs.options
-    function = PatternMask(_numbered(leaves), (), call.causal, options.hide_self == "always")
+    has_documents = call.starts is not None
+    function = PatternMask(
+        _numbered(leaves), (), call.causal, options.hide_self == "always", has_documents=has_documents
+    )
     regions = []
     for leaf, own in zip(leaves, function.shown, strict=True):
         arrangement = leaf.pattern.arrange(call)
@@ -174,7 +184,9 @@ def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[K
         num_keys = arrangement.count if isinstance(arrangement, FirstGrid) else None
         regions.append(dataclasses.replace(function, shown=(own,)).region(limits, num_keys))
     mask = _kernel_mask(function, tuple(regions), inputs)
-    return mask._replace(reach=max(leaf.pattern.reach for leaf in leaves)), _segments_in_order(Arrangement(), inputs)
+    return mask._replace(reach=max(leaf.pattern.reach or 0 for leaf in leaves)), _segments_in_order(
+        Arrangement(), inputs
+    )
 
 
 def mask_in_groups(
@@ -209,7 +221,9 @@ def mask_in_groups(
             for own, by_name in zip(data, features, strict=True):
                 own.update({f"{each.index}.{name}": x for name, x in by_name.items()})
     _add(data, "segment", _segments_in_groups(arrangement, leaf, inputs))
-    function = PatternMask(_numbered(shown), _numbered(leaf.excluded), call.causal, options.hide_self == "always")
+    has_documents = call.starts is not None
+    hides = options.hide_self == "always"
+    function = PatternMask(_numbered(shown), _numbered(leaf.excluded), call.causal, hides, has_documents=has_documents)
     for side, own in enumerate(data):
         own.update({name: _flatten_groups(x, sizes, side) for name, x in own.items()})
     return _kernel_mask(function, (PatternMask().region((1 - sizes[3], sizes[4] - 1)),), inputs), data
@@ -222,7 +236,7 @@ def _kernel_mask(function, regions, inputs):
 
 
 def _has_span(leaf, inputs):
-    return inputs.options.span is not None and leaf.pattern.in_span
+    return inputs.options.span is not None and leaf.pattern.reach is not None
 
 
 def _reads_only_groups(leaf):

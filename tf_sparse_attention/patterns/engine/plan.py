@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape, slice_axis
 from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.group_band import GroupSelection
-from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
+from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern, Union, dense_rule, primitives
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
@@ -42,11 +43,11 @@ class Leaf(NamedTuple):
         return selection.features()
 
     def dense(self, call: Call, selection: Selection | TokenFeatures | None) -> Tensor:
-        """Return the dense reference mask, see `Pattern.dense`."""
-        if not self.reads_successors:
-            return self.pattern.dense(call, selection)
-        features = None if selection is None else self.features(selection)
-        return self.pattern.dense(call._replace(lead=-1), features)
+        """Return the dense reference mask, bool broadcastable to (B, n, T, S); of several softmaxes (B, n, K, T, S)."""
+        if isinstance(self.pattern, BestOfCluster):  # a mask for each softmax
+            return self.pattern.dense(call, cast(MemberSelection, selection))
+        features = TokenFeatures({}, {}) if selection is None else self.features(selection)
+        return dense_rule(self.pattern, call._replace(lead=-1) if self.reads_successors else call, features)
 
 
 class HeadPlan(NamedTuple):
@@ -96,19 +97,19 @@ def _key_heads(heads, size):
     return every
 
 
-def _plan(pattern, heads, first_leaf):
-    if not pattern.parts or isinstance(pattern, Union):
+def _plan(pattern: Any, heads: range, first_leaf: int) -> list[HeadPlan]:
+    if not isinstance(pattern, Composition) or isinstance(pattern, Union):
         return [HeadPlan(heads, _leaves(pattern, first_leaf, ()), heads)]
     plans = []
-    for part, own in zip(pattern.parts, pattern.slices(len(heads)), strict=True):
+    for part, own in zip(pattern.parts, cast(Any, pattern).slices(len(heads)), strict=True):
         plans += _plan(part, heads[own], first_leaf)
-        first_leaf += len(part.leaves())
+        first_leaf += len(primitives(part))
     return plans
 
 
-def _leaves(pattern, first_leaf, excluded):
+def _leaves(pattern: Any, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
     """Returns the `Leaf` of each part, in the order in which they are computed."""
-    if not pattern.parts:
+    if not isinstance(pattern, Composition):
         shifts = isinstance(pattern, Successors)
         # The pair of a query and a key differs from the pair of the query and the key's successor.
         others = tuple(leaf for leaf in excluded if leaf.reads_successors == shifts)
@@ -116,19 +117,19 @@ def _leaves(pattern, first_leaf, excluded):
     numbered = []
     for part in pattern.parts:
         numbered.append((part, first_leaf))
-        first_leaf += len(part.leaves())
-    leaves = ()
+        first_leaf += len(primitives(part))
+    leaves: tuple[Leaf, ...] = ()
     # Rules of positions are cheap to ask in any arrangement, so they come first and are what others leave out.
     for part, first in sorted(numbered, key=lambda pair: not _goes_by_positions(pair[0])):
         own = _leaves(part, first, excluded)
         leaves += own
-        if not pattern.count_each:
+        if not cast(Any, pattern).count_each:
             excluded += own
     return leaves
 
 
 def _goes_by_positions(pattern):
-    return not any(leaf.content_based for leaf in pattern.leaves())
+    return not any(leaf.content_based for leaf in primitives(pattern))
 
 
 def as_slice(heads: range) -> slice:

@@ -9,7 +9,7 @@ token, whose value is not yet known.
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from keras import ops
 
@@ -19,7 +19,7 @@ from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
 from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
@@ -38,7 +38,7 @@ def entry_name(leaf: Leaf) -> str:
 
 def cache_policy(leaf: Leaf) -> CachePolicy:
     """Returns the cache policy of a leaf of a pattern that can decode."""
-    return cast(CachePolicy, leaf.pattern.cache())
+    return leaf.pattern.cache()
 
 
 def empty_cache(
@@ -153,7 +153,7 @@ def fill_cache(
             if selector is not None:
                 state, features[leaf.index] = selector.fill(entry, own_inputs, lengths)
                 entry |= state
-            policy, token = cache_policy(leaf), Place(tokens, 0, features.get(leaf.index, {}))
+            policy, token = cache_policy(leaf), TokenInfo(tokens, features.get(leaf.index, {}))
             positions = policy.held(token, lengths, shape(entry["key"])[2])
             if leaf.reads_successors:  # no token comes before the first
                 positions = ops.where(positions > 0, positions, -1)

@@ -7,7 +7,7 @@ from keras import ops
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, merge, self_only_when_alone
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Selections
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
-from tf_sparse_attention.patterns.pattern import Call, Pattern
+from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
 from tf_sparse_attention.types import Tensor
 
 
@@ -32,7 +32,7 @@ def dense_pattern(
     Returns:
         Bool (B, N, T, S).
     """
-    selections = [None] * len(pattern.leaves()) if selections is None else selections
+    selections = [None] * len(primitives(pattern)) if selections is None else selections
     plans = plan_heads(pattern, num_heads)
     parts = [
         _dense_heads(plan, call, selections, masks.of_heads(as_slice(plan.heads)), options.of_heads(plan.heads))
@@ -52,7 +52,7 @@ def _dense_heads(
     if options.span is not None:
         in_span = options.span.seen(call.query_length, call.key_length, call.lead)
         leaves = [
-            ops.logical_and(seen, in_span) if leaf.pattern.in_span else seen
+            ops.logical_and(seen, in_span) if leaf.pattern.reach is not None else seen
             for seen, leaf in zip(leaves, plan.leaves, strict=True)
         ]
     seen = ops.convert_to_tensor(functools.reduce(ops.logical_or, leaves))

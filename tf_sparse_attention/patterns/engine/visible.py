@@ -1,12 +1,14 @@
 """Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
 
+from collections.abc import Callable
+
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
-from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -46,13 +48,14 @@ def arranged_conditions(
     """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
     positions = arrangement.rule_positions(pattern.period)
     features = TokenFeatures({}, {}) if selection is None else arrangement.features(selection)
-    starts = (0, 0)
-    if call.starts is not None and pattern.uses_starts:
-        starts = (
-            arrangement.queries(call.starts[0], -1)[..., :, None],
-            arrangement.keys(call.starts[1], -1)[..., None, :],
-        )
-    return rule_conditions(pattern, *(Place(*place) for place in zip(positions, starts, features, strict=True)))
+    starts: list[Callable[[], Tensor] | None] = [None, None]
+    if call.starts is not None:
+        begins = call.starts
+        starts = [
+            lambda: arrangement.queries(begins()[0], -1)[..., :, None],
+            lambda: arrangement.keys(begins()[1], -1)[..., None, :],
+        ]
+    return rule_conditions(pattern, *(TokenInfo(*token) for token in zip(positions, features, starts, strict=True)))
 
 
 def _token_masks(arrangement, masks):
