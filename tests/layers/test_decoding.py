@@ -420,7 +420,7 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
     layer.build((None, None, SIZE))
     x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
     assert largest_error(with_random_weights(layer, 0), x, np.array([0, 6])) < TOLERANCE
-    with pytest.raises(ValueError, match="`max_length` must be of at most 9 positions"):
+    with pytest.raises(ValueError, match="`max_length` must have at most 9 positions"):
         layer.init_cache(2, 10)
     with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
         layer.init_cache(0, 9)
