@@ -402,7 +402,7 @@ def test_a_cache_of_another_layer_is_refused():
     for layer in (window, mixed):
         layer.build((None, None, SIZE))
     x = np.ones((2, 1, SIZE), "float32")
-    with pytest.raises(ValueError, match=r"result of `init_cache`, .* of this .*entries \['near'\], without \['part_0'\]"):
+    with pytest.raises(ValueError, match=r"`init_cache`, .* of this .*entries \['near'\], without \['part_0'\]"):
         window.decode(x, mixed.init_cache(2, 5), 0)
     with pytest.raises(ValueError, match=r"result of `init_cache`, .* of this .*'part_0'\], without \['near'\]"):
         mixed.prefill(x, window.init_cache(2, 5))
@@ -439,5 +439,5 @@ def test_a_cache_of_pixels_is_no_longer_than_the_image():
         with pytest.raises(ValueError, match="`index` must be an integer, or one integer per row"):
             layer.decode(np.ones((3, 1, SIZE), "float32"), cache, index)
     both = layer.prefill(np.ones((3, 2, SIZE), "float32"), cache)
-    with pytest.raises(ValueError, match=r"`cache` must be a dictionary, the result of `init_cache`.*Received: a tuple"):
+    with pytest.raises(ValueError, match=r"must be a dictionary, the result of `init_cache`.*Received: a tuple"):
         layer.decode(np.ones((3, 1, SIZE), "float32"), both, 2)
