@@ -153,7 +153,7 @@ def test_wrong_arguments_are_refused():
     mixed = layers.MixedAttention([layers.LocalAttention(2, 4, name="near"), layers.LocalAttention(2, 4, name="far")])
     mixed.build((None, None, SIZE))
     cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
-    with pytest.raises(ValueError, match=r"where \['far', 'near'\] are missing"):
+    with pytest.raises(ValueError, match=r"without \['far', 'near'\]"):
         mixed.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, 0)
-    with pytest.raises(ValueError, match=r"where \['part_0'\] are missing"):
+    with pytest.raises(ValueError, match=r"without \['part_0'\]"):
         layer.decode_cross(np.ones((2, 1, SIZE), "float32"), {"near": cache}, 0)

@@ -231,7 +231,7 @@ def test_a_sink_needs_one_softmax():
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="top_k")
     with pytest.raises(ValueError, match=r"pass selection='nearest'. Received: use_sink=True, selection='hash'"):
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="hash")
-    with pytest.raises(ValueError, match="`use_sink` must be left out: queries of a cluster share one softmax"):
+    with pytest.raises(ValueError, match="`use_sink` must be left out: the queries of a cluster share one softmax"):
         ClusteredAttention(2, 4, use_sink=True)
     with pytest.raises(ValueError, match="`use_sink` must be left out unless `variant` is 'all'"):
         AllAttention(2, 4, num_persistent=2, window=3, variant="split", use_sink=True)

@@ -130,7 +130,7 @@ def test_an_empty_memory_is_as_none():
 )
 def test_other_patterns_say_which_ones_take_a_memory(layer):
     layer.build((2, LENGTH, SIZE))
-    message = r"`memory` must be None .*Window and Blocks without `key_size` do, so LocalAttention and AllAttention\."
+    message = r"`memory` must be None .*\(Window, Blocks without `key_size`\).* as in LocalAttention and AllAttention\."
     with pytest.raises(ValueError, match=message):
         layer(normal(2, LENGTH, SIZE), memory=normal(2, MEMORY, SIZE))
     if layer.cache_unsupported_reason is None:

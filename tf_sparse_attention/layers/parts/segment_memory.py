@@ -153,8 +153,8 @@ def check_supported(layer: keras.layers.Layer) -> None:
     """Raise a `ValueError` for a layer that does not support memory."""
     if not supports_memory(layer):
         raise ValueError(
-            "`memory` must be None unless the pattern of the layer has `takes_memory` and queries are not used "
-            "as keys, as in LocalAttention and AllAttention. "
+            "`memory` must be None unless the pattern of the layer has `takes_memory` (Window, Blocks without "
+            "`key_size`) and queries are not used as keys, as in LocalAttention and AllAttention. "
             f"Received: a memory for {layer.name}, a {type(layer).__name__}."
         )
 
