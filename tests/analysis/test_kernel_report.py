@@ -104,6 +104,11 @@ def test_kernels_of_a_tpu_on_jax_with_reasons(run_jax):
         ],
         f"{model}, (1, 512), device='tpu'": [("Window", "")] * 2,
         "layers.ClusteredAttention(num_clusters=4, **heads), device='tpu'": [("all", "no kernel")],
+        "layers.RoutingAttention(num_clusters=4, cluster_size=20, share_qk=False, **heads), device='tpu'": [
+            ("Nearest", "queries or keys; kernels start at 64")
+        ],
+        local.format("") + ", shape=(1, 262145, 32)": [("Window", "262,145 positions; kernels end at 262,144")],
+        local.format("dtype='float16',"): [("Window", "not float16")],
     }
     for call, rows in zip(calls, reported(run_jax, *calls), strict=True):
         assert [part for _, part, *_ in rows] == [part for part, _ in calls[call]], call
@@ -119,6 +124,8 @@ def test_kernels_of_a_gpu_on_jax_need_half_precision(run_jax):
     assert full == [["LocalAttention", "Window", None, "kernels of GPUs need bfloat16 or float16, not float32"]]
     wide = "layers.LocalAttention(2, 256, window=64, dtype='bfloat16'), **causal, device='gpu'"
     disabled = "keras.config.disable_flash_attention() or " + local.format("bfloat16")
-    (of_wide,), (of_disabled,) = reported(run_jax, wide, disabled)
+    large = local.format("bfloat16") + ", shape=(2**14, 2**12, 32)"
+    (of_wide,), (of_large,), (of_disabled,) = reported(run_jax, wide, large, disabled)
     assert "256 channels" in of_wide[-1]
+    assert "2,147,483,647 elements" in of_large[-1]
     assert "flash attention is disabled" in of_disabled[-1]

@@ -74,7 +74,8 @@ def kernel_report(
 ) -> KernelReport:
     """Report the implementation of each attention of a layer or model: a kernel, or plain operations and the reason.
 
-    The call is traced, not run. A target that is not built is built.
+    The call is traced, not run. A target that is not built is built. Attention without a pattern has no row, such as
+    that to the compressed blocks of `NativeSparseAttention`.
 
     Args:
         target: attention layer of this library, or a layer or model with such layers.

@@ -152,9 +152,8 @@ def _run(
     names = tuple(data[0]), tuple(data[1])
     spec = KernelSpec(mask, names, lengths, module.block_sizes(mask, lengths), kernel.interpret)
     check_traceable(spec)
-    share = visible_share(spec) if max_visible_share < 1 else 0.0
-    if share > max_visible_share:
-        raise UnsupportedByKernel(f"visible pairs of the union are in {share:.0%} of all blocks")
+    if max_visible_share < 1 and visible_share(spec) > max_visible_share:
+        raise UnsupportedByKernel("too many blocks have a visible pair")
     output, log_sum_exp = module.attend(spec, *rows, data)
     return Attended(output, log_sum_exp=log_sum_exp if returns["return_log_sum_exp"] else None)
 
