@@ -46,6 +46,8 @@ class Leaf(NamedTuple):
         """Return the dense reference mask, bool broadcastable to (B, n, T, S); of several softmaxes (B, n, K, T, S)."""
         if isinstance(self.pattern, BestOfCluster):  # a mask for each softmax
             return self.pattern.dense(call, cast(MemberSelection, selection))
+        if selection is None:
+            self.arrange(call, None)  # raises the errors of a call
         features = TokenFeatures({}, {}) if selection is None else self.features(selection)
         return dense_rule(self.pattern, call._replace(lead=-1) if self.reads_successors else call, features)
 
