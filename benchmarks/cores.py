@@ -4,10 +4,10 @@ import numpy as np
 from keras import ops
 
 from benchmarks.worker import DENSE
-from tf_sparse_attention.ops import kmeans, lsh
-from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
+from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.groups import groups_of
-from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits, l2_normalize, lsh_buckets
 from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.patterns import (
     Blocks,
@@ -52,9 +52,9 @@ def _known(*groups):
 
 def hashed(query, key, value, extras, span):
     num_buckets = 2 * extras[0].shape[-1]
-    (buckets,) = lsh.buckets(query, extras[0][None])
+    (buckets,) = lsh_buckets(query, extras[0][None])
     known = _known(groups_of(buckets, num_buckets))
-    keys = _as(value, lsh.unit(query))
+    keys = _as(value, l2_normalize(query))
     return causal(Hashed(num_buckets, span), scaled(query), keys, value, known=known, hide_self="unless_alone")
 
 

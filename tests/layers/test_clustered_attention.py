@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention
-from tf_sparse_attention.ops.clustered import best_keys
+from tf_sparse_attention.ops.clustered_attention import best_keys
 
 
 def draw(batch=2, length=40, size=8, seed=0):

@@ -11,7 +11,7 @@ from tests.cases import Case
 from tests.contracts import assert_close, built, normal, to_numpy
 from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention, TransformerBlock
 from tf_sparse_attention.layers.parts.block_pooling import BlockPooling
-from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
+from tf_sparse_attention.ops.compressed_attention import attend_blocks, blocks_by_shares, seen_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.selected_blocks import BlockKeys
 

@@ -7,7 +7,7 @@ from keras import ops
 from tests.ops.attend_numbers import draw, numbers
 from tests.ops.jax_gather import compare_gathers
 from tf_sparse_attention.ops.attend import attend
-from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.ops.random_bits import random_groups
 
 
 def random_groups_of_a_seed():

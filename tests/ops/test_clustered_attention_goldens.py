@@ -11,8 +11,13 @@ from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.programs import differentiate
-from tf_sparse_attention.ops.clustered import best_keys, clustered_attention, improved_clustered_attention, mean_queries
-from tf_sparse_attention.ops.hamming import hamming_clusters, hash_bits
+from tf_sparse_attention.ops.clustered_attention import (
+    best_keys,
+    clustered_attention,
+    improved_clustered_attention,
+    mean_queries,
+)
+from tf_sparse_attention.ops.hashing import hamming_clusters, hash_bits
 
 PLAIN = ["n32_c4_b63_i10", "n32_c4_b8_i1", "n32_c4_b8_i3", "n32_c8_b8_i1_empty", "n50_c4_b32_i10_padded"]
 PLAIN += ["n50_c4_b32_i3", "n50_c8_b32_i10", "nobias_temp", "cross_l32_s40_d5_padded"]

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.draws import draws
-from tf_sparse_attention.ops.edit_distance import edit_distance
-from tf_sparse_attention.ops.words import split_words
+from tf_sparse_attention.ops.edit_distance import edit_distance, split_words
 
 
 def table_distance(reference, hypothesis):

@@ -28,7 +28,7 @@ from tf_sparse_attention.layers import (
     SparseAttention,
     StridedAttention,
 )
-from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.ops.random_bits import random_groups
 from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence

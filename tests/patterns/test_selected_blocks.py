@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.contracts import normal, to_numpy
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops import selected_tiles
-from tf_sparse_attention.ops.key_convolution import convolve_keys
+from tf_sparse_attention.ops.causal_convolution import convolve_keys
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.selected_blocks import choices_by_name, select_blocks
 from tf_sparse_attention.patterns import SelectedBlocks

@@ -12,8 +12,8 @@ from tf_sparse_attention.kernels.choice import SlotPairs
 from tf_sparse_attention.kernels.devices import over_devices
 from tf_sparse_attention.kernels.plan import Plan
 from tf_sparse_attention.kernels.scores import HIDDEN, LOG2_E
+from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
-from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Tensor
 
 

@@ -2,18 +2,16 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import max_over, shape
+from tf_sparse_attention.ops.blocks import are_known, in_range, max_over, shape
 from tf_sparse_attention.ops.masks import constant_mask
-from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
 from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform
-from tf_sparse_attention.ops.softmax import SELF_BIAS, lowest, softmax, softmax_of_values, softmax_with_sum
-from tf_sparse_attention.types import DType, Seed, Tensor
+from tf_sparse_attention.types import DType, Seed, Size, Tensor
 
 
 class Dropout(NamedTuple):
@@ -272,3 +270,192 @@ def combine(outputs: Sequence[Tensor], log_sum_exps: Sequence[Tensor]) -> Tensor
     shares = ops.softmax(stacked, axis=-1)
     parts = [output * ops.cast(shares[..., r : r + 1], output.dtype) for r, output in enumerate(outputs)]
     return sum(parts[1:], parts[0])
+
+
+SELF_BIAS = -1e30  # below every score and above the masked ones: self is seen only when nothing else is
+SOFTMAX_AXES = 5  # of TensorFlow's softmax
+
+
+def lowest(dtype: DType) -> float:
+    """Returns the most negative finite number of a floating dtype, which stands for a masked score."""
+    return -1.7976931348623157e308 if dtype == "float64" else -3.4028234663852886e38
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Returns the softmax over the last axis of scores (..., t, s)."""
+    if scores.shape[-1] == 1:  # Keras warns of it, which is right for a sequence of one token
+        return ops.exp(scores - scores)
+    if len(scores.shape) <= SOFTMAX_AXES:
+        return ops.softmax(scores, axis=-1)
+    sizes = shape(scores)
+    return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
+
+
+def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the softmax over the last axis and the log-sum-exp, of scores (..., s): (..., s) and (...).
+
+    The largest weight is 1 over the sum, which tells it without a second look at exponentials. The gradient is that of
+    both at once, p (dp - sum p dp + dl): half of what the derivative of each step would go over.
+    """
+    return _softmax_with_one_gradient(scores) if _have_own_gradients() else _softmax_and_sum(scores)
+
+
+def softmax_of_values(
+    scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns the sum of values by the softmax of their scores, and the log-sum-exp.
+
+    The gradient of the scores is p (v . do - o . do + dl). The sum of p dp over all keys is o . do (Dao et al. 2022,
+    "FlashAttention", appendix B.2), which goes over rows of values and not over rows of weights; of keys that a mask
+    leaves out p is 0, so that no other mask is needed.
+
+    Args:
+        scores: (..., t, s), or with one axis more, (..., g, t, s), those of g heads that share values.
+        value: (..., s, Hv).
+        mask: bool, broadcastable to the scores, keys that count. None: all.
+        row_has_key: bool, broadcastable to (..., t, 1), where there is such a key; it must not say so of a row without
+            one whose results are used. None: everywhere.
+
+    Returns:
+        Pair (..., t, Hv) in the dtype of the values, zeros where a row has no key, and (..., t).
+    """
+    if not _have_own_gradients():
+        return _softmax_of_values(scores, value, mask, row_has_key)[:2]
+    # Masks are arguments: JAX derives what it traced (`jit`, `remat`, loops) when the trace has ended, and tensors that
+    # a function had closed over are gone with it.
+    masks = {name: x for name, x in (("mask", mask), ("row_has_key", row_has_key)) if x is not None}
+
+    @ops.custom_gradient
+    def with_one_gradient(scores, value, *numbers):
+        given = dict(zip(masks, numbers, strict=True))
+        output, log_sum_exp, weights = _softmax_of_values(scores, value, **given)
+
+        def grad(*args, upstream=None):
+            of_output, of_sum = of_two_results(args, upstream)
+            if row_has_key is not None:
+                of_output = ops.where(given["row_has_key"], of_output, 0)
+                of_sum = ops.where(given["row_has_key"][..., 0], of_sum, 0)
+            of_weights = ops.cast(products_with_keys(of_output, value), weights.dtype)
+            # In half precision the mean has to be that of the rounded products, whose errors it takes away.
+            is_exact = output.dtype == weights.dtype
+            mean = ops.sum(of_output * output if is_exact else weights * of_weights, axis=-1)
+            of_scores = weights * (of_weights + (of_sum - mean)[..., None])
+            rows = side_by_side(ops.cast(weights, value.dtype), value)
+            of_value = ops.matmul(ops.swapaxes(rows, -1, -2), side_by_side(of_output, value))
+            return of_scores, of_value, *(None for _ in numbers)
+
+        return (output, log_sum_exp), grad
+
+    return with_one_gradient(scores, value, *masks.values())
+
+
+def _have_own_gradients():
+    """Whether functions of two results can have a gradient of their own; on torch those that have one return one."""
+    return keras.backend.backend() != "torch"
+
+
+def _softmax_and_sum(scores):
+    weights = softmax(scores)
+    return weights, max_over(scores, axis=-1) - ops.log(max_over(weights, axis=-1))
+
+
+@ops.custom_gradient
+def _softmax_with_one_gradient(scores):
+    weights, log_sum_exp = _softmax_and_sum(scores)
+
+    def grad(*args, upstream=None):
+        of_weights, of_sum = of_two_results(args, upstream)
+        mean = ops.sum(weights * of_weights, axis=-1, keepdims=True)
+        return weights * (of_weights + (of_sum[..., None] - mean))
+
+    return (weights, log_sum_exp), grad
+
+
+def _softmax_of_values(scores, value, mask=None, row_has_key=None):
+    """Returns the results of `softmax_of_values`, and the weights in the dtype of the scores."""
+    if mask is not None:
+        scores = ops.where(mask, scores, lowest(keras.backend.standardize_dtype(scores.dtype)))
+    weights, log_sum_exp = _softmax_and_sum(scores)
+    output = sum_of_values(ops.cast(weights, value.dtype), value)
+    return output if row_has_key is None else ops.where(row_has_key, output, 0), log_sum_exp, weights
+
+
+def products_with_keys(rows: Tensor, keys: Tensor) -> Tensor:
+    """Returns q_t . k_s of rows (..., t, H) and keys (..., s, H): (..., t, s)."""
+    return _by_rows(_of_one if rows.shape[-2] == 1 else _of_many, rows, keys)
+
+
+def sum_of_values(weights: Tensor, values: Tensor) -> Tensor:
+    """Returns the sum over s of p_ts v_s, of weights (..., t, s) and values (..., s, Hv): (..., t, Hv)."""
+    return _by_rows(ops.matmul, weights, values)
+
+
+def side_by_side(rows: Tensor, keys: Tensor) -> Tensor:
+    """Returns rows that belong to the same keys on one axis, (..., g, t, X) to (..., g t, X)."""
+    if len(rows.shape) == len(keys.shape):
+        return rows
+    *lead, heads, number, size = shape(rows)
+    return ops.reshape(rows, (*lead, heads * number, size))
+
+
+def _by_rows(function: Callable[[Tensor, Tensor], Tensor], rows: Tensor, keys: Tensor) -> Tensor:
+    """Returns a function of (..., t, X) and of the keys for rows that may be of several heads."""
+    result = function(side_by_side(rows, keys), keys)
+    if len(rows.shape) == len(keys.shape):
+        return result
+    return ops.reshape(result, (*shape(rows)[:-1], shape(result)[-1]))
+
+
+def _of_many(rows, keys):
+    number, size = shape(rows)[-2:]
+    if are_known(number, size) and number <= size:
+        # A `matmul` with keys whose axes are swapped copies the gradient of the keys, this that of the products, which
+        # here are no more.
+        return ops.einsum("...th,...sh->...ts", rows, keys)
+    return ops.matmul(rows, ops.swapaxes(keys, -1, -2))
+
+
+def _of_one(rows, keys):
+    # Of one query a head, as in decoding, the transposes move nearly nothing; one of the keys would copy a whole cache.
+    return ops.swapaxes(ops.matmul(keys, ops.swapaxes(rows, -1, -2)), -1, -2)
+
+
+def dense_scores(weights: Tensor, key_positions: Tensor, key_length: Size) -> Tensor:
+    """Scatters the weights of key slots to the columns of their positions; O(T S) memory, by its nature.
+
+    Args:
+        weights: tensor (..., t, s).
+        key_positions: int, broadcastable to (..., t, s). Positions outside the sequence must have weight 0.
+        key_length: S, columns of the result.
+
+    Returns:
+        Tensor (..., t, S); weights of slots with the same position are added.
+    """
+    sizes = shape(weights)
+    columns = ops.broadcast_to(in_range(key_positions, key_length), sizes)
+    flat = ops.reshape(weights, (-1, sizes[-1]))  # one row a query
+    rows = ops.arange(shape(flat)[0], dtype="int32")[:, None]
+    index = rows * key_length + ops.reshape(columns, (-1, sizes[-1]))
+    total = shape(flat)[0] * key_length
+    dense = ops.segment_sum(ops.reshape(flat, (-1,)), ops.reshape(index, (-1,)), num_segments=total)
+    return ops.reshape(dense, sizes[:-1] + (key_length,))
+
+
+def of_two_results(args: tuple[Any, ...], upstream: Any) -> Any:
+    """Returns the gradients of two results; JAX passes both as one argument."""
+    given = args if upstream is None else upstream
+    return given[0] if len(given) == 1 else given
+
+
+def attend_persistent(query: Tensor, persistent: tuple[Tensor, Tensor], dropout: Dropout | None = None) -> Tensor:
+    """Computes attention to persistent vectors alone, O(T M).
+
+    Args:
+        query: scaled queries (B, N, T, H).
+        persistent: pair (key, value) of tensors (N, M, H) and (N, M, Hv).
+        dropout: an `attend.Dropout`, or None.
+
+    Returns:
+        Tensor (B, N, T, Hv).
+    """
+    return attend_shared_keys(query, *persistent, dropout=dropout).output

@@ -136,3 +136,48 @@ def join(x: Tensor, axis: int, length: Size) -> Tensor:
 def positions_of(length: Size) -> Tensor:
     """Returns 0 .. length - 1 as int32: a NumPy constant where the length is known, else a tensor."""
     return np.arange(length, dtype="int32") if isinstance(length, int) else ops.arange(length, dtype="int32")
+
+
+def largest(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]:
+    """Find the k largest numbers of the last axis, of equal ones the earlier.
+
+    The result of `keras.ops.top_k`. A program of JAX with unknown sizes is exported: TensorFlow cannot load JAX's
+    operation, so the program sorts instead, which takes several times as long. There -0 equals 0, and NaN comes last.
+
+    Args:
+        x: numbers (..., T); integers must exceed the smallest value of their dtype.
+        k: at most T.
+        sorted: whether the largest must come first. Default False: any order.
+
+    Returns:
+        Pair of the numbers (..., k) and their int32 positions (..., k).
+    """
+    if keras.backend.backend() != "jax" or are_known(*x.shape):
+        found, positions = ops.top_k(x, k, sorted=sorted)
+        return found, ops.cast(positions, "int32")
+    positions = ops.cast(ops.argsort(-x, axis=-1)[..., :k], "int32")
+    return ops.take_along_axis(x, positions, axis=-1), positions
+
+
+def matmul_last_axis(x: Tensor, matrix: Tensor) -> Tensor:
+    """Returns the product of the last axis with a matrix: (..., H) and (H, R) to (..., R)."""
+    sizes = shape(x)
+    product = ops.matmul(ops.reshape(x, (-1, sizes[-1])), matrix)
+    return ops.reshape(product, (*sizes[:-1], matrix.shape[-1]))
+
+
+def at_most(size: Size, limit: Size) -> Size:
+    """Returns a number of slots, or the limit where that is known to be less."""
+    return min(size, limit) if are_known(size, limit) else size
+
+
+def one_head(x: Tensor) -> Tensor:
+    """Returns heads (B, N, T, H) as a single one, (B, 1, T, N H)."""
+    batch, heads, length, size = shape(x)
+    return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, 1, length, heads * size))
+
+
+def split_head(x: Tensor, num_heads: int) -> Tensor:
+    """Returns a single head (B, 1, T, N H) as `num_heads` ones, (B, N, T, H): the inverse of `one_head`."""
+    batch, _, length, size = shape(x)
+    return ops.transpose(ops.reshape(x, (batch, length, num_heads, size // num_heads)), (0, 2, 1, 3))

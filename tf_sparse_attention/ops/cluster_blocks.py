@@ -4,9 +4,8 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, join, no_more_than, shape
+from tf_sparse_attention.ops.blocks import at_most, in_range, join, no_more_than, shape
 from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_blocks, take_numbers
-from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.types import Tensor
 
 BLOCK_SIZE = 32

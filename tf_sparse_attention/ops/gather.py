@@ -1,11 +1,12 @@
 """Row gathers; of rows taken once the gradients are gathers too, far faster on CPUs and TPUs than scatters."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.gradients import of_result
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.types import Tensor
 
 
@@ -138,3 +139,19 @@ def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
     # Both backends keep the order of equal elements, which makes position the second key.
     order = ops.cast(ops.argsort(groups, axis=-1), "int32")
     return order, ops.cast(ops.argsort(order, axis=-1), "int32")
+
+
+def take_positions(x: Tensor, positions: Tensor) -> Tensor:
+    """Returns the rows of tokens (B, M, T, H) at positions (B, N or 1, S), anything where they are outside.
+
+    N is M, or a multiple of it where heads in groups share the tokens.
+    """
+    batch, heads, length, _ = shape(x)
+    heads = heads if positions.shape[1] == 1 else positions.shape[1]
+    positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
+    return take_rows(x, in_range(positions, length))
+
+
+def of_result(args: tuple[Any, ...], upstream: Any) -> Any:
+    """Returns the gradient of the one result, from the arguments of `grad(*args, upstream=None)`."""
+    return args[0] if upstream is None else upstream

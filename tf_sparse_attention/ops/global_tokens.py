@@ -5,9 +5,8 @@ from typing import NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import OneGroup, RowsBesideAll
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.blocks import largest, shape
 from tf_sparse_attention.ops.gather import pick_rows, take_numbers
-from tf_sparse_attention.ops.largest import largest
 from tf_sparse_attention.types import Tensor
 
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import are_known, pad_axis, shape, slice_axis, split
-from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.ops.image_positions import Image
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 

@@ -6,14 +6,12 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.blocks import pad_axis, shape
+from tf_sparse_attention.ops.attend import dense_scores, lowest
+from tf_sparse_attention.ops.blocks import largest, pad_axis, shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
-from tf_sparse_attention.ops.largest import largest
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.scores import dense_scores
-from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Size, Tensor
 
 BITS = 31  # of an int32 that is not negative

@@ -7,15 +7,12 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Together
-from tf_sparse_attention.ops.attend import Attended
-from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
-from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows
-from tf_sparse_attention.ops.gradients import of_result
+from tf_sparse_attention.ops.attend import Attended, lowest
+from tf_sparse_attention.ops.blocks import are_known, at_most, in_range, larger, shape, split
+from tf_sparse_attention.ops.gather import of_result, stable_order, take_blocks, take_numbers, take_rows
 from tf_sparse_attention.ops.grid import Grid
 from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
-from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.ops.selected_blocks import blocks_in
-from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Size, Tensor
 
 LARGEST_TILE, SMALLEST_TILE = 64, 16  # queries of a tile

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, in_range, shape
+from tf_sparse_attention.ops.blocks import are_known, at_most, in_range, shape
 from tf_sparse_attention.ops.columns import Columns
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
-from tf_sparse_attention.ops.ring import at_most, ring_positions
+from tf_sparse_attention.ops.ring_buffer import ring_positions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Size, Tensor
 

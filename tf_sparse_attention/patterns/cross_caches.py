@@ -10,13 +10,19 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, shape
-from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_members, take_numbers, take_rows
+from tf_sparse_attention.ops.blocks import at_most, in_range, shape
+from tf_sparse_attention.ops.gather import (
+    stable_order,
+    take_blocks,
+    take_members,
+    take_numbers,
+    take_positions,
+    take_rows,
+)
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import cluster_sets, membership, own_cluster_sets, set_names
-from tf_sparse_attention.ops.ring import at_most, take_positions
 from tf_sparse_attention.patterns.place import Place
 from tf_sparse_attention.types import Tensor
 

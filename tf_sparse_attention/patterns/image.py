@@ -7,7 +7,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import AfterFirst, Arrangement, FirstRows
 from tf_sparse_attention.ops.blocks import is_zero, no_more_than
-from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
+from tf_sparse_attention.ops.image_positions import ORDERS, Image, near_pixels
 from tf_sparse_attention.ops.local_2d import image_grid
 from tf_sparse_attention.patterns.caches import Ring
 from tf_sparse_attention.patterns.call import Call, Known

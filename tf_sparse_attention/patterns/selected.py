@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.blocks import in_range, larger, shape, split
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.grouped_heads import for_query_heads
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.ring import write_slot
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.selected_blocks import (
     best_blocks,
     blocks_in,

@@ -10,8 +10,7 @@ from keras import ops
 
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.ops.ctc import ctc_loss
-from tf_sparse_attention.ops.edit_distance import edit_distance
-from tf_sparse_attention.ops.words import split_words
+from tf_sparse_attention.ops.edit_distance import edit_distance, split_words
 from trainers.configs import speech
 from trainers.shared import scoring, workdir
 from trainers.shared.evaluation_run import EvaluationRun

@@ -12,10 +12,9 @@ from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
-from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.ops.attend import Dropout, attend_persistent
+from tf_sparse_attention.ops.blocks import one_head, shape, slice_axis, split_head
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.slots import Cache

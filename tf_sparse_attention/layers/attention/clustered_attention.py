@@ -10,8 +10,8 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, dropout_of_call, random_directions
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
-from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
+from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_both
 from tf_sparse_attention.patterns.pattern import Pattern

@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.ops.positions import NoPosition, Rotary
-from tf_sparse_attention.ops.positions_in_cache import RotaryInCache
+from tf_sparse_attention.ops.positions import NoPosition, Rotary, RotaryInCache
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, cache_policy
 from tf_sparse_attention.patterns.summary import First

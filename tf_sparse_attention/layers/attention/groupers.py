@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.grouped_heads import group_as_rows, rows_as_group
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
+from tf_sparse_attention.ops.hashing import lsh_buckets
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.member_blocks import ChosenKeys
 from tf_sparse_attention.ops.members import Members
-from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.ops.random_bits import random_groups
 from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.plan import take_heads
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -66,7 +66,7 @@ class HashAxes:
         """Returns the bucket of each token."""
         axes = ops.convert_to_tensor(self.axes)
         axes = axes[None] if self.round is None else axes[self.round : self.round + 1]
-        return lsh.buckets(heads, axes)[0]
+        return lsh_buckets(heads, axes)[0]
 
 
 def describe_tokens(

@@ -13,8 +13,8 @@ from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
 from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
-from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.chunks import ChunkedRounds
+from tf_sparse_attention.ops.hashing import l2_normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
@@ -129,7 +129,7 @@ class LSHAttention(AttentionLayer):
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         key = query if key is None else key
-        return query * self.score_scale, ops.cast(lsh.unit(key), query.dtype)
+        return query * self.score_scale, ops.cast(l2_normalize(key), query.dtype)
 
     def compute_attention(
         self,

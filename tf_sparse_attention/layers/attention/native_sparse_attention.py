@@ -14,7 +14,7 @@ from tf_sparse_attention.layers.parts.block_pooling import BlockPooling
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
+from tf_sparse_attention.ops.compressed_attention import attend_blocks, blocks_by_shares, seen_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
 from tf_sparse_attention.patterns.call import Call, Known, check_causal

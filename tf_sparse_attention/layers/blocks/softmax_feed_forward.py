@@ -9,7 +9,8 @@ from tf_sparse_attention.deprecation import renamed_arguments, renamed_attribute
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
+from tf_sparse_attention.ops.attend import attend_persistent
+from tf_sparse_attention.ops.blocks import one_head, split_head
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 RENAMED = {"num_vectors": "num_persistent"}

@@ -8,8 +8,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.adaptive_vocabulary import Cluster, embed_words
 from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.ops.word_clusters import Cluster, embed_words
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

@@ -8,15 +8,15 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.embeddings.adaptive_embedding import AdaptiveEmbedding, add_clusters, check_clusters
-from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.word_clusters import (
+from tf_sparse_attention.ops.adaptive_vocabulary import (
     Cluster,
     Gate,
     most_likely_word,
     word_log_probabilities,
     word_loss,
 )
+from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

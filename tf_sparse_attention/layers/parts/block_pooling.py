@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.blocks import in_range, shape, split
 from tf_sparse_attention.ops.gather import take_rows
-from tf_sparse_attention.ops.ring import write_slot
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.types import Initializer, Size, Tensor
 
 

@@ -10,6 +10,7 @@ from tf_sparse_attention.ops.attend import (
     Dropout,
     attend_shared_keys,
     combine_attended,
+    dense_scores,
     score_dtype,
     with_sinks,
 )
@@ -17,7 +18,6 @@ from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
-from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.choices import with_choices

@@ -5,8 +5,8 @@ The cache is a dictionary with an entry for each leaf of the pattern, see `patte
 
 from collections.abc import Iterable, Sequence
 
+from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.members import Members
-from tf_sparse_attention.ops.ring import take_positions
 from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cached
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads

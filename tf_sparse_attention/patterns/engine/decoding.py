@@ -7,12 +7,12 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, attend_shared_keys, combine_attended, with_sinks
 from tf_sparse_attention.ops.blocks import in_range, shape
-from tf_sparse_attention.ops.gather import take_numbers
+from tf_sparse_attention.ops.gather import take_numbers, take_positions
 from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads, of_key_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring import take_positions, write_slot
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.patterns.conditions import rule_conditions
 from tf_sparse_attention.patterns.engine.choices import choices_of_next
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions

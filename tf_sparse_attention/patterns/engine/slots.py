@@ -15,8 +15,7 @@ from typing import TypeAlias, cast
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import max_over, shape, shift_forward
-from tf_sparse_attention.ops.gather import stable_order, take_numbers
-from tf_sparse_attention.ops.ring import take_positions
+from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
 from tf_sparse_attention.patterns.place import Place

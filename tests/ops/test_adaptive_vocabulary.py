@@ -10,9 +10,10 @@ from keras import ops
 
 from tests.goldens import goldens_of, read_case
 from tests.programs import differentiate
-from tf_sparse_attention.ops.word_clusters import (
+from tf_sparse_attention.ops.adaptive_vocabulary import (
     Cluster,
     Gate,
+    apply_to_subset,
     embed_words,
     most_likely_word,
     word_log_probabilities,
@@ -218,3 +219,25 @@ def test_a_number_of_rows_that_the_program_does_not_know_is_any_number():
 
 def _swapped_loss(weights, words, x):
     return word_loss(x, words, *weights)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 99, 100])
+def test_rows_that_need_nothing_are_zero_whatever_their_number(count):
+    needed = np.random.default_rng(0).permutation(100) < count
+    x = np.arange(100.0)
+    (result,) = apply_to_subset(lambda rows, weights, numbers: (rows[0] + 1,), needed, [x], dtypes=("float64",))
+    np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 51, 100])
+def test_at_most_twice_the_rows_that_need_it_are_computed(count):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("on JAX every branch is traced")
+    seen = []
+
+    def function(rows, weights, numbers):
+        seen.append(rows[0].shape[0])
+        return (rows[0],)
+
+    apply_to_subset(function, np.arange(100) < count, [np.arange(100.0)], dtypes=("float64",))
+    assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)

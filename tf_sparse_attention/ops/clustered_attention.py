@@ -5,13 +5,11 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, attend, drop_weights, score_dtype
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.attend import Attended, Dropout, attend, dense_scores, drop_weights, score_dtype
+from tf_sparse_attention.ops.blocks import largest, shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
-from tf_sparse_attention.ops.largest import largest
-from tf_sparse_attention.ops.scores import dense_scores
 from tf_sparse_attention.types import Tensor
 
 

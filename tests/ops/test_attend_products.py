@@ -8,14 +8,15 @@ import pytest
 from keras import ops
 
 from tests.programs import differentiate
-from tf_sparse_attention.ops.products import products_with_keys
+from tf_sparse_attention.ops.attend import products_with_keys
 
 CODE = """
 import itertools
 import numpy as np
 from keras import ops
-from tf_sparse_attention.ops import kmeans, products
+from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import attend_shared_keys
+from tf_sparse_attention.ops.blocks import matmul_last_axis
 
 rng = np.random.default_rng(0)
 
@@ -28,7 +29,7 @@ def same(actual, expected):
 for batch, heads, length in itertools.product((1, 2), (1, 3), (1, 16)):
     x, centroids, matrix = draw(batch, heads, length, 8), draw(heads, 5, 8), draw(8, 4)
     for _ in range(3):  # what is written outside its memory is not always noticed at once
-        same(products.matmul_last_axis(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
+        same(matmul_last_axis(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
         scores = np.einsum("bnth,nkh->bntk", x, centroids)
         same(kmeans.scores(x, centroids), scores)
         clusters = scores.argmax(-1)

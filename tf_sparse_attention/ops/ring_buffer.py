@@ -2,14 +2,8 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import are_known, in_range, shape
-from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Size, Tensor
-
-
-def at_most(size: Size, limit: Size) -> Size:
-    """Returns a number of slots, or the limit where that is known to be less."""
-    return min(size, limit) if are_known(size, limit) else size
 
 
 def ring_positions(size: Size, index: Tensor) -> Tensor:
@@ -27,17 +21,6 @@ def ring_positions(size: Size, index: Tensor) -> Tensor:
     # Made positive first: runtimes of other formats differ in the remainders of negative numbers.
     ahead = size - ops.arange(size, dtype="int32")
     return index[..., None] - (index[..., None] + ahead) % size
-
-
-def take_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns the rows of tokens (B, M, T, H) at positions (B, N or 1, S), anything where they are outside.
-
-    N is M, or a multiple of it where heads in groups share the tokens.
-    """
-    batch, heads, length, _ = shape(x)
-    heads = heads if positions.shape[1] == 1 else positions.shape[1]
-    positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
-    return take_rows(x, in_range(positions, length))
 
 
 def write_slot(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor | None = None) -> Tensor:

@@ -1,12 +1,13 @@
 """Hash bits of vectors, and k-means in Hamming space (Vyas et al. 2020, section 3.2)."""
 
+import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import max_over, shape
+from tf_sparse_attention.ops.blocks import matmul_last_axis, max_over, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.products import matmul_last_axis
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -74,3 +75,29 @@ def hamming_clusters(
     # The remainder of minus the largest: R C is added to make it positive.
     clusters = ops.cast(num_bits * num_clusters - highest[..., 0, :], "int32") % num_clusters
     return clusters if token_mask is None else ops.where(token_mask[:, None], clusters, num_clusters)
+
+
+def l2_normalize(x: Tensor) -> Tensor:
+    """Returns vectors of length 1, in float32 (float64 for float64 inputs); zeros stay zeros."""
+    x = ops.cast(x, score_dtype(keras.backend.standardize_dtype(x.dtype)))
+    return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=-1, keepdims=True), 1e-12))
+
+
+def lsh_buckets(x: Tensor, rotations: Tensor) -> list[Tensor]:
+    """Returns the bucket of each vector in each round: the axis it is nearest to after a rotation, or its opposite.
+
+    A bucket depends on the direction of the vector alone.
+
+    Args:
+        x: tensor (B, N, T, H).
+        rotations: float (R, N, H, K / 2), random; K buckets.
+
+    Returns:
+        List of R int32 tensors (B, N, T): argmax of [x P, -x P].
+    """
+    x = ops.cast(x, score_dtype(keras.backend.standardize_dtype(x.dtype)))
+    found = []
+    for rotation in ops.unstack(ops.cast(rotations, x.dtype), axis=0):
+        turned = ops.einsum("BNTH,NHK->BNTK", x, rotation)
+        found.append(best_group(ops.concatenate([turned, -turned], axis=-1)))
+    return found
