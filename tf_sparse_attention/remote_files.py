@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tf_sparse_attention.files import atomic_file, atomic_folder
+from tf_sparse_attention.atomic_files import atomic_file, atomic_folder
 
 BLOCK = 1 << 22  # bytes that are copied at once
 SAVED_MODEL = "saved_model.pb"  # the file without which a folder is no SavedModel

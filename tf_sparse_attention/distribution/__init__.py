@@ -1,7 +1,6 @@
 """Models and sequences over several devices."""
 
-from tf_sparse_attention.distribution.layouts import layout_map
-from tf_sparse_attention.distribution.model_parallel import ModelParallel
+from tf_sparse_attention.distribution.model_parallel import ModelParallel, layout_map
 from tf_sparse_attention.distribution.sharded_window import sharded_window_attention
 
 __all__ = ["ModelParallel", "layout_map", "sharded_window_attention"]

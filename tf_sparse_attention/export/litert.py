@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
 from tf_sparse_attention.export.portable_kinds import unsupported_model_error
-from tf_sparse_attention.files import atomic_file
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.ops.masks import MOST_AXES
 from tf_sparse_attention.remote_files import any_path, is_remote, reaching, write_bytes

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.atomic_files import INCOMPLETE, naming, remove_stale
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
-from tf_sparse_attention.files import INCOMPLETE, naming, remove_stale
 from tf_sparse_attention.remote_files import is_remote
 
 

@@ -10,13 +10,13 @@ from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.head_projections import HeadProjections
 from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks, zero_padding
 from tf_sparse_attention.layers.parts.segment_memory import with_memory
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 

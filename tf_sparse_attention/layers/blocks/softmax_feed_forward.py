@@ -6,9 +6,9 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.attend import attend_persistent
 from tf_sparse_attention.ops.blocks import one_head, split_head
 from tf_sparse_attention.types import Config, Shape, Tensor

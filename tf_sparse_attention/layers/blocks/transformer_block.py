@@ -14,11 +14,11 @@ from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.blocks.block_cache import BlockCache
 from tf_sparse_attention.layers.blocks.block_checks import check_causal, check_sublayers, parts_of
 from tf_sparse_attention.layers.blocks.remat import remat_call
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import finite_padding, hide_from_attention, implicit_mask, mask_of_tokens
 from tf_sparse_attention.layers.parts.norms import NORMS, is_around, is_before, make_norm
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 SUBLAYERS = ("attention", "cross_attention", "feed_forward")

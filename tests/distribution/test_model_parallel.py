@@ -13,7 +13,7 @@ import tf_sparse_attention as tsa
 from tests.cases import CASES, every_layer
 from tests.contracts import SIZE
 from tests.jax_worker import ROOT
-from tf_sparse_attention.distribution.layouts import RULES, axes_to_split
+from tf_sparse_attention.distribution.model_parallel import RULES, axes_to_split
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
 GROUPED = {"layer": "LocalAttention", "num_heads": 4, "key_dim": 4, "window": 4, "num_key_value_heads": 2}
