@@ -7,7 +7,7 @@ from benchmarks.worker import DENSE
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.groups import groups_of
-from tf_sparse_attention.ops.hashing import evenly_spaced, hamming_clusters, hash_bits, l2_normalize, lsh_buckets
+from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits, l2_normalize, lsh_buckets
 from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.patterns import (
     Blocks,
@@ -123,7 +123,7 @@ def improved_clustered(query, key, value, extras, span):
 def _clusters(query):
     batch, _, length, size = query.shape
     planes = np.random.default_rng(0).standard_normal((NUM_BITS, size + 1), dtype="float32")
-    starts = evenly_spaced(ops.ones((batch, length), "bool"), NUM_CLUSTERS, length)
+    starts = evenly_spaced_tokens(ops.ones((batch, length), "bool"), NUM_CLUSTERS, length)
     return hamming_clusters(hash_bits(query, ops.convert_to_tensor(planes)), NUM_CLUSTERS, NUM_ITERATIONS, starts)
 
 

@@ -30,7 +30,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     # chooses the format by it.
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}{INCOMPLETE}{path.suffix}")
     try:
-        with naming(path):
+        with add_path_to_errors(path):
             yield temporary
             _flush(temporary)
             os.replace(temporary, path)
@@ -53,7 +53,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}{INCOMPLETE}-", dir=path.parent))
     try:
-        with naming(path):
+        with add_path_to_errors(path):
             yield temporary / "new"
         _publish(temporary, path)
     finally:
@@ -89,7 +89,7 @@ def remove_stale(folder: str | os.PathLike) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
+def add_path_to_errors(path: str | os.PathLike) -> Iterator[None]:
     """Adds a path to the errors of a block that writes to it, which say none where a disk is full."""
     try:
         yield

@@ -80,13 +80,13 @@ def cache_folder(address: str | os.PathLike) -> pathlib.Path:
     return root / f"{re.sub('[^A-Za-z0-9]+', '_', text)[-80:]}_{digest}"
 
 
-def any_path(path: str | os.PathLike) -> Any:
+def as_path(path: str | os.PathLike) -> Any:
     """Returns the `epath.Path` of an address, or the `pathlib.Path` of a path on the local disk."""
     return remote_path(path) if is_remote(path) else pathlib.Path(path).expanduser()
 
 
 @contextlib.contextmanager
-def reaching(path: Any) -> Iterator[None]:
+def raise_remote_errors(path: Any) -> Iterator[None]:
     """Turns the errors of a block that reads or writes a remote path into a `RemoteError` of one line."""
     try:
         yield
@@ -101,13 +101,13 @@ def reaching(path: Any) -> Iterator[None]:
 
 def exists(path: Any) -> bool:
     """Returns whether there is a remote file or folder."""
-    with reaching(path):
+    with raise_remote_errors(path):
         return path.exists()
 
 
 def read_bytes(path: Any) -> bytes | None:
     """Returns the content of a remote file; None if there is none."""
-    with reaching(path):
+    with raise_remote_errors(path):
         if not path.exists():
             return None
         with path.open("rb") as file:
@@ -116,19 +116,19 @@ def read_bytes(path: Any) -> bytes | None:
 
 def names(path: Any) -> list[str]:
     """Returns the names in a remote folder, in order; none if it is missing."""
-    with reaching(path):
+    with raise_remote_errors(path):
         return sorted(child.name for child in path.iterdir()) if path.exists() else []
 
 
 def remove(path: Any) -> None:
     """Removes a remote file, if it is there."""
-    with reaching(path):
+    with raise_remote_errors(path):
         path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Any, content: bytes) -> None:
     """Writes a remote file."""
-    with reaching(path):
+    with raise_remote_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(content)
@@ -136,7 +136,7 @@ def write_bytes(path: Any, content: bytes) -> None:
 
 def upload(source: pathlib.Path, target: Any) -> Content:
     """Copies a local file to a remote path, and returns what was copied."""
-    with open(source, "rb") as content, reaching(target):
+    with open(source, "rb") as content, raise_remote_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             return _copy(content, file)
@@ -158,7 +158,7 @@ def download(source: Any, target: pathlib.Path, expected: Content | None = None)
     with atomic_file(target) as temporary:
         found = None
         if exists(source):
-            with open(temporary, "wb") as file, reaching(source), source.open("rb") as content:
+            with open(temporary, "wb") as file, raise_remote_errors(source), source.open("rb") as content:
                 found = _copy(content, file)
         if found is None or expected not in (None, found):
             raise ValueError(f"{source} is {'missing' if found is None else 'damaged'}")
@@ -197,7 +197,7 @@ def stat_all(path: Any) -> dict[str, list[int]]:
 
     The name of a file that is not in a folder is "". Nothing is returned where nothing is.
     """
-    with reaching(path):
+    with raise_remote_errors(path):
         if not path.exists():
             return {}
         if not path.is_dir():

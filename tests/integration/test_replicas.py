@@ -138,7 +138,7 @@ def test_a_loss_is_the_mean_over_the_targets_of_both_replicas(first, two_replica
 
     def run(rows):
         targets, predictions, count = rows
-        with replicas.joined_mean(len(targets), count):
+        with replicas.global_mean(len(targets), count):
             return loss(targets, predictions)
 
     rows = two_replicas.experimental_distribute_values_from_function(of_rows)

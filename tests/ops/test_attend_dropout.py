@@ -42,12 +42,12 @@ def test_dropout_by_position_drops_the_same_pairs_wherever_they_stand():
     queries, keys = np.tile(np.arange(8, dtype="int32"), (2, 3, 1)), np.tile(np.arange(9, dtype="int32"), (2, 3, 1))
     order, others = np.random.default_rng(0).permutation(8), np.random.default_rng(1).permutation(9)
     dropout = Dropout(0.5, 7)
-    used = numbers(attend(query, key, value, dropout=dropout.by_position(queries, keys)).output)
+    used = numbers(attend(query, key, value, dropout=dropout.with_positions(queries, keys)).output)
     moved = attend(
         query[:, :, order],
         key[:, :, others],
         value[:, :, others],
-        dropout=dropout.by_position(queries[..., order], keys[..., others]),
+        dropout=dropout.with_positions(queries[..., order], keys[..., others]),
     )
     np.testing.assert_allclose(numbers(moved.output), used[:, :, order], rtol=1e-12)
     whole = numbers(attend(query, key, value).output)
@@ -61,7 +61,7 @@ def test_heads_that_share_keys_drop_pairs_of_their_own_by_the_positions_of_their
     queries, keys = (np.tile(np.arange(n, dtype="int32"), (1, 4, 1, 1)) for n in (8, 9))
 
     def used(key, value, keys):
-        dropout = Dropout(0.5, 7).by_position(queries, keys)
+        dropout = Dropout(0.5, 7).with_positions(queries, keys)
         return numbers(attend_heads(query, key, value, dropout=dropout).output)
 
     there = used(key, value, keys) > 0

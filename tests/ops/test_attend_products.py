@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tests.programs import differentiate
-from tf_sparse_attention.ops.attend import products_with_keys
+from tf_sparse_attention.ops.attend import query_key_products
 
 CODE = """
 import itertools
@@ -60,7 +60,7 @@ def test_products_with_keys_are_those_of_the_definition_and_so_are_their_gradien
     draw = np.random.default_rng(0).normal
     rows, keys, cotangent = (draw(size=(2, 3, *sizes)) for sizes in ((*heads, number, 4), (6, 4), (*heads, number, 6)))
     run = tf.function(differentiate, jit_compile=jit_compile)
-    (actual,), gradient = run(lambda x: (products_with_keys(**x),), {"rows": rows, "keys": keys}, cotangent)
+    (actual,), gradient = run(lambda x: (query_key_products(**x),), {"rows": rows, "keys": keys}, cotangent)
     shared = keys[:, :, None] if heads else keys
     of_keys = np.einsum("...ts,...th->...sh", cotangent, rows)
     found = actual, gradient["rows"], gradient["keys"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import assert_close, to_numpy
-from tf_sparse_attention.ops.ctc import ctc_loss, needed_frames
+from tf_sparse_attention.ops.ctc import ctc_loss, min_frames
 
 V = 4
 rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_the_gradient_is_what_small_steps_measure():
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
 def test_labels_that_no_frames_can_have_are_infinite_and_have_no_gradient():
     labels = np.array([[1, 1, 2], [1, 2, 3]])
-    assert needed_frames(labels).numpy().tolist() == [4, 3]
+    assert min_frames(labels).numpy().tolist() == [4, 3]
     log_probs = LOG_PROBS[:2, :3]
     assert to_numpy(ctc_loss(labels, log_probs))[0] == np.inf
     gradient = gradient_of(labels, log_probs)

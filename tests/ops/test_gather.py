@@ -5,7 +5,14 @@ import pytest
 from keras import ops
 
 from tests.programs import differentiate
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_blocks, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import (
+    permute_rows,
+    stable_order,
+    take_blocks,
+    take_numbers,
+    take_rows,
+    take_unique_rows,
+)
 
 tf = pytest.importorskip("tensorflow")
 SCATTERS = ("Scatter", "UnsortedSegment", "SegmentSum", "IndexedSlices", "StridedSliceGrad", "SparseToDense")
@@ -78,7 +85,7 @@ def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
     run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
     inputs, cotangent = {"x": draw(2, 3, 10, 4)}, draw(2, 3, 7, 4, seed=1)
     cotangent[:, :, 2] = 0  # what comes of row 9 is used for nothing
-    (actual,), gradient = run(lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),), inputs, cotangent)
+    (actual,), gradient = run(lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),), inputs, cotangent)
     (expected,), wanted = run(lambda x: (plain(x["x"], PICKED),), inputs, cotangent)
     np.testing.assert_array_equal(numbers(actual), numbers(expected))
     np.testing.assert_array_equal(numbers(gradient["x"]), numbers(wanted["x"]))
@@ -98,7 +105,7 @@ def test_blocks_that_are_taken_often_have_the_gradient_of_the_plain_gather(jit_c
 
 def test_a_row_that_is_picked_nowhere_has_no_gradient():
     _, gradient = differentiate(
-        lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),),
+        lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),),
         {"x": draw(2, 3, 10, 4)},
         np.ones((2, 3, 7, 4), "float32"),
     )
@@ -108,7 +115,7 @@ def test_a_row_that_is_picked_nowhere_has_no_gradient():
 def test_all_rows_are_present_unless_told_otherwise():
     order, inverse = permutation()
     x, cotangent = {"x": draw(2, 3, 7, 4)}, draw(2, 3, 7, 4, seed=1)
-    _, picked = differentiate(lambda x: (pick_rows(x["x"], order, inverse),), x, cotangent)
+    _, picked = differentiate(lambda x: (take_unique_rows(x["x"], order, inverse),), x, cotangent)
     _, permuted = differentiate(lambda x: (permute_rows(x["x"], order, inverse),), x, cotangent)
     np.testing.assert_array_equal(numbers(picked["x"]), numbers(permuted["x"]))
 
@@ -146,12 +153,12 @@ def test_the_gradient_of_a_permutation_holds_no_scatter():
 
 def test_the_gradient_of_picked_rows_holds_no_scatter():
     def picked(x, cotangent):
-        return differentiate(lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),), {"x": x}, cotangent)
+        return differentiate(lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),), {"x": x}, cotangent)
 
     assert scatters(operations(picked, ((2, 3, 10, 4), "float32"), ((2, 3, 7, 4), "float32"))) == set()
 
 
-@pytest.mark.parametrize("name", ["permute_rows", "pick_rows"])
+@pytest.mark.parametrize("name", ["permute_rows", "take_unique_rows"])
 def test_gradients_on_jax_are_those_of_the_plain_gather_without_a_scatter(on_jax, name):
     assert on_jax["gather"][name] == {"values": 0, "gradient": 0, "compiled": 0, "scatter": False}
     assert on_jax["gather"]["take_rows"]["scatter"]  # which the same look finds in the gradient of the plain gather

@@ -6,7 +6,14 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.ops import random_bits
-from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform, random_groups, threefry, to_uniform, word
+from tf_sparse_attention.ops.random_bits import (
+    bits_to_uniform,
+    derived_seed,
+    pair_uniform,
+    random_groups,
+    threefry,
+    uint32,
+)
 
 # Of the Random123 library, threefry2x32 with 20 rounds: counter, key, result.
 KNOWN = [
@@ -26,20 +33,20 @@ def draw(seed, queries, keys):
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_threefry_gives_the_published_numbers(counter, key, result):
-    words = [word(number) for number in (*key, *counter)]
+    words = [uint32(number) for number in (*key, *counter)]
     assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
 
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_a_backend_that_holds_32_bits_in_64_gives_them_too(counter, key, result, monkeypatch):
     # Torch with Keras has no uint32.
-    monkeypatch.setattr(random_bits, "word", lambda number: ops.convert_to_tensor(number, dtype="int64"))
-    words = [random_bits.word(number) for number in (*key, *counter)]
+    monkeypatch.setattr(random_bits, "uint32", lambda number: ops.convert_to_tensor(number, dtype="int64"))
+    words = [random_bits.uint32(number) for number in (*key, *counter)]
     assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
 
 
 def test_uniform_numbers_are_never_0_or_1():
-    ends = ops.convert_to_numpy(to_uniform(ops.convert_to_tensor([0, 2**32 - 1], dtype="uint32")))
+    ends = ops.convert_to_numpy(bits_to_uniform(ops.convert_to_tensor([0, 2**32 - 1], dtype="uint32")))
     assert ends.dtype == "float32"
     assert ends.tolist() == [2.0**-24, 1 - 2.0**-24]
 

@@ -74,7 +74,7 @@ def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "mo
     return layouts
 
 
-def axes_to_split(path: str, rank: int) -> tuple[int, ...]:
+def split_axes(path: str, rank: int) -> tuple[int, ...]:
     """Returns the axes that a weight of this path and rank can be split by, the best first; none where it is whole."""
     for ending, rule_rank, axes in RULES:
         if rank == rule_rank and re.fullmatch(f"(.*/)?{ending}", path):
@@ -123,7 +123,7 @@ class ModelParallel(keras.distribution.ModelParallel):
             return layout
         axes: list[str | None] = [None] * len(variable.shape)
         name = next(iter(names.values()))
-        for axis in axes_to_split(variable.path, len(axes)):
+        for axis in split_axes(variable.path, len(axes)):
             if self._divides(variable.shape, axis, name):
                 axes[axis] = name
                 break

@@ -65,11 +65,11 @@ def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
 
 
 @contextlib.contextmanager
-def joined_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
+def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
     """Declares that a loss is a mean over `rows` rows of this replica, and makes it one over those of all replicas.
 
     Keras takes the mean of the losses of replicas, of which one may have fewer rows than another, or fewer targets in
-    as many: a training step weighs its loss by `weigh_by_rows`, and a loss multiplies its own by `mean_factor`. Both
+    as many: a training step weighs its loss by `weight_by_rows`, and a loss multiplies its own by `mean_factor`. Both
     numbers are added up here, before the layers are called.
 
     Args:
@@ -90,7 +90,7 @@ def mean_factor() -> Any:
     return getattr(_LOCAL, "mean_factor", 1.0)
 
 
-def weigh_by_rows(loss: Tensor) -> Tensor:
+def weight_by_rows(loss: Tensor) -> Tensor:
     """Returns the loss of this replica, a scalar, with the gradient that is its part of the mean over all rows.
 
     What Keras reports it weighs by the rows of replicas; the gradients it adds up as if each had as many.
@@ -139,7 +139,7 @@ def logs_to_average(logs: Any) -> Any:
     return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
 
 
-def local_part(strategy: Any, step_and_batches: tuple[int, int, Iterator[Any]]) -> Any:
+def local_batch(strategy: Any, step_and_batches: tuple[int, int, Iterator[Any]]) -> Any:
     """Returns the next batch of the first replica of this worker.
 
     Args:

@@ -35,7 +35,7 @@ class Gate(NamedTuple):
     bias: Tensor
 
 
-def starts_of(clusters: Sequence[Cluster]) -> list[int]:
+def cluster_starts(clusters: Sequence[Cluster]) -> list[int]:
     """Returns the first id of each cluster, and the number of words at the end."""
     return [0, *itertools.accumulate(cluster.table.shape[0] for cluster in clusters)]
 
@@ -45,7 +45,7 @@ def embed_words(ids: Tensor, clusters: Sequence[Cluster]) -> Tensor:
 
     An id that is no word gives NaN: an error would need to look at the numbers, and zeros would pass for a word.
     """
-    starts = starts_of(clusters)
+    starts = cluster_starts(clusters)
     scale = clusters[0].projection.shape[-1] ** 0.5
     total = 0
     for cluster, start, stop in zip(clusters, starts[:-1], starts[1:], strict=True):
@@ -110,7 +110,7 @@ def word_loss(x: Tensor, ids: Tensor, clusters: Sequence[Cluster], gate: Gate | 
     Returns:
         Float32 (R,) (float64 for float64), in nats; NaN for an id that is no word.
     """
-    starts = starts_of(clusters)
+    starts = cluster_starts(clusters)
     cluster_of = sum(ops.cast(ids >= start, "int32") for start in starts[1:-1])
     column = ids if gate is None else ops.where(cluster_of > 0, starts[1] - 1 + cluster_of, ids)
     head = head_logits(x, clusters[0], gate)
@@ -144,7 +144,7 @@ def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) 
     Returns:
         int32 (R,), the lowest id among equals.
     """
-    starts = starts_of(clusters)
+    starts = cluster_starts(clusters)
     head = log_softmax(head_logits(x, clusters[0], gate))
     best = max_over(head[..., : starts[1]], axis=-1)
     word = ops.cast(ops.argmax(head[..., : starts[1]], axis=-1), "int32")

@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, combine_attended
-from tf_sparse_attention.ops.blocks import no_more_than, shape, slice_axis
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.blocks import min_size, shape, slice_axis
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
@@ -130,7 +130,7 @@ class Arrangement:
         heads = max((x.shape[1] for x in own.values()), default=None)
         return (
             {name: self.queries(x, -1)[..., :, None] for name, x in own.items()},
-            {name: for_query_heads(self.keys(x, -1), heads)[..., None, :] for name, x in other.items()},
+            {name: repeat_key_heads(self.keys(x, -1), heads)[..., None, :] for name, x in other.items()},
         )
 
     def counts(self) -> Tensor | None:
@@ -205,7 +205,7 @@ class FirstRows(RowsBesideAll):
     """
 
     def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
-        self.query_length, self.key_length = no_more_than(query_length, count), key_length
+        self.query_length, self.key_length = min_size(query_length, count), key_length
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, 0, self.query_length), axis)
@@ -232,7 +232,7 @@ class AfterFirst(Arrangement):
 
     def _after_first(self, x, axis):
         length = shape(x)[axis]
-        return slice_axis(x, axis, no_more_than(length, self._count), length)
+        return slice_axis(x, axis, min_size(length, self._count), length)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._rest.restore(x, axis)

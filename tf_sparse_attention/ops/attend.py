@@ -30,11 +30,11 @@ class Dropout(NamedTuple):
     queries: Tensor | None = None
     keys: Tensor | None = None
 
-    def by_position(self, queries: Tensor, keys: Tensor) -> Self:
+    def with_positions(self, queries: Tensor, keys: Tensor) -> Self:
         """Returns this dropout with the positions of queries and keys."""
         return self._replace(queries=queries, keys=keys)
 
-    def of_persistent(self) -> "Dropout":
+    def without_positions(self) -> "Dropout":
         """Returns the dropout for persistent vectors, which have no positions."""
         # A seed that is a number would drop the same slots as it does of the keys.
         seed = derived_seed(self.seed, 1) if isinstance(self.seed, int) else self.seed
@@ -112,23 +112,23 @@ def attend(
         (and weights of zero); its gradient is zero.
     """
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
-    scores = products_with_keys(ops.cast(query, dtype), ops.cast(key, dtype))
+    scores = query_key_products(ops.cast(query, dtype), ops.cast(key, dtype))
     if soft_cap is not None:
-        scores = capped(scores, soft_cap)
+        scores = _capped(scores, soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
     row_has_key = _row_has_key(mask, row_has_key)
     if isinstance(mask, np.ndarray):
         mask = constant_mask(mask)
     if return_log_sum_exp and not return_weights and span is None and dropout is None and value_bias is None:
-        output, log_sum_exp = softmax_of_values(scores, value, mask, row_has_key)
+        output, log_sum_exp = attend_scores(scores, value, mask, row_has_key)
         return Attended(output, log_sum_exp=log_sum_exp)
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
     weights, log_sum_exp = _softmax(scores, span, return_log_sum_exp)
     weights = ops.cast(weights, value.dtype)
-    dropped = drop_weights(weights, dropout)
-    output = sum_of_values(dropped, value)
+    dropped = apply_dropout(weights, dropout)
+    output = weighted_sum(dropped, value)
     output = output if value_bias is None else output + value_bias(dropped)
     if row_has_key is not None:
         output = ops.where(row_has_key, output, 0)
@@ -136,7 +136,7 @@ def attend(
     return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
 
 
-def capped(scores: Tensor, soft_cap: float) -> Tensor:
+def _capped(scores: Tensor, soft_cap: float) -> Tensor:
     """Compute c tanh(scores / c), c being the soft cap, in the dtype of the scores."""
     if keras.backend.standardize_dtype(scores.dtype) == "float64":  # Keras's tanh returns float32 for it on JAX
         return soft_cap * (2 * ops.sigmoid(scores * (2 / soft_cap)) - 1)
@@ -153,7 +153,7 @@ def _row_has_key(mask, known):
     return ops.any(mask, axis=-1, keepdims=True) if known is None else known
 
 
-def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
+def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
     """Returns weights with those dropped that a `Dropout` says; None drops nothing."""
     if dropout is None or dropout.rate == 0:
         return weights
@@ -169,7 +169,7 @@ def _softmax(scores, span, with_sum):
     Without a span it is None unless `with_sum`.
     """
     if span is None:
-        return softmax_with_sum(scores) if with_sum else (softmax(scores), None)
+        return softmax_with_log_sum_exp(scores) if with_sum else (softmax(scores), None)
     dtype = keras.backend.standardize_dtype(scores.dtype)
     span = ops.cast(span, dtype)
     # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
@@ -218,7 +218,7 @@ def attend_shared_keys(
     return Attended(output, log_sum_exp=log_sum_exp)
 
 
-def with_sinks(attended: Attended, sinks: Tensor) -> Attended:
+def apply_sinks(attended: Attended, sinks: Tensor) -> Attended:
     """Returns attention of heads in whose softmax there is one logit more, which has no value.
 
     A query that sees itself because it sees nothing else is left as it is: its own score is not known any more.
@@ -291,7 +291,7 @@ def softmax(scores: Tensor) -> Tensor:
     return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
 
 
-def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
+def softmax_with_log_sum_exp(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the softmax over the last axis and the log-sum-exp, of scores (..., s): (..., s) and (...).
 
     The largest weight is 1 over the sum, which tells it without a second look at exponentials. The gradient is that of
@@ -300,7 +300,7 @@ def softmax_with_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     return _softmax_with_one_gradient(scores) if _have_own_gradients() else _softmax_and_sum(scores)
 
 
-def softmax_of_values(
+def attend_scores(
     scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns the sum of values by the softmax of their scores, and the log-sum-exp.
@@ -331,11 +331,11 @@ def softmax_of_values(
         output, log_sum_exp, weights = _softmax_of_values(scores, value, **given)
 
         def grad(*args, upstream=None):
-            of_output, of_sum = of_two_results(args, upstream)
+            of_output, of_sum = _upstream_pair(args, upstream)
             if row_has_key is not None:
                 of_output = ops.where(given["row_has_key"], of_output, 0)
                 of_sum = ops.where(given["row_has_key"][..., 0], of_sum, 0)
-            of_weights = ops.cast(products_with_keys(of_output, value), weights.dtype)
+            of_weights = ops.cast(query_key_products(of_output, value), weights.dtype)
             # In half precision the mean has to be that of the rounded products, whose errors it takes away.
             is_exact = output.dtype == weights.dtype
             mean = ops.sum(of_output * output if is_exact else weights * of_weights, axis=-1)
@@ -364,7 +364,7 @@ def _softmax_with_one_gradient(scores):
     weights, log_sum_exp = _softmax_and_sum(scores)
 
     def grad(*args, upstream=None):
-        of_weights, of_sum = of_two_results(args, upstream)
+        of_weights, of_sum = _upstream_pair(args, upstream)
         mean = ops.sum(weights * of_weights, axis=-1, keepdims=True)
         return weights * (of_weights + (of_sum[..., None] - mean))
 
@@ -372,20 +372,20 @@ def _softmax_with_one_gradient(scores):
 
 
 def _softmax_of_values(scores, value, mask=None, row_has_key=None):
-    """Returns the results of `softmax_of_values`, and the weights in the dtype of the scores."""
+    """Returns the results of `attend_scores`, and the weights in the dtype of the scores."""
     if mask is not None:
         scores = ops.where(mask, scores, lowest(keras.backend.standardize_dtype(scores.dtype)))
     weights, log_sum_exp = _softmax_and_sum(scores)
-    output = sum_of_values(ops.cast(weights, value.dtype), value)
+    output = weighted_sum(ops.cast(weights, value.dtype), value)
     return output if row_has_key is None else ops.where(row_has_key, output, 0), log_sum_exp, weights
 
 
-def products_with_keys(rows: Tensor, keys: Tensor) -> Tensor:
+def query_key_products(rows: Tensor, keys: Tensor) -> Tensor:
     """Returns q_t . k_s of rows (..., t, H) and keys (..., s, H): (..., t, s)."""
     return _by_rows(_of_one if rows.shape[-2] == 1 else _of_many, rows, keys)
 
 
-def sum_of_values(weights: Tensor, values: Tensor) -> Tensor:
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Returns the sum over s of p_ts v_s, of weights (..., t, s) and values (..., s, Hv): (..., t, Hv)."""
     return _by_rows(ops.matmul, weights, values)
 
@@ -420,7 +420,7 @@ def _of_one(rows, keys):
     return ops.swapaxes(ops.matmul(keys, ops.swapaxes(rows, -1, -2)), -1, -2)
 
 
-def dense_scores(weights: Tensor, key_positions: Tensor, key_length: Size) -> Tensor:
+def scatter_weights(weights: Tensor, key_positions: Tensor, key_length: Size) -> Tensor:
     """Scatters the weights of key slots to the columns of their positions; O(T S) memory, by its nature.
 
     Args:
@@ -441,7 +441,7 @@ def dense_scores(weights: Tensor, key_positions: Tensor, key_length: Size) -> Te
     return ops.reshape(dense, sizes[:-1] + (key_length,))
 
 
-def of_two_results(args: tuple[Any, ...], upstream: Any) -> Any:
+def _upstream_pair(args: tuple[Any, ...], upstream: Any) -> Any:
     """Returns the gradients of two results; JAX passes both as one argument."""
     given = args if upstream is None else upstream
     return given[0] if len(given) == 1 else given

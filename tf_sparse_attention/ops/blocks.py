@@ -19,7 +19,7 @@ def slice_axis(x: Tensor, axis: int, start: Size, stop: Size) -> Tensor:
     """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors, but must lie inside."""
     # Not by indexing: TensorFlow's gradient of that costs more than the attention around it.
     sizes = list(shape(x))
-    if is_zero(start) and isinstance(stop, int) and isinstance(sizes[axis], int) and sizes[axis] == stop:
+    if is_known_zero(start) and isinstance(stop, int) and isinstance(sizes[axis], int) and sizes[axis] == stop:
         return x
     begins = [0] * len(sizes)
     begins[axis], sizes[axis] = start, stop - start
@@ -28,28 +28,28 @@ def slice_axis(x: Tensor, axis: int, start: Size, stop: Size) -> Tensor:
 
 def pad_axis(x: Tensor, axis: int, before: Size, after: Size) -> Tensor:
     """Returns `x` with `before` and `after` zeros (False) on the (negative) `axis`; both may be tensors."""
-    if is_zero(before) and is_zero(after):
+    if is_known_zero(before) and is_known_zero(after):
         return x
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = (before, after)
     return ops.pad(x, widths)
 
 
-def shift_back(x: Tensor, axis: int) -> Tensor:
+def shift_left(x: Tensor, axis: int) -> Tensor:
     """Returns the rows of the next positions along a negative `axis`, zeros after the last."""
     return pad_axis(slice_axis(x, axis, 1, shape(x)[axis]), axis, 0, 1)
 
 
-def shift_forward(x: Tensor, axis: int, first: int = 0) -> Tensor:
+def shift_right(x: Tensor, axis: int, first: int = 0) -> Tensor:
     """Returns the rows of the positions before along a negative `axis`, filled with `first` before the first."""
     moved = pad_axis(slice_axis(x, axis, 0, shape(x)[axis] - 1), axis, 1, 0)
     if first == 0:
         return moved
     ends = [-1 if i == len(x.shape) + axis else 1 for i in range(len(x.shape))]
-    return ops.where(ops.reshape(positions_of(shape(x)[axis]), ends) == 0, first, moved)
+    return ops.where(ops.reshape(arange(shape(x)[axis]), ends) == 0, first, moved)
 
 
-def is_zero(number: Size) -> bool:
+def is_known_zero(number: Size) -> bool:
     """Returns whether a length is known to be zero; a tensor is not known."""
     return isinstance(number, int) and number == 0
 
@@ -72,7 +72,7 @@ def max_over(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
     return ops.max(x, axis=axis, keepdims=keepdims, initial=lowest)
 
 
-def larger(one: Size, other: Size) -> Size:
+def max_size(one: Size, other: Size) -> Size:
     """Returns the larger of two sizes."""
     if ops.is_tensor(one) or ops.is_tensor(other):
         return ops.maximum(one, other)
@@ -81,10 +81,10 @@ def larger(one: Size, other: Size) -> Size:
 
 def at_least_zero(number: Size) -> Size:
     """Returns `max(number, 0)` of a size."""
-    return larger(number, 0)
+    return max_size(number, 0)
 
 
-def no_more_than(number: Size, limit: Size) -> Size:
+def min_size(number: Size, limit: Size) -> Size:
     """Returns `min(number, limit)` of two sizes."""
     if ops.is_tensor(number) or ops.is_tensor(limit):
         return ops.minimum(number, limit)
@@ -110,7 +110,7 @@ def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
         Tensor (..., G, block_size, ...).
     """
     length, total = shape(x)[axis], num_blocks * block_size
-    x = slice_axis(pad_axis(x, axis, 0, at_least_zero(total - length)), axis, 0, total)
+    x = slice_axis(pad_axis(x, axis, 0, max_size(total - length, 0)), axis, 0, total)
     sizes = shape(x)
     return ops.reshape(x, sizes[:axis] + (num_blocks, block_size) + sizes[len(sizes) + axis + 1 :])
 
@@ -133,12 +133,12 @@ def join(x: Tensor, axis: int, length: Size) -> Tensor:
     return slice_axis(x, axis, 0, length)
 
 
-def positions_of(length: Size) -> Tensor:
+def arange(length: Size) -> Tensor:
     """Returns 0 .. length - 1 as int32: a NumPy constant where the length is known, else a tensor."""
     return np.arange(length, dtype="int32") if isinstance(length, int) else ops.arange(length, dtype="int32")
 
 
-def largest(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]:
+def find_top_k(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]:
     """Find the k largest numbers of the last axis, of equal ones the earlier.
 
     The result of `keras.ops.top_k`. A program of JAX with unknown sizes is exported: TensorFlow cannot load JAX's
@@ -166,18 +166,18 @@ def matmul_last_axis(x: Tensor, matrix: Tensor) -> Tensor:
     return ops.reshape(product, (*sizes[:-1], matrix.shape[-1]))
 
 
-def at_most(size: Size, limit: Size) -> Size:
+def min_if_known(size: Size, limit: Size) -> Size:
     """Returns a number of slots, or the limit where that is known to be less."""
     return min(size, limit) if are_known(size, limit) else size
 
 
-def one_head(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
     """Returns heads (B, N, T, H) as a single one, (B, 1, T, N H)."""
     batch, heads, length, size = shape(x)
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, 1, length, heads * size))
 
 
-def split_head(x: Tensor, num_heads: int) -> Tensor:
-    """Returns a single head (B, 1, T, N H) as `num_heads` ones, (B, N, T, H): the inverse of `one_head`."""
+def unmerge_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Returns a single head (B, 1, T, N H) as `num_heads` ones, (B, N, T, H): the inverse of `merge_heads`."""
     batch, _, length, size = shape(x)
     return ops.transpose(ops.reshape(x, (batch, length, num_heads, size // num_heads)), (0, 2, 1, 3))

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, attend, dense_scores, drop_weights, score_dtype
-from tf_sparse_attention.ops.blocks import largest, shape
+from tf_sparse_attention.ops.attend import Attended, Dropout, apply_dropout, attend, scatter_weights, score_dtype
+from tf_sparse_attention.ops.blocks import find_top_k, shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
@@ -42,8 +42,8 @@ def clustered_attention(
     """
     means = mean_queries(query, clusters, num_clusters)
     attended = _attend_all(means, key, value, key_mask, dropout=dropout, return_weights=return_weights)
-    weights = rows_of_clusters(attended.weights, clusters) if return_weights else None
-    return Attended(rows_of_clusters(attended.output, clusters), weights)
+    weights = broadcast_to_members(attended.weights, clusters) if return_weights else None
+    return Attended(broadcast_to_members(attended.output, clusters), weights)
 
 
 def improved_clustered_attention(
@@ -75,8 +75,8 @@ def improved_clustered_attention(
     """
     means = mean_queries(query, clusters, num_clusters)
     weights = _attend_all(means, key, value, key_mask, return_weights=True).weights  # (B, N, C, S)
-    best = best_keys(weights, key_mask, top_k)
-    is_best = dense_scores(ops.cast(best.valid, "float32"), best.positions, shape(key)[-2]) > 0
+    best = find_top_keys(weights, key_mask, top_k)
+    is_best = scatter_weights(ops.cast(best.valid, "float32"), best.positions, shape(key)[-2]) > 0
     far = ops.where(is_best, 0, weights)
     blocks = ClusterBlocks.of(clusters, num_clusters)
     share = blocks.of_clusters(ops.sum(ops.where(is_best, weights, 0), axis=-1, keepdims=True))[..., None, :]
@@ -88,11 +88,11 @@ def improved_clustered_attention(
         dropout=dropout,
         return_weights=return_weights,
     )
-    base = blocks.of_clusters(matmul_heads(drop_weights(far, dropout), value))[..., None, :]
+    base = blocks.of_clusters(matmul_heads(apply_dropout(far, dropout), value))[..., None, :]
     output = blocks.restore(base + share * near.output)
     if not return_weights:
         return Attended(output)
-    dense = dense_scores(near.weights, blocks.of_clusters(best.positions)[..., None, :], shape(key)[-2])
+    dense = scatter_weights(near.weights, blocks.of_clusters(best.positions)[..., None, :], shape(key)[-2])
     return Attended(output, blocks.restore(blocks.of_clusters(far)[..., None, :] + share * dense))
 
 
@@ -112,7 +112,7 @@ class TopKeys(NamedTuple):
     valid: Tensor
 
 
-def best_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> TopKeys:
+def find_top_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> TopKeys:
     """Returns the `TopKeys` of clusters by their weights (B, N, C, S); keys that do not exist are never taken."""
     exists = ops.ones_like(weights, dtype="bool")
     exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
@@ -121,7 +121,7 @@ def best_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> TopKeys:
     weights = ops.where(exists, weights, -1)
     # No fewer columns than `top_k`, none of them better than a key, however little that weighs.
     weights = ops.pad(weights, [(0, 0)] * 3 + [(0, top_k)], constant_values=-1)
-    best, positions = largest(weights, top_k)
+    best, positions = find_top_k(weights, top_k)
     return TopKeys(ops.minimum(positions, length - 1), best >= 0)
 
 
@@ -133,7 +133,7 @@ def mean_queries(query: Tensor, clusters: Tensor, num_clusters: int) -> Tensor:
     return ops.cast(ops.matmul(members, ops.cast(query, dtype)) / counts, query.dtype)
 
 
-def rows_of_clusters(x: Tensor, clusters: Tensor) -> Tensor:
+def broadcast_to_members(x: Tensor, clusters: Tensor) -> Tensor:
     """Returns the row of each token's cluster, (B, N, C, H) to (B, N, T, H); zeros for padding."""
     # A product with zeros and ones, whose gradient is one too and not a scatter.
     return ops.matmul(ops.one_hot(clusters, shape(x)[2], dtype=x.dtype), x)

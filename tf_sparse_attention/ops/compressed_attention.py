@@ -5,15 +5,17 @@ from typing import Any
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, with_sinks
+from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks
 from tf_sparse_attention.ops.blocks import shape, split
-from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads
+from tf_sparse_attention.ops.grouped_heads import attend_heads, repeat_key_heads
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.selected_blocks import BlockKeys, best_of, num_choices, sum_groups
 from tf_sparse_attention.types import Tensor
 
 
-def seen_blocks(blocks: BlockKeys, positions: Tensor, segments: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+def visible_blocks(
+    blocks: BlockKeys, positions: Tensor, segments: Tensor | None, attention_mask: Tensor | None
+) -> Tensor:
     """Returns which compressed blocks queries see, bool (B or 1, N or 1, T, G).
 
     Those that are complete at the position of the query, whose last token is of its document, and all of whose keys
@@ -36,7 +38,7 @@ def seen_blocks(blocks: BlockKeys, positions: Tensor, segments: Tensor | None, a
     return merge(seen, ops.all(pairs, axis=-1))
 
 
-def attend_blocks(
+def attend_compressed_blocks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -70,19 +72,19 @@ def attend_blocks(
         return_log_sum_exp=sinks is not None,
     )
     attended = Attended(*(None if x is None else x[:, :, 0] for x in attended))
-    return attended if sinks is None else with_sinks(attended, sinks)
+    return attended if sinks is None else apply_sinks(attended, sinks)
 
 
-def blocks_by_shares(
+def select_blocks_by_weight(
     query: Tensor, key: Tensor, seen: Tensor, allowed: Tensor, num_selected: int, options: Mapping[str, Any]
 ) -> list[Tensor]:
     """Returns the blocks of the largest weights, added up over the heads that share keys; without a gradient.
 
     Args:
-        query: as in `attend_blocks`; so are `key` and `seen`.
+        query: as in `attend_compressed_blocks`; so are `key` and `seen`.
         allowed: bool (B or 1, 1, T, G), which blocks can be chosen.
         num_selected: how many.
-        options: `soft_cap` and `sinks` of `attend_blocks`.
+        options: `soft_cap` and `sinks` of `attend_compressed_blocks`.
 
     Returns:
         List of int32 (B, N, T), the heads that share keys with the same blocks; as `select_blocks` otherwise.
@@ -92,6 +94,6 @@ def blocks_by_shares(
         return []
     # In float32, as weights of half precision would often be equal.
     query, key = (ops.cast(ops.stop_gradient(x), "float32") for x in (query, key))
-    weights = attend_blocks(query, key, key, seen, **options).weights
+    weights = attend_compressed_blocks(query, key, key, seen, **options).weights
     chosen = best_of(sum_groups(weights, key.shape[1]), allowed, count)
-    return [for_query_heads(each, query.shape[1]) for each in chosen]
+    return [repeat_key_heads(each, query.shape[1]) for each in chosen]

@@ -29,13 +29,13 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
 
     Returns:
         float32 (B,), in nats. 0 for a row without labels and frames; infinite, with no gradient, for labels that need
-        more frames than there are, see `needed_frames`. Frames that are certainly blank, by `frame_lengths` or by
-        `certain_blanks`, are none.
+        more frames than there are, see `min_frames`. Frames that are certainly blank, by `frame_lengths` or by
+        `force_blanks`, are none.
     """
     labels, log_probs = ops.cast(labels, "int32"), ops.cast(log_probs, "float32")
     if frame_lengths is not None:
         exists = ops.arange(ops.shape(log_probs)[1])[None, :] < ops.cast(frame_lengths, "int32")[:, None]
-        log_probs = certain_blanks(log_probs, exists)
+        log_probs = force_blanks(log_probs, exists)
     fixed = ops.stop_gradient(log_probs)
     label_lengths = ops.sum(ops.cast(labels != BLANK, "int32"), axis=-1)
     states = _states(labels)  # (B, 2U + 1)
@@ -58,7 +58,7 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     return value + (linear - ops.stop_gradient(linear))
 
 
-def needed_frames(labels: Tensor) -> Tensor:
+def min_frames(labels: Tensor) -> Tensor:
     """Returns the fewest frames that labels can be aligned with: one each, and a blank between equal ones in a row.
 
     Args:
@@ -73,7 +73,7 @@ def needed_frames(labels: Tensor) -> Tensor:
     return ops.sum(ops.cast(exists, "int32"), axis=-1) + ops.sum(ops.cast(repeated, "int32"), axis=-1)
 
 
-def frames_with_labels(log_probs: Tensor) -> Tensor:
+def count_label_frames(log_probs: Tensor) -> Tensor:
     """Returns how many frames of each row are not certainly blank, as those of padding are: int32 (B,).
 
     Args:
@@ -82,7 +82,7 @@ def frames_with_labels(log_probs: Tensor) -> Tensor:
     return ops.sum(ops.cast(max_over(log_probs[..., 1:], axis=-1) >= NEVER / 2, "int32"), axis=-1)
 
 
-def certain_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:
+def force_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:
     """Returns log-probabilities of which frames that do not exist are certainly blank, and so change nothing.
 
     Args:

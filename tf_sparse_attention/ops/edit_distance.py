@@ -58,7 +58,7 @@ MODULI = (46337, 46327, 46309, 46307)
 FACTORS = (31337, 27644, 17389, 40009)
 
 
-def split_words(labels: Tensor, separator: int) -> Tensor:
+def hash_words(labels: Tensor, separator: int) -> Tensor:
     """Returns the words of rows, each as numbers that tell it from others: its length and a hash of 62 bits.
 
     The hash is four polynomials of the characters modulo primes; two other words agree in it by chance once in 4e18.

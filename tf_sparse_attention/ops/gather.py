@@ -52,7 +52,7 @@ def take_blocks(x: Tensor, index: Tensor) -> Tensor:
 def _take_repeatedly(x, index):
     def grad(*args, upstream=None):
         number, size = shape(x)
-        rows = ops.reshape(of_result(args, upstream), (-1, size))
+        rows = ops.reshape(upstream_gradient(args, upstream), (-1, size))
         # Of long rows 3/4 of the time of TensorFlow's own gradient, a segment sum.
         return ops.scatter(ops.reshape(index, (-1, 1)), rows, (number, size)), None
 
@@ -84,7 +84,7 @@ def take_member_numbers(x: Tensor, positions: Tensor) -> Tensor:
 @ops.custom_gradient
 def _permute(x, order, inverse):
     def grad(*args, upstream=None):
-        return take_rows(of_result(args, upstream), inverse), None, None
+        return take_rows(upstream_gradient(args, upstream), inverse), None, None
 
     return take_rows(x, order), grad
 
@@ -106,12 +106,12 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 @ops.custom_gradient
 def _pick(x, index, back, present):
     def grad(*args, upstream=None):
-        return ops.where(present[..., None], take_rows(of_result(args, upstream), back), 0), None, None, None
+        return ops.where(present[..., None], take_rows(upstream_gradient(args, upstream), back), 0), None, None, None
 
     return take_rows(x, index), grad
 
 
-def pick_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | None = None) -> Tensor:
+def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | None = None) -> Tensor:
     """Returns `x[b, n, index[b, n, i], :]` where each row is wanted once; its gradient is a gather and not a scatter.
 
     Args:
@@ -152,6 +152,6 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     return take_rows(x, in_range(positions, length))
 
 
-def of_result(args: tuple[Any, ...], upstream: Any) -> Any:
+def upstream_gradient(args: tuple[Any, ...], upstream: Any) -> Any:
     """Returns the gradient of the one result, from the arguments of `grad(*args, upstream=None)`."""
     return args[0] if upstream is None else upstream

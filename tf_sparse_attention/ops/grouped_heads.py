@@ -14,7 +14,7 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Tensor
 
 
-def for_query_heads(x: Tensor, num_heads: int | None) -> Tensor:
+def repeat_key_heads(x: Tensor, num_heads: int | None) -> Tensor:
     """Returns numbers of key heads for each query head: (B, M, ..) to (B, N, ..)."""
     heads = x.shape[1]
     if num_heads is None or heads == num_heads:
@@ -22,19 +22,19 @@ def for_query_heads(x: Tensor, num_heads: int | None) -> Tensor:
     return ops.repeat(x, num_heads // heads, axis=1)
 
 
-def of_key_heads(x: Tensor, num_key_heads: int) -> Tensor:
+def take_key_heads(x: Tensor, num_key_heads: int) -> Tensor:
     """Returns numbers that the heads of a group have in common, once: (B, N or 1, ..) to (B, M or 1, ..)."""
     return x[:, :: max(x.shape[1] // num_key_heads, 1)]
 
 
-def group_as_rows(x: Tensor, num_key_heads: int) -> Tensor:
+def fold_groups(x: Tensor, num_key_heads: int) -> Tensor:
     """Returns the tokens of the heads of a group one after the other: (B, N, T, H) to (B, M, g T, H)."""
     batch, heads, length, size = shape(x)
     return ops.reshape(x, (batch, num_key_heads, heads // num_key_heads * length, size))
 
 
-def rows_as_group(x: Tensor, num_heads: int) -> Tensor:
-    """Returns numbers of `group_as_rows` for each head: (B, M, g T) to (B, N, T)."""
+def unfold_groups(x: Tensor, num_heads: int) -> Tensor:
+    """Returns numbers of `fold_groups` for each head: (B, M, g T) to (B, N, T)."""
     batch, heads, rows = shape(x)
     return ops.reshape(x, (batch, num_heads, rows // (num_heads // heads)))
 
@@ -44,7 +44,7 @@ def matmul_heads(x: Tensor, y: Tensor) -> Tensor:
     num_heads, num_key_heads = x.shape[1], y.shape[1]
     if num_heads == num_key_heads:
         return ops.matmul(x, y)
-    rows = ops.matmul(group_as_rows(x, num_key_heads), y)
+    rows = ops.matmul(fold_groups(x, num_key_heads), y)
     batch, _, _, size = shape(rows)
     return ops.reshape(rows, (batch, num_heads, shape(x)[2], size))
 
@@ -81,8 +81,8 @@ class _Groups(NamedTuple):
         queries = ops.squeeze(self.together(dropout.queries[..., None]), -1)
         heads = ops.arange(self.size, dtype="int32")[:, None]
         # Heads that share rows of keys have them in the same slots.
-        keys = of_key_heads(dropout.keys, self.num_groups)
-        return dropout.by_position(queries * self.size + heads, ops.expand_dims(keys, 3))
+        keys = take_key_heads(dropout.keys, self.num_groups)
+        return dropout.with_positions(queries * self.size + heads, ops.expand_dims(keys, 3))
 
 
 def attend_heads(

@@ -23,7 +23,7 @@ def hash_bits(x: Tensor, planes: Tensor) -> Tensor:
     return matmul_last_axis(ops.cast(x, dtype), ops.transpose(normals)) > offsets
 
 
-def evenly_spaced(token_mask: Tensor, num_clusters: int, length: Size) -> Tensor:
+def evenly_spaced_tokens(token_mask: Tensor, num_clusters: int, length: Size) -> Tensor:
     """Returns the positions that clusters start from: valid tokens, evenly spaced, int32 (B, C).
 
     A row's positions depend on its own tokens alone. Of fewer tokens than clusters some are taken more than once.

@@ -85,7 +85,7 @@ class Image:
         return band * self.block_height + place // columns, column * self.block_width + place % columns
 
 
-def near_pixels(
+def nearby_block_mask(
     queries: Tensor, keys: Tensor, image: Image, num_blocks_before: tuple[int, int], num_blocks_after: tuple[int, int]
 ) -> Tensor:
     """Returns where a key is in one of the blocks around that of a query, bool (..., T, S).

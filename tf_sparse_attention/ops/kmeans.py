@@ -45,7 +45,7 @@ def normalize(x: Tensor, epsilon: float = 1e-6) -> Tensor:
     return x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
 
 
-def start(directions: Tensor) -> State:
+def init_state(directions: Tensor) -> State:
     """Returns the state to start from: normalised `directions` (N, K, H) that count as one member each.
 
     Note: differs from the published code, whose counts start at 0 while its sums start at the centroids: its first
@@ -57,7 +57,7 @@ def start(directions: Tensor) -> State:
     )
 
 
-def start_from_data(x: Tensor, num_clusters: int, seed: Seed, token_mask: Tensor | None = None) -> State:
+def init_state_from_data(x: Tensor, num_clusters: int, seed: Seed, token_mask: Tensor | None = None) -> State:
     """Returns a state whose centroids are `num_clusters` tokens drawn at random, one set a head.
 
     Args:
@@ -77,7 +77,7 @@ def start_from_data(x: Tensor, num_clusters: int, seed: Seed, token_mask: Tensor
     if token_mask is not None:
         keys = ops.where(ops.reshape(token_mask, (1, -1)), keys, -1.0)
     chosen = ops.top_k(keys, num_clusters)[1]  # (N, K)
-    return start(ops.take_along_axis(tokens, chosen[..., None], axis=1))
+    return init_state(ops.take_along_axis(tokens, chosen[..., None], axis=1))
 
 
 def scores(x: Tensor, centroids: Tensor) -> Tensor:
@@ -142,10 +142,10 @@ def update(state: State, seen: Statistics, decay: float) -> State:
     counts = state.counts - (1 - decay) * (state.counts - seen.counts)
     sums = state.sums - (1 - decay) * (state.sums - seen.sums)
     unused = ops.where(seen.counts > 0, 0, state.unused + 1)
-    return State(centroids_of(sums, counts), sums, counts, unused)
+    return State(compute_centroids(sums, counts), sums, counts, unused)
 
 
-def centroids_of(sums: Tensor, counts: Tensor) -> Tensor:
+def compute_centroids(sums: Tensor, counts: Tensor) -> Tensor:
     """Returns sums (N, K, H) divided by the smoothed counts (N, K)."""
     total = ops.sum(counts, axis=-1, keepdims=True)
     smoothed = (counts + SMOOTHING) / (total + counts.shape[-1] * SMOOTHING) * total
@@ -177,5 +177,5 @@ def revive(state: State, revive_after: int, noise: Tensor) -> State:
     split_sums = 0.5 * ops.matmul(given, state.sums) + counts[..., None] * noise
     sums = ops.where(revived[..., None], split_sums, state.sums * kept[..., None])
     changed = ops.any(revived, axis=-1)[:, None, None]
-    centroids = ops.where(changed, centroids_of(sums, counts), state.centroids)
+    centroids = ops.where(changed, compute_centroids(sums, counts), state.centroids)
     return State(centroids, sums, counts, ops.where(revived, 0, state.unused))

@@ -35,9 +35,9 @@ class TokenMasks(NamedTuple):
     num_memory: int = 0
     global_counts: Tensor | None = None
 
-    def of_heads(self, heads: slice) -> Self:
+    def slice_heads(self, heads: slice) -> Self:
         """Returns the masks of some of the heads, a slice of theirs."""
-        return self._replace(attention_mask=mask_of_heads(self.attention_mask, heads))
+        return self._replace(attention_mask=slice_mask_heads(self.attention_mask, heads))
 
 
 def has_successor(masks: TokenMasks) -> Tensor | None:
@@ -119,7 +119,7 @@ def _common_size(one: Size, other: Size) -> Size:
     return known if known != 1 else (other if are_known(one) else one)
 
 
-def with_heads(attention_mask: Tensor | None) -> Tensor | None:
+def expand_attention_mask(attention_mask: Tensor | None) -> Tensor | None:
     """Returns an attention mask of rank 2 (T, S), 3 (B, T, S) or 4 as bool of rank 4, broadcastable to (B, N, T, S)."""
     if attention_mask is None:
         return None
@@ -130,7 +130,7 @@ def with_heads(attention_mask: Tensor | None) -> Tensor | None:
     return mask[:, None] if rank == 3 else mask
 
 
-def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
+def slice_mask_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
     """Returns the part of an attention mask that is for some heads.
 
     Args:
@@ -146,7 +146,7 @@ def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
     return ops.take(attention_mask, ops.minimum(ops.convert_to_tensor(numbers, "int32"), size - 1), axis=1)
 
 
-def pick_pairs(attention_mask: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+def take_mask_pairs(attention_mask: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
     """Reads an attention mask at pairs of positions, without expanding it.
 
     Args:
@@ -181,7 +181,7 @@ def causal_mask(query_length: Size, key_length: Size) -> Tensor:
     return _differences(query_length, key_length) <= 0
 
 
-def starts_of_both(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
+def query_and_key_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
     """Returns `document_starts` of queries and of keys, int32 (B, 1, T) and (B, 1, S); None if nothing is packed."""
     if masks.query_segments is None:
         return None
@@ -205,7 +205,7 @@ def document_starts(segments: Tensor) -> Tensor:
     return ops.reshape(ops.take(starts, index, axis=0), (batch, length))
 
 
-def self_only_when_alone(mask: Tensor) -> Tensor:
+def hide_self_unless_alone(mask: Tensor) -> Tensor:
     """Returns a dense mask (..., T, S) in which a token sees itself only if it may see itself and nothing else."""
     own = ops.eye(*shape(mask)[-2:], dtype="bool")
     others = ops.logical_and(mask, ops.logical_not(own))

@@ -6,10 +6,10 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.attend import dense_scores, lowest
-from tf_sparse_attention.ops.blocks import largest, pad_axis, shape
+from tf_sparse_attention.ops.attend import lowest, scatter_weights
+from tf_sparse_attention.ops.blocks import find_top_k, pad_axis, shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
@@ -46,7 +46,7 @@ def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = 
     if not known:  # no fewer than `cluster_size` places, as the number of best ones has to be known
         exists = pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size)
         scores = ops.where(exists, pad_axis(scores, -1, 0, cluster_size), none)
-    best, positions = largest(scores, min(cluster_size, length) if known else cluster_size)
+    best, positions = find_top_k(scores, min(cluster_size, length) if known else cluster_size)
     if known and token_mask is None:
         return Members(ops.sort(positions, axis=-1), None)
     return _sorted_members(positions, best > none, shape(scores)[-1], length)
@@ -159,7 +159,7 @@ class MemberGrid(Arrangement):
         return self._for_queries(taken) if axis == -1 else taken
 
     def _for_queries(self, x):
-        return for_query_heads(x, self._members[0].positions.shape[1])
+        return repeat_key_heads(x, self._members[0].positions.shape[1])
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return scatter_mean(x, self._members[0], self._num_queries, self._extra_count)
@@ -200,7 +200,7 @@ def cluster_masks(
         hide_by_rank: as in `MemberGrid`.
     """
     own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
-    other = for_query_heads(membership(keys, key_length), own.shape[1])[..., None, :]
+    other = repeat_key_heads(membership(keys, key_length), own.shape[1])[..., None, :]
     mask = ops.logical_and(own, other)
     if causal and hide_by_rank:
         rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]
@@ -211,7 +211,7 @@ def cluster_masks(
 def membership(members: Members, length: Size) -> Tensor:
     """Returns which tokens `Members` hold, bool (B, N, K, length)."""
     held = ops.ones_like(members.positions) if members.valid is None else members.valid
-    return dense_scores(ops.cast(held, "float32"), members.positions, length) > 0
+    return scatter_weights(ops.cast(held, "float32"), members.positions, length) > 0
 
 
 def set_names(num_clusters: int) -> tuple[str, ...]:

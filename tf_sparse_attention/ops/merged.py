@@ -5,10 +5,10 @@ from typing import NamedTuple, Self
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.blocks import join, larger, pad_axis, shape, split
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
+from tf_sparse_attention.ops.blocks import join, max_size, pad_axis, shape, split
+from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_numbers, take_rows, take_unique_rows
 from tf_sparse_attention.ops.grid import window_grid
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of_keys
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
@@ -40,7 +40,7 @@ def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool =
     """
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
-    length = larger(num_queries, num_keys)
+    length = max_size(num_queries, num_keys)
     pairs = [_lengthen(query_groups, length), _lengthen(key_groups, length)]
     pairs = ops.stack(pairs if queries_first else pairs[::-1], axis=-1)
     # Interleaved like this, a stable sort by group leaves the key of a position before its query, or after it.
@@ -148,7 +148,7 @@ class MergedGrid(Arrangement):
         self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
-        merged = query_groups, for_query_heads(key_groups, heads)
+        merged = query_groups, repeat_key_heads(key_groups, heads)
         self._merged = merge_orders(*merged, queries_first=lead < 0)
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
@@ -163,7 +163,7 @@ class MergedGrid(Arrangement):
             x = ops.broadcast_to(x, self._sizes["queries"])
             return self._blocks.slots(take_numbers(x, self._rows), -1)
         # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
-        return self._blocks.slots(pick_rows(x, self._rows, self._merged.query_slots), -2)
+        return self._blocks.slots(take_unique_rows(x, self._rows, self._merged.query_slots), -2)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
@@ -173,7 +173,7 @@ class MergedGrid(Arrangement):
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         merged = self._merged
         present = ops.logical_and(merged.is_query, merged.positions < self._num_queries)
-        return pick_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
+        return take_unique_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
 
     def query_positions(self) -> Tensor:
         return self._blocks.slots(self._merged.positions, -1)

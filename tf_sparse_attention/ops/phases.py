@@ -6,7 +6,7 @@ from typing import Self
 from keras import ops
 
 from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.blocks import are_known, join, positions_of, shape, split
+from tf_sparse_attention.ops.blocks import arange, are_known, join, shape, split
 from tf_sparse_attention.ops.grid import Grid, window_grid
 from tf_sparse_attention.types import Size, Tensor
 
@@ -99,12 +99,12 @@ class PhaseGrid(Arrangement):
         """Returns the rows of query slots, int32 (G / l, t)."""
         if self.rows_grid is not None:
             return self.rows_grid.query_positions()
-        return positions_of(num_rows(self.query_length, self.stride))[None]
+        return arange(num_rows(self.query_length, self.stride))[None]
 
     def _key_rows(self):
         if self.rows_grid is not None:
             return self.rows_grid.key_positions()
-        return positions_of(num_rows(self.key_length, self.stride))[None]
+        return arange(num_rows(self.key_length, self.stride))[None]
 
     def _positions(self, rows):
         """Returns the positions of rows (g, t) in all phases, int32 (l g, t)."""

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import dense_scores, score_dtype
+from tf_sparse_attention.ops.attend import scatter_weights, score_dtype
 from tf_sparse_attention.ops.blocks import in_range, matmul_last_axis, shape, slice_axis
 from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings, cosines_and_sines
 from tf_sparse_attention.types import Tensor
@@ -36,7 +36,7 @@ class Distances(NamedTuple):
     pairs: Callable[[], tuple[Tensor, Tensor]] | None = None
     image_blocks: tuple[tuple[int, int], tuple[tuple[int, int], ...]] | None = None
 
-    def moved(self, by: int) -> Self:
+    def shifted(self, by: int) -> Self:
         """Returns the distances of keys whose slots lie so many positions further than their places say."""
         offsets, ranks = (None if x is None else x + by for x in (self.offsets, self.ranks))
         return self._replace(offsets=offsets, ranks=ranks)
@@ -55,11 +55,11 @@ class NoPosition:
         """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
         return x
 
-    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
+    def rotate_for_cache(self, key: Tensor, positions: Tensor) -> Tensor:
         """Returns a key (B, N, 1, H) as a cache keeps it: turned by its position, arguments as of `rotate`."""
         return self.rotate(key, positions)
 
-    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
+    def rotate_from_cache(self, key: Tensor, positions: Tensor) -> Tensor:
         """Returns keys (B, M, S, H) of a cache as a query sees them: as they are kept, arguments as of `rotate`."""
         return key
 
@@ -80,7 +80,7 @@ class NoPosition:
         """Returns these positions for queries that lack a factor of their scale, as those that also serve as keys."""
         return self
 
-    def of_heads(self, heads: slice) -> Self:
+    def slice_heads(self, heads: slice) -> Self:
         """Returns the position object of some of the heads, a slice of theirs."""
         return self
 
@@ -108,7 +108,7 @@ class Relative(NoPosition):
     def scaled(self, factor: float) -> Self:
         return dataclasses.replace(self, key_table=self.key_table * factor)
 
-    def by_tokens(self) -> Self:
+    def with_token_distances(self) -> Self:
         """Returns these positions with distances in tokens, on the key side alone."""
         return dataclasses.replace(self, value_table=None, by_token=True)
 
@@ -139,7 +139,7 @@ class Relative(NoPosition):
             )
         index, size = self._index(distances.ranks), self.value_table.shape[0]
         return lambda weights: matmul_last_axis(
-            dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype)
+            scatter_weights(weights, index, size), ops.cast(self.value_table, weights.dtype)
         )
 
     def _index(self, distances):
@@ -198,7 +198,7 @@ class Alibi(NoPosition):
 
     has_bias = True
 
-    def of_heads(self, heads: slice) -> Self:
+    def slice_heads(self, heads: slice) -> Self:
         own = range(self.num_heads) if self.heads is None else self.heads
         return dataclasses.replace(self, heads=tuple(own[heads]))
 
@@ -212,7 +212,7 @@ class Alibi(NoPosition):
         return ops.convert_to_tensor(-slopes) * ops.cast(ops.abs(distances.tokens), "float32")
 
 
-def position_of(
+def make_position(
     kind: str | None,
     num_heads: int,
     key_table: Tensor | None = None,
@@ -227,7 +227,9 @@ def position_of(
     return Alibi(num_heads) if kind == "alibi" else NoPosition()
 
 
-def rotate_both(position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0) -> tuple[Tensor, Tensor]:
+def rotate_query_and_key(
+    position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0
+) -> tuple[Tensor, Tensor]:
     """Returns queries (B, N, T, H) and keys (B, M, S, H) turned by their slots, the first key `num_memory` before."""
     at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
     return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
@@ -280,7 +282,7 @@ def unskew(x: Tensor, block: tuple[int, int]) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class RotaryInCache(Rotary):
+class StreamingRotary(Rotary):
     """Rotary positions counted inside of a cache of first and last tokens (Xiao et al. 2024, section 3.2).
 
     With s first tokens and a window of w, key p of a query at i is at place p if p < s, else at p - max(0, i - w + 1 -
@@ -307,8 +309,8 @@ class RotaryInCache(Rotary):
         tables = super()._turns(ops.arange(size, dtype="int32"), frequencies, dtype)
         return tuple(ops.take(table, in_range(positions, size), axis=0) for table in tables)
 
-    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
+    def rotate_for_cache(self, key: Tensor, positions: Tensor) -> Tensor:
         return key
 
-    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
+    def rotate_from_cache(self, key: Tensor, positions: Tensor) -> Tensor:
         return self.rotate(key, positions)

@@ -25,7 +25,7 @@ def derived_seed(seed: int | None, *use: int) -> int | None:
     return int(np.random.SeedSequence(seed, spawn_key=use).generate_state(1)[0]) >> 1
 
 
-def word(number: int) -> Tensor:
+def uint32(number: int) -> Tensor:
     """Returns an integer as a uint32 scalar; as a plain one it would be int32, and its sum with uint32 int64."""
     return ops.convert_to_tensor(number, dtype="uint32")
 
@@ -41,22 +41,22 @@ def threefry(key_0: Tensor, key_1: Tensor, counter_0: Tensor, counter_1: Tensor)
         Two tensors of the broadcast shape and that dtype.
     """
     key_0, key_1 = _wrapped(key_0), _wrapped(key_1)
-    schedule = (key_0, key_1, _xor(_xor(key_0, key_1), word(_PARITY)))
+    schedule = (key_0, key_1, _xor(_xor(key_0, key_1), uint32(_PARITY)))
     x, y = _wrapped(counter_0 + key_0), _wrapped(counter_1 + key_1)
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             x = _wrapped(x + y)
-            high = _wrapped(ops.left_shift(y, word(rotation)))
-            y = _xor(x, ops.bitwise_or(high, ops.right_shift(y, word(32 - rotation))))
+            high = _wrapped(ops.left_shift(y, uint32(rotation)))
+            y = _xor(x, ops.bitwise_or(high, ops.right_shift(y, uint32(32 - rotation))))
         x = _wrapped(x + schedule[(group + 1) % 3])
-        y = _wrapped(y + schedule[(group + 2) % 3] + word(group + 1))
+        y = _wrapped(y + schedule[(group + 2) % 3] + uint32(group + 1))
     return x, y
 
 
-def to_uniform(bits: Tensor) -> Tensor:
+def bits_to_uniform(bits: Tensor) -> Tensor:
     """Returns uint32 bits as float32 from the 2**23 midpoints of (0, 1): neither 0 nor 1 occurs."""
     # 23 bits and a half need 24 bits, which is all a float32 holds: with one more, the largest would round to 1.
-    whole = ops.cast(ops.right_shift(bits, word(9)), "int32")
+    whole = ops.cast(ops.right_shift(bits, uint32(9)), "int32")
     return (ops.cast(whole, "float32") + 0.5) * 2.0**-23
 
 
@@ -82,15 +82,15 @@ def pair_uniform(seed: Seed, queries: Tensor, keys: Tensor) -> Tensor:
     bits = _wrapped(asked[..., :, None] + answering[..., None, :])
     # Two words for each token and a few steps for each pair: the whole of Threefry there would outweigh the attention.
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        bits = _wrapped(_xor(bits, ops.right_shift(bits, word(shift))) * word(factor))
-    return to_uniform(_xor(bits, ops.right_shift(bits, word(16))))
+        bits = _wrapped(_xor(bits, ops.right_shift(bits, uint32(shift))) * uint32(factor))
+    return bits_to_uniform(_xor(bits, ops.right_shift(bits, uint32(16))))
 
 
 def _seed_pair(seed):
     if isinstance(seed, keras.random.SeedGenerator):
         drawn = seed.next()
         return drawn[0], drawn[1]
-    return word(seed % 2**32), word(0)
+    return uint32(seed % 2**32), uint32(0)
 
 
 def _wrapped(x):
@@ -110,5 +110,5 @@ def random_groups(positions: Tensor, num_heads: int, num_groups: int, seed: int)
     """
     heads = ops.cast(ops.arange(num_heads, dtype="int32"), "uint32")[None, :, None]
     positions = ops.cast(positions, "uint32")[:, None, :]
-    bits = threefry(word(seed % 2**32), word(0), heads, positions)[0]
-    return ops.cast(ops.right_shift(bits, word(1)), "int32") % num_groups
+    bits = threefry(uint32(seed % 2**32), uint32(0), heads, positions)[0]
+    return ops.cast(ops.right_shift(bits, uint32(1)), "int32") % num_groups

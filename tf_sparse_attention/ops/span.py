@@ -29,7 +29,7 @@ class Span:
     ramp: int
     first: int = 0
 
-    def of_heads(self, heads: slice) -> Self:
+    def slice_heads(self, heads: slice) -> Self:
         """Returns the span of some of the heads, a slice of theirs."""
         return dataclasses.replace(self, fraction=self.fraction[heads])
 

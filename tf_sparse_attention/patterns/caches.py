@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, at_most, in_range, shape
+from tf_sparse_attention.ops.blocks import are_known, in_range, min_if_known, shape
 from tf_sparse_attention.ops.columns import Columns
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
 from tf_sparse_attention.ops.ring_buffer import ring_positions
@@ -117,7 +117,7 @@ class Ring(CachePolicy):
         checks.check_count("size", self.size)
 
     def num_slots(self, max_length: Size) -> Size:
-        return at_most(self.size, max_length)
+        return min_if_known(self.size, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.size, num_slots) or length <= num_slots
@@ -168,14 +168,14 @@ class PhaseRings(CachePolicy):
 
     def num_slots(self, max_length: Size) -> Size:
         rows = -(-max_length // self.stride)
-        return at_most(self.stride, max_length) * (rows if self.size is None else at_most(self.size, rows))
+        return min_if_known(self.stride, max_length) * (rows if self.size is None else min_if_known(self.size, rows))
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return (self.size is not None and _is_whole(self.stride * self.size, num_slots)) or length <= num_slots
 
     def _sizes(self, num_slots: Size) -> tuple[Size, Size]:
         """Returns the phases that occur, and the slots of each."""
-        phases = at_most(self.stride, num_slots)
+        phases = min_if_known(self.stride, num_slots)
         return phases, num_slots // phases
 
     def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
@@ -205,7 +205,7 @@ class GroupRings(CachePolicy):
     is_bounded = True
 
     def num_slots(self, max_length: Size) -> Size:
-        return self.num_groups * at_most(self.size, max_length)
+        return self.num_groups * min_if_known(self.size, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
@@ -260,7 +260,7 @@ class FirstSlots(CachePolicy):
     is_bounded = True
 
     def num_slots(self, max_length: Size) -> Size:
-        return at_most(self.count, max_length)
+        return min_if_known(self.count, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.count, num_slots) or length <= num_slots

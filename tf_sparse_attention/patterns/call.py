@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.masks import TokenMasks, starts_of_both
+from tf_sparse_attention.ops.masks import TokenMasks, query_and_key_starts
 from tf_sparse_attention.types import Size, Tensor
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Call(NamedTuple):
         (batch, _, query_length, _), key_length = shape(query), shape(key)[2]
         check_length(pattern, "query", query_length)
         check_length(pattern, "value", key_length - masks.num_memory)
-        starts = starts_of_both(masks) if pattern.uses_starts else None
+        starts = query_and_key_starts(masks) if pattern.uses_starts else None
         return cls(batch, query_length, key_length, causal, masks.num_memory, starts)
 
 

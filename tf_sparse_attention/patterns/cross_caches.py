@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import at_most, in_range, shape
+from tf_sparse_attention.ops.blocks import in_range, min_if_known, shape
 from tf_sparse_attention.ops.gather import (
     stable_order,
     take_blocks,
@@ -19,7 +19,7 @@ from tf_sparse_attention.ops.gather import (
     take_positions,
     take_rows,
 )
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import cluster_sets, membership, own_cluster_sets, set_names
@@ -131,7 +131,7 @@ class GroupRun(CrossCachePolicy):
         return {**rows, "order": order, "group": groups, "rank": inverse}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        groups = for_query_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
+        groups = repeat_key_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
         earlier = ops.arange(shape(groups)[-1], dtype="int32") <= index[:, None, None]
         passed = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
@@ -139,7 +139,7 @@ class GroupRun(CrossCachePolicy):
 
     def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
         length = shape(entry["key"])[2]
-        size = at_most(self.size, length)
+        size = min_if_known(self.size, length)
         at = place.rank[..., None] + ops.arange(1 - size, size, dtype="int32")
         positions = take_numbers(entry["order"], in_range(at, length))
         key, value = (take_positions(entry[name], at) for name in ("key", "value"))

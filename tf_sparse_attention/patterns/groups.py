@@ -6,9 +6,9 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Numbers
-from tf_sparse_attention.ops.blocks import larger, shape
+from tf_sparse_attention.ops.blocks import max_size, shape
 from tf_sparse_attention.ops.gather import stable_order, take_numbers
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.groups import groups_of_keys
 from tf_sparse_attention.ops.merged import MergedGrid, merge_orders
 from tf_sparse_attention.ops.sorted import SortedGrid
@@ -62,8 +62,8 @@ class GroupBand(Pattern):
         query_ranks = key_ranks
         if query_groups is not key_groups:
             sizes = shape(query_groups)[0], shape(key_groups)[0]
-            sides = query_groups, for_query_heads(key_groups, query_groups.shape[1])
-            merged = merge_orders(*(_with_batch(x, larger(*sizes)) for x in sides))
+            sides = query_groups, repeat_key_heads(key_groups, query_groups.shape[1])
+            merged = merge_orders(*(_with_batch(x, max_size(*sizes)) for x in sides))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         return {"group": query_groups, "rank": query_ranks}, {"group": groups_of_keys(key_groups), "rank": key_ranks}
 

@@ -6,8 +6,8 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import AfterFirst, Arrangement, FirstRows
-from tf_sparse_attention.ops.blocks import is_zero, no_more_than
-from tf_sparse_attention.ops.image_positions import ORDERS, Image, near_pixels
+from tf_sparse_attention.ops.blocks import is_known_zero, min_size
+from tf_sparse_attention.ops.image_positions import ORDERS, Image, nearby_block_mask
 from tf_sparse_attention.ops.local_2d import image_grid
 from tf_sparse_attention.patterns.caches import Ring
 from tf_sparse_attention.patterns.call import Call, Known
@@ -84,7 +84,7 @@ class ImageBlocks(Pattern):
 
     def visible(self, query: Place, key: Place) -> Tensor:
         pixels = query.position - self.num_first, key.position - self.num_first
-        near = near_pixels(*pixels, self.image, self.before, self.after)
+        near = nearby_block_mask(*pixels, self.image, self.before, self.after)
         return (pixels[0] < 0) | ((pixels[1] >= 0) & near) if self.num_first else near
 
     def arrange(self, call: Call, known: Known = None) -> Arrangement | list[Arrangement]:
@@ -92,8 +92,8 @@ class ImageBlocks(Pattern):
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)
         first = FirstRows(self.num_first, call.query_length, call.key_length)
-        num_queries, num_keys = (n - no_more_than(n, self.num_first) for n in (call.query_length, call.key_length))
-        if is_zero(num_queries):
+        num_queries, num_keys = (n - min_size(n, self.num_first) for n in (call.query_length, call.key_length))
+        if is_known_zero(num_queries):
             return first
         return [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers, Together
-from tf_sparse_attention.ops.blocks import positions_of
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.blocks import arange
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.patterns.caches import CachePolicy
@@ -177,13 +177,13 @@ class Pattern:
         """
         described = self.describe(known)
         sides = ({}, {}) if described is None else described
-        queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.lead
+        queries, keys = arange(call.query_length), arange(call.key_length) - call.lead
         starts = (0, 0)
         if call.starts is not None and self.uses_starts:
             starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
         query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
         heads = max((x.shape[1] for x in sides[0].values()), default=None)
-        known_keys = {name: for_query_heads(x, heads)[..., None, :] for name, x in sides[1].items()}
+        known_keys = {name: repeat_key_heads(x, heads)[..., None, :] for name, x in sides[1].items()}
         key = Place(keys[None, :], starts[1], known_keys)
         past = key.position <= query.position if call.causal else None
         merged = merge(*rule_conditions(self, query, key), past)

@@ -8,9 +8,9 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers, Together
-from tf_sparse_attention.ops.blocks import in_range, larger, shape, split
+from tf_sparse_attention.ops.blocks import in_range, max_size, shape, split
 from tf_sparse_attention.ops.gather import take_rows
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.selected_blocks import (
@@ -154,7 +154,7 @@ class ChosenSlots(Everything):
 
     def num_slots(self, max_length: Size) -> Size:
         # Whole blocks, and one more than the others that a query can have chosen: see `read`.
-        return larger(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
+        return max_size(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
 
     def read(self, place: Place, num_slots: Size) -> Tensor:
         chosen = list(place.known.values())
@@ -212,4 +212,4 @@ class SelectedSlots(ChosenSlots):
         if self.use_shared_choice:
             query = sum_groups(query, means.shape[1])
         chosen = best_blocks(query, means, earlier[:, :, None], num_choices(num_blocks, self.num_blocks - 1))
-        return choices_by_name([for_query_heads(block, num_heads)[..., 0] for block in chosen])
+        return choices_by_name([repeat_key_heads(block, num_heads)[..., 0] for block in chosen])

@@ -6,7 +6,7 @@ from typing import cast
 import keras
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.blocks import shift_back, shift_forward
+from tf_sparse_attention.ops.blocks import shift_left, shift_right
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.call import Call, Known
@@ -90,9 +90,9 @@ class Successors(Pattern):
     def describe(self, known: Known) -> Numbers | None:
         if known is None:
             return None
-        later = known[0], {"group": shift_forward(known[1]["group"], -1, NO_GROUP)}
+        later = known[0], {"group": shift_right(known[1]["group"], -1, NO_GROUP)}
         queries, keys = cast(Numbers, self.pattern.describe(later))
-        return queries, {name: shift_back(x, -1) for name, x in keys.items()}
+        return queries, {name: shift_left(x, -1) for name, x in keys.items()}
 
     def dense(self, call: Call, known: Known = None) -> Tensor:
         return super().dense(_a_position_later(call), known)

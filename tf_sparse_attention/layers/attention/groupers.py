@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.grouped_heads import group_as_rows, rows_as_group
+from tf_sparse_attention.ops.grouped_heads import fold_groups, unfold_groups
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.hashing import lsh_buckets
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -175,7 +175,7 @@ def assign_groups(grouper: Grouper, heads: Tensor, positions: Tensor, num_key_he
     if count == num_key_heads:
         return grouper.assign(heads, positions)
     positions = ops.tile(positions, (1, count // num_key_heads))
-    return rows_as_group(grouper.assign(group_as_rows(heads, num_key_heads), positions), count)
+    return unfold_groups(grouper.assign(fold_groups(heads, num_key_heads), positions), count)
 
 
 def _of_key_heads(heads, mask, groups, num_key_heads):
@@ -184,8 +184,8 @@ def _of_key_heads(heads, mask, groups, num_key_heads):
     if size == 1:
         return heads, mask, groups
     mask = None if mask is None else ops.tile(mask, (1, size))
-    groups = group_as_rows(groups[..., None], num_key_heads)[..., 0]
-    return group_as_rows(heads, num_key_heads), mask, groups
+    groups = fold_groups(groups[..., None], num_key_heads)[..., 0]
+    return fold_groups(heads, num_key_heads), mask, groups
 
 
 def groups_of_leaves(

@@ -86,7 +86,7 @@ class HeadProjections(PatternHeads):
     def position_encoding(self) -> positions.NoPosition:
         """The position object that `ops` functions take."""
         tables = (self._relative_key, self._relative_value) if self.position == "relative" else (None, None)
-        return positions.position_of(self.position, self.num_heads, *tables, self.head_settings.rotary)
+        return positions.make_position(self.position, self.num_heads, *tables, self.head_settings.rotary)
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
         """Returns the heads of queries, keys (None where queries serve) and values, heads first."""

@@ -17,7 +17,7 @@ from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
-from tf_sparse_attention.ops.masks import mask_of_heads
+from tf_sparse_attention.ops.masks import slice_mask_heads
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -210,7 +210,7 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         check_attention_mask(attention_mask, query.shape[0], self.num_heads, *lengths)
         if len(attention_mask.shape) < 4:
             return [attention_mask] * len(self.parts)
-        return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
+        return [slice_mask_heads(attention_mask, heads) for heads in self._heads_of_parts()]
 
     def _extra_masks_of_parts(self, given: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
         """Returns for each part those of some masks by name that it takes."""

@@ -12,7 +12,7 @@ from tf_sparse_attention.layers.parts.masks import normalize_self_attention, tok
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import rotate_both
+from tf_sparse_attention.ops.positions import rotate_query_and_key
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.choices import with_choices
@@ -215,6 +215,6 @@ class PatternHeads(AttentionCache):
         call = Call.of(pattern, query, query if key is None else key, causal, masks)
         if any(leaf.queries_choose for leaf in pattern.leaves()):
             query, key = self.score_inputs(query, key)
-            turned = rotate_both(self.position_encoding, query, query if key is None else key)
+            turned = rotate_query_and_key(self.position_encoding, query, query if key is None else key)
             known = with_choices(pattern, known, *turned, masks)
         return dense_pattern(pattern, call, query.shape[1], masks, known, self.attention_options(causal))

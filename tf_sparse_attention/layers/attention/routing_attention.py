@@ -18,7 +18,7 @@ from tf_sparse_attention.layers.parts.masks import mask_of_tokens
 from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.grouped_heads import group_as_rows
+from tf_sparse_attention.ops.grouped_heads import fold_groups
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
@@ -159,7 +159,7 @@ class RoutingAttention(AttentionLayer):
             self.build(inputs.shape)
         mask = mask_of_tokens("mask", mask, inputs)
         query = super().project_heads(self._query, ops.cast(inputs, self.compute_dtype))
-        query = group_as_rows(query, self.num_key_heads)
+        query = fold_groups(query, self.num_key_heads)
         if mask is not None:
             mask = ops.tile(ops.broadcast_to(mask, inputs.shape[:2]), (1, self.num_heads // self.num_key_heads))
         self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
@@ -261,7 +261,7 @@ class RoutingAttention(AttentionLayer):
 
     def _scores(self, heads: Tensor) -> Tensor:
         """Returns the scores of queries (B, N, T, H) or keys for each cluster of their key head, (B, N, T, K)."""
-        rows = group_as_rows(heads, self.num_key_heads)
+        rows = fold_groups(heads, self.num_key_heads)
         if self.selection == "hash":
             scores = hash_scores(rows, ops.convert_to_tensor(self.planes))
         else:

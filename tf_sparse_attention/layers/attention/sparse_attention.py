@@ -141,7 +141,7 @@ class SparseAttention(AttentionLayer):
             return position
         if self.share_qk:
             position = position.scaled(self.score_scale**0.5)
-        return position.by_tokens() if self.pattern.by_content else position
+        return position.with_token_distances() if self.pattern.by_content else position
 
     def get_config(self) -> Config:
         pattern = keras.saving.serialize_keras_object(self.pattern)

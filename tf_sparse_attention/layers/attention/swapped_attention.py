@@ -17,7 +17,7 @@ from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 MISSING: Any = object()  # an argument that is not given, where None is given for a tensor that is not there
@@ -214,7 +214,7 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     exists = merge((positions >= 0)[None], _near_part(key_mask, rows))
     masks = TokenMasks(
         key_mask=ops.broadcast_to(exists, (batch, before + count)),
-        attention_mask=with_heads(_near_part(attention_mask, rows)),
+        attention_mask=expand_attention_mask(_near_part(attention_mask, rows)),
         num_memory=before,
     )
     heads = queries, keys, values

@@ -102,7 +102,7 @@ class Centroids(keras.layers.Layer):
                 "`mask` must leave at least `num_clusters` tokens to start from. "
                 f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
             )
-        state = kmeans.start_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask)
+        state = kmeans.init_state_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask)
         # In memory of its own: centroids and sums begin alike, and a training step on JAX gives both away.
         self.set_state(kmeans.State(*map(ops.copy, state)))
 

@@ -8,16 +8,16 @@ from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
+    apply_sinks,
     attend_shared_keys,
     combine_attended,
-    dense_scores,
+    scatter_weights,
     score_dtype,
-    with_sinks,
 )
 from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
+from tf_sparse_attention.ops.positions import NoPosition, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.choices import with_choices
@@ -73,7 +73,7 @@ def attend_pattern(
     if key is query and not masks.num_memory:
         turned = keys = rotate_key(position, query)  # the same rows on both sides: turned once, and arranged once
     else:
-        turned, keys = rotate_both(position, query, key, masks.num_memory)
+        turned, keys = rotate_query_and_key(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
     known = with_choices(pattern, known, turned, keys, masks)
     inputs = Inputs(turned, keys, value, known, masks, AttentionOptions(position, span, hide_self, soft_cap=soft_cap))
@@ -88,7 +88,7 @@ def attend_pattern(
     if persistent is not None:
         attended = _with_persistent(attended, query, persistent, dropout, soft_cap)
     if sinks is not None:
-        attended = with_sinks(attended, sinks)
+        attended = apply_sinks(attended, sinks)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
@@ -141,7 +141,7 @@ def attend_arranged(
         return fused
     distances = arrangement.distances()
     if leaf.pattern.reads_successors:
-        distances = distances.moved(arrangement.lead)
+        distances = distances.shifted(arrangement.lead)
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
     masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
@@ -152,7 +152,7 @@ def attend_arranged(
         often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = often if bias is None else ops.cast(bias, often.dtype) + often  # slopes are float32 in any case
     if dropout is not None and arrangement.sorts_tokens:
-        dropout = dropout.by_position(arrangement.query_positions(), arrangement.key_positions())
+        dropout = dropout.with_positions(arrangement.query_positions(), arrangement.key_positions())
     row_has_key = None
     if masks.attention_mask is None and not leaf.excluded and hide_self != "always":
         row_has_key = arrangement.row_has_key()
@@ -171,7 +171,9 @@ def attend_arranged(
     )
     return attended.restored(
         rows=arrangement.restore,
-        dense=lambda weights: dense_scores(weights, arrangement.key_positions()[..., None, :], arrangement.key_length),
+        dense=lambda weights: scatter_weights(
+            weights, arrangement.key_positions()[..., None, :], arrangement.key_length
+        ),
     )
 
 
@@ -196,7 +198,7 @@ def _with_persistent(
 
     Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
     """
-    dropout = None if dropout is None else dropout.of_persistent()
+    dropout = None if dropout is None else dropout.without_positions()
     others = attend_shared_fused(query, *persistent, dropout, soft_cap)
     if others is None:
         others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)

@@ -5,10 +5,10 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, attend_shared_keys, combine_attended, with_sinks
+from tf_sparse_attention.ops.attend import Attended, apply_sinks, attend_shared_keys, combine_attended
 from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_numbers, take_positions
-from tf_sparse_attention.ops.grouped_heads import attend_heads, for_query_heads, of_key_heads
+from tf_sparse_attention.ops.grouped_heads import attend_heads, repeat_key_heads, take_key_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import merge, negate
 from tf_sparse_attention.ops.positions import Distances
@@ -51,17 +51,17 @@ class CachedKeys(NamedTuple):
     places: Mapping[int, Place]
     exists: Tensor
 
-    def for_query_heads(self, num_heads: int) -> Self:
+    def repeat_key_heads(self, num_heads: int) -> Self:
         """Returns these keys with places for each of the query heads, which may share them in groups."""
         if self.key.shape[1] == num_heads:
             return self
 
         def spread(place):
-            known = {name: for_query_heads(x, num_heads) for name, x in place.known.items()}
-            return place._replace(position=for_query_heads(place.position, num_heads), known=known)
+            known = {name: repeat_key_heads(x, num_heads) for name, x in place.known.items()}
+            return place._replace(position=repeat_key_heads(place.position, num_heads), known=known)
 
         places = {index: spread(place) for index, place in self.places.items()}
-        return self._replace(places=places, exists=for_query_heads(self.exists, num_heads))
+        return self._replace(places=places, exists=repeat_key_heads(self.exists, num_heads))
 
 
 def decode_pattern(
@@ -95,7 +95,7 @@ def decode_pattern(
     """
     at, held = index[:, None, None], holds(plans, cache, index + 1)
     kept = (index >= 0 if held is True else ops.logical_and(held, index >= 0))[:, None]
-    turned, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
+    turned, key = options.position.rotate(query, at), options.position.rotate_for_cache(key, at)
     cache, queries, keys = dict(cache), {}, {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, (query_groups, key_groups), is_kept = dict(cache[entry_name(leaf)]), groups[leaf.index], kept
@@ -114,7 +114,7 @@ def decode_pattern(
     def read(leaf):
         places = _query_places(leaf, queries, index)
         keys = _read(leaf, cache[entry_name(leaf)], places[leaf.index])
-        return places, keys._replace(key=options.position.rotate_read(keys.key, keys.places[leaf.index].position))
+        return places, keys._replace(key=options.position.rotate_from_cache(keys.key, keys.places[leaf.index].position))
 
     output = attend_cached(plans, query, turned, read, options, causal=True)
     return ops.where(kept[..., None, None], output, float("nan")), cache
@@ -141,13 +141,13 @@ def attend_cached(
     """
     results = []
     for plan in plans:
-        own, asking = options.of_heads(plan.heads), take_heads(turned, plan.heads)
+        own, asking = options.slice_heads(plan.heads), take_heads(turned, plan.heads)
         results.append(combine_attended([_attend_leaf(leaf, asking, *read(leaf), own, causal) for leaf in plan.leaves]))
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if options.persistent is not None:
         others = attend_shared_keys(query, *options.persistent, soft_cap=options.soft_cap, return_log_sum_exp=True)
         attended = combine_attended([attended, others])
-    return (attended if options.sinks is None else with_sinks(attended, options.sinks)).output
+    return (attended if options.sinks is None else apply_sinks(attended, options.sinks)).output
 
 
 def _attend_leaf(
@@ -160,7 +160,7 @@ def _attend_leaf(
 ) -> Attended:
     """Returns the `Attended` of one query a row (B, n, 1, H) to the `CachedKeys` of a leaf."""
     batch, heads, size = *shape(query)[:2], shape(cached.key)[2]
-    cached = cached.for_query_heads(heads)
+    cached = cached.repeat_key_heads(heads)
 
     def of_pairs(x):
         return ops.broadcast_to(x[:, :, None, None], (batch, heads, 1, 1, size))
@@ -249,7 +249,7 @@ def _read(leaf: Leaf, entry: Entry, place: Place) -> CachedKeys:
     policy, (_, heads, num_slots, _) = cache_policy(leaf), shape(entry["key"])
     at = policy.read(place, num_slots)
     if policy.shares_reads and at is not None:
-        at = of_key_heads(at, heads)
+        at = take_key_heads(at, heads)
 
     def rows(name):
         return entry[name] if at is None else take_positions(entry[name], at)

@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.ops.columns import FirstGrid
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.group_pairs import pairs_in_groups
 from tf_sparse_attention.patterns.engine.inputs import Inputs
@@ -132,7 +132,7 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
     if rows[1].shape[1] != heads and not arrangement.sorts_tokens:
         return None  # groups stand between a head and those that share its keys
-    rows = [ops.reshape(for_query_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
+    rows = [ops.reshape(repeat_key_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
     if not KERNELS[kernel.name].can_attend(*rows, kernel.interpret):
         return None
     attended = _attend(kernel, rows, pairs, returns, inputs.options.soft_cap)

@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import max_over, shape, shift_forward
+from tf_sparse_attention.ops.blocks import max_over, shape, shift_right
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
@@ -137,8 +137,8 @@ def fill_cache(
         entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
         if leaf.pattern.reads_successors:
             entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}
-            own_key = shift_forward(own_key, -2)
-            own_groups = None if own_groups is None else shift_forward(own_groups, -1, leaf.pattern.num_groups)
+            own_key = shift_right(own_key, -2)
+            own_groups = None if own_groups is None else shift_right(own_groups, -1, leaf.pattern.num_groups)
         if leaf.pattern.by_content:
             group = ops.where(exists, own_groups, leaf.pattern.num_groups)
             count = group_counts(group, leaf.pattern.num_groups)

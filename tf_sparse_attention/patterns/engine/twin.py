@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, merge, self_only_when_alone
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, hide_self_unless_alone, merge
 from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
@@ -37,7 +37,7 @@ def dense_pattern(
     known = [None] * len(pattern.leaves()) if known is None else known
     plans = plan_heads(pattern, num_heads)
     parts = [
-        _dense_heads(plan, call, known, masks.of_heads(as_slice(plan.heads)), options.of_heads(plan.heads))
+        _dense_heads(plan, call, known, masks.slice_heads(as_slice(plan.heads)), options.slice_heads(plan.heads))
         for plan in plans
     ]
     return join_heads(parts, plans)
@@ -80,7 +80,7 @@ def _of_several_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None
 def _hide(seen: Tensor, hide_self: str | None, num_memory: int) -> Tensor:
     """Returns a dense mask without what a query must not see of its own position."""
     if hide_self == "unless_alone":
-        return self_only_when_alone(seen)
+        return hide_self_unless_alone(seen)
     if hide_self == "always":
         sizes = ops.shape(seen)[-2:]
         return ops.logical_and(seen, ops.logical_not(ops.eye(*sizes, k=num_memory, dtype="bool")))

@@ -1,7 +1,7 @@
 """Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
 
 from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, take_mask_pairs
 from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.conditions import rule_conditions
 from tf_sparse_attention.patterns.engine.inputs import Inputs
@@ -28,7 +28,7 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     conditions += _token_masks(arrangement, masks)
     if masks.attention_mask is not None:  # else the positions would be gathered for nothing
         positions = arrangement.query_positions(), arrangement.key_positions()
-        conditions.append(pick_pairs(masks.attention_mask, *positions))
+        conditions.append(take_mask_pairs(masks.attention_mask, *positions))
     return merge(*conditions)
 
 
