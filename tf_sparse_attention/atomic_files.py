@@ -17,7 +17,7 @@ STALE_AFTER = 24 * 3600  # seconds without writes, after which a temporary belon
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a temporary path to write to, which is renamed to `path` if the block ends without an error.
+    """Yield a temporary path to write to, which is renamed to `path` if the block ends without an error.
 
     Readers of `path`, also after a loss of power, find either the old content or the new one, never a part of it. With
     several writers at once, the file is what one of them wrote, whole.
@@ -41,7 +41,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a temporary path to create a folder at, which replaces `path` if the block ends without an error.
+    """Yield a temporary path to create a folder at, which replaces `path` if the block ends without an error.
 
     After an error `path` is as it was before, and nothing is left behind. With several writers at once, the folder is
     what one of them wrote, whole.
@@ -90,7 +90,7 @@ def remove_stale(folder: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def add_path_to_errors(path: str | os.PathLike) -> Iterator[None]:
-    """Adds a path to the errors of a block that writes to it, which say none where a disk is full."""
+    """Add a path to the errors of a block that writes to it, which say none where a disk is full."""
     try:
         yield
     except OSError as error:

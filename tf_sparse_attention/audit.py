@@ -35,7 +35,7 @@ _NO_FILE = "`MODEL` and `--custom` must name files that exist. Received: {}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program.
+    """Run the program.
 
     Args:
         arguments: of the command line. Default: None, those of the process.
@@ -99,7 +99,7 @@ def _report(target, options):
 
 
 def load_target(name: str, custom: str | None = None, random_weights: bool = False) -> Any:
-    """Returns what the command line calls MODEL.
+    """Return what the command line calls MODEL.
 
     Args:
         name: NAME.keras, FILE.py:NAME or keras_hub:PRESET.

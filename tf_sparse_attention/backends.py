@@ -7,7 +7,7 @@ BACKENDS = ("tensorflow", "jax")  # each with an extra of its name; on TPUs `tpu
 
 
 def check_backend() -> None:
-    """Imports Keras with its backend.
+    """Import Keras with its backend.
 
     Raises:
         ImportError: If the backend is not installed: which extra installs it, or which one to choose that is there.
@@ -37,7 +37,7 @@ def check_backend() -> None:
 
 
 def has_tensorflow() -> bool:
-    """Returns whether TensorFlow is installed, and imports it: data are read by it where it is, on every backend."""
+    """Return whether TensorFlow is installed, and imports it: data are read by it where it is, on every backend."""
     try:
         import tensorflow  # noqa: F401
     except ImportError:
@@ -46,7 +46,7 @@ def has_tensorflow() -> bool:
 
 
 def require_tensorflow(what: str) -> None:
-    """Raises an `ImportError` that names the extra unless TensorFlow is installed.
+    """Raise an `ImportError` that names the extra unless TensorFlow is installed.
 
     Args:
         what: what needs it, "A SavedModel" for example.

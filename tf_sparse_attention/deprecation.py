@@ -16,7 +16,7 @@ def renamed(old: str, new: str, stacklevel: int = 3) -> None:
 
 
 def renamed_keys(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns settings with new names in place of old ones, without a warning: for configs in files.
+    """Return settings with new names in place of old ones, without a warning: for configs in files.
 
     Args:
         settings: settings by name.
@@ -26,7 +26,7 @@ def renamed_keys(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[
 
 
 def renamed_arguments(**names: str) -> Callable[[Function], Function]:
-    """Returns a decorator of a function that may also be called with old names of its arguments: `old="new"`."""
+    """Return a decorator of a function that may also be called with old names of its arguments: `old="new"`."""
 
     def decorate(function):
         @functools.wraps(function)
@@ -47,7 +47,7 @@ def renamed_arguments(**names: str) -> Callable[[Function], Function]:
 
 
 def renamed_method(old: str, new: str) -> Callable[..., Any]:
-    """Returns a method under its old name, which calls the one under the new name."""
+    """Return a method under its old name, which calls the one under the new name."""
 
     def method(self, *args, **kwargs):
         renamed(old, new)
@@ -59,7 +59,7 @@ def renamed_method(old: str, new: str) -> Callable[..., Any]:
 
 
 def renamed_attributes(**names: str) -> Callable:
-    """Returns a decorator of a class whose attributes may also be read under old names: `old="new"`.
+    """Return a decorator of a class whose attributes may also be read under old names: `old="new"`.
 
     The old names are no properties: Keras reads those of a layer when it saves one, and each time they would warn.
     """

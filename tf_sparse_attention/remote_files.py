@@ -35,7 +35,7 @@ class Content(NamedTuple):
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Returns whether a path is an address with a scheme, as gs://bucket/folder.
+    """Return whether a path is an address with a scheme, as gs://bucket/folder.
 
     Raises:
         ValueError: If it begins like one and lacks a slash, which would be a folder here that is called "gs:".
@@ -50,7 +50,7 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def remote_path(address: str | os.PathLike) -> Any:
-    """Returns the `epath.Path` of an address.
+    """Return the `epath.Path` of an address.
 
     Raises:
         ValueError: If its scheme is unknown.
@@ -70,7 +70,7 @@ def remote_path(address: str | os.PathLike) -> Any:
 
 
 def cache_folder(address: str | os.PathLike) -> pathlib.Path:
-    """Returns the folder of the local copy of what is at an address.
+    """Return the folder of the local copy of what is at an address.
 
     It is in the folder that the variable TSA_CACHE_DIR names, otherwise in ~/.cache/tf_sparse_attention.
     """
@@ -81,13 +81,13 @@ def cache_folder(address: str | os.PathLike) -> pathlib.Path:
 
 
 def as_path(path: str | os.PathLike) -> Any:
-    """Returns the `epath.Path` of an address, or the `pathlib.Path` of a path on the local disk."""
+    """Return the `epath.Path` of an address, or the `pathlib.Path` of a path on the local disk."""
     return remote_path(path) if is_remote(path) else pathlib.Path(path).expanduser()
 
 
 @contextlib.contextmanager
 def raise_remote_errors(path: Any) -> Iterator[None]:
-    """Turns the errors of a block that reads or writes a remote path into a `RemoteError` of one line."""
+    """Convert the errors of a block that reads or writes a remote path into a `RemoteError` of one line."""
     try:
         yield
     except Exception as error:  # those of TensorFlow, of gcsfs, of aiohttp and so on
@@ -100,13 +100,13 @@ def raise_remote_errors(path: Any) -> Iterator[None]:
 
 
 def exists(path: Any) -> bool:
-    """Returns whether there is a remote file or folder."""
+    """Return whether there is a remote file or folder."""
     with raise_remote_errors(path):
         return path.exists()
 
 
 def read_bytes(path: Any) -> bytes | None:
-    """Returns the content of a remote file; None if there is none."""
+    """Return the content of a remote file; None if there is none."""
     with raise_remote_errors(path):
         if not path.exists():
             return None
@@ -115,19 +115,19 @@ def read_bytes(path: Any) -> bytes | None:
 
 
 def names(path: Any) -> list[str]:
-    """Returns the names in a remote folder, in order; none if it is missing."""
+    """Return the names in a remote folder, in order; none if it is missing."""
     with raise_remote_errors(path):
         return sorted(child.name for child in path.iterdir()) if path.exists() else []
 
 
 def remove(path: Any) -> None:
-    """Removes a remote file, if it is there."""
+    """Remove a remote file, if it is there."""
     with raise_remote_errors(path):
         path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Any, content: bytes) -> None:
-    """Writes a remote file."""
+    """Write a remote file."""
     with raise_remote_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
@@ -135,7 +135,7 @@ def write_bytes(path: Any, content: bytes) -> None:
 
 
 def upload(source: pathlib.Path, target: Any) -> Content:
-    """Copies a local file to a remote path, and returns what was copied."""
+    """Copy a local file to a remote path, and returns what was copied."""
     with open(source, "rb") as content, raise_remote_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
@@ -143,7 +143,7 @@ def upload(source: pathlib.Path, target: Any) -> Content:
 
 
 def download(source: Any, target: pathlib.Path, expected: Content | None = None) -> None:
-    """Copies a remote file to a local one, which is complete or absent.
+    """Copy a remote file to a local one, which is complete or absent.
 
     Args:
         source: remote path.
@@ -174,7 +174,7 @@ def _copy(source, target):
 
 
 def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) -> None:
-    """Copies a local folder to a remote one, in place of what is there.
+    """Copy a local folder to a remote one, in place of what is there.
 
     Args:
         source: the folder.
@@ -193,7 +193,7 @@ def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) ->
 
 
 def stat_all(path: Any) -> dict[str, list[int]]:
-    """Returns size and time in seconds of all files in a remote folder and in those in it, by name.
+    """Return size and time in seconds of all files in a remote folder and in those in it, by name.
 
     The name of a file that is not in a folder is "". Nothing is returned where nothing is.
     """
@@ -209,7 +209,7 @@ def stat_all(path: Any) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def output_folder(path: Any, last: str | None = None) -> Iterator[pathlib.Path]:
-    """Yields a local path to create a folder at, which replaces `path` if the block ends without an error.
+    """Yield a local path to create a folder at, which replaces `path` if the block ends without an error.
 
     Args:
         path: a `pathlib.Path`, see `atomic_folder`, or a remote path, see `upload_folder`.

@@ -66,7 +66,7 @@ def test_masks_of_five_axes_are_merged_by_and_with_at_most_four_that_broadcast(s
     monkeypatch.setattr(masks.ops, "logical_and", watch)
     merged = masks.merge(ops.convert_to_tensor(first), ops.convert_to_tensor(second))
     np.testing.assert_array_equal(ops.convert_to_numpy(merged), first & second)
-    assert max(broadcast) <= masks.MOST_AXES
+    assert max(broadcast) <= masks.MAX_AXES
 
 
 def test_no_attention_mask_stays_none():

@@ -32,7 +32,7 @@ RULES = (
 
 
 def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "model") -> keras.distribution.LayoutMap:
-    """Returns how the weights of the models and layers of this library are split over the devices of a mesh.
+    """Return how the weights of the models and layers of this library are split over the devices of a mesh.
 
     Attention is split over heads (queries, keys, values, gates, sinks, centroids, persistent vectors, output kernels),
     feed-forward layers over what is inside of them, embeddings and logits over the vocabulary. All else is whole on
@@ -75,7 +75,7 @@ def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "mo
 
 
 def split_axes(path: str, rank: int) -> tuple[int, ...]:
-    """Returns the axes that a weight of this path and rank can be split by, the best first; none where it is whole."""
+    """Return the axes that a weight of this path and rank can be split by, the best first; none where it is whole."""
     for ending, rule_rank, axes in RULES:
         if rank == rule_rank and re.fullmatch(f"(.*/)?{ending}", path):
             return axes
@@ -116,7 +116,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         super().__init__(layout_map=layout_map, **kwargs)
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
-        """Returns the layout of a weight, a `keras.distribution.TensorLayout`."""
+        """Return the layout of a weight, a `keras.distribution.TensorLayout`."""
         layout = super().get_variable_layout(variable)
         names = {axis: name for axis, name in enumerate(layout.axes) if name is not None}
         if all(self._divides(variable.shape, axis, name) for axis, name in names.items()):
@@ -130,6 +130,6 @@ class ModelParallel(keras.distribution.ModelParallel):
         return keras.distribution.TensorLayout(tuple(axes), self.device_mesh)
 
     def _divides(self, shape, axis, name):
-        """Returns whether a shape has this axis, and the devices along a named axis of the mesh divide it."""
+        """Return whether a shape has this axis, and the devices along a named axis of the mesh divide it."""
         num_devices = self.device_mesh.shape[self.device_mesh.axis_names.index(name)]
         return axis < len(shape) and shape[axis] % num_devices == 0

@@ -24,7 +24,7 @@ def sharded_window_attention(
     causal: bool = False,
     padding_mask: Tensor | None = None,
 ) -> Tensor:
-    """Computes attention to the positions less than `window` away, of a sequence that is divided among P devices.
+    """Compute attention to the positions less than `window` away, of a sequence that is divided among P devices.
 
     out_i = sum_j p_ij v_j with p_i = softmax(q_i . k_j / sqrt(H)) over |i - j| < window, causal over 0 <= i - j <
     window, as `LocalAttention` without positions computes it of the whole sequence. Each device holds T / P positions
@@ -79,7 +79,7 @@ def sharded_window_attention(
 
 
 def _devices_along(device_mesh, argument, axis, size, what):
-    """Returns the devices along an axis of the mesh, which must divide a size of the query."""
+    """Return the devices along an axis of the mesh, which must divide a size of the query."""
     if axis not in device_mesh.axis_names:
         raise ValueError(
             f"`{argument}` must be an axis of the mesh. "
@@ -95,7 +95,7 @@ def _devices_along(device_mesh, argument, axis, size, what):
 
 
 def _attend_part(query, key, value, mask, window, causal, axis, num_devices):
-    """Returns what the positions of one device attend to, (B, t, N, Hv)."""
+    """Return what the positions of one device attend to, (B, t, N, Hv)."""
     halo = min(window - 1, (num_devices - 1) * query.shape[1])  # no key is further away
     keys, values, seen = (_with_edges(x, halo, 0 if causal else halo, axis, num_devices) for x in (key, value, mask))
     query, keys, values = (ops.swapaxes(x, 1, 2) for x in (query, keys, values))  # (B, N, t, H)
@@ -107,12 +107,12 @@ def _attend_part(query, key, value, mask, window, causal, axis, num_devices):
 
 
 def _with_edges(x, before, after, axis, num_devices):
-    """Returns positions (B, t, ...) with those before and after them, zeros (False) outside of the sequence."""
+    """Return positions (B, t, ...) with those before and after them, zeros (False) outside of the sequence."""
     return ops.concatenate([*_edges(x, before, 1, axis, num_devices), x, *_edges(x, after, -1, axis, num_devices)], 1)
 
 
 def _edges(x, size, step, axis, num_devices):
-    """Returns the `size` positions beside the own ones, from the devices before (`step` 1) or after (-1), in order."""
+    """Return the `size` positions beside the own ones, from the devices before (`step` 1) or after (-1), in order."""
     import jax
 
     parts, length = [], x.shape[1]

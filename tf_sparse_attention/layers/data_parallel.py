@@ -22,7 +22,7 @@ _LOCAL = threading.local()  # each replica runs in a thread of its own
 
 @contextlib.contextmanager
 def deferred_updates() -> Iterator[None]:
-    """Declares that whoever calls the layers inside will call `apply_deferred` after them."""
+    """Declare that whoever calls the layers inside will call `apply_deferred` after them."""
     before = is_deferring()
     _LOCAL.deferring = True
     try:
@@ -32,12 +32,12 @@ def deferred_updates() -> Iterator[None]:
 
 
 def is_deferring() -> bool:
-    """Returns whether a training step has promised to call `apply_deferred`."""
+    """Return whether a training step has promised to call `apply_deferred`."""
     return getattr(_LOCAL, "deferring", False)
 
 
 def check_deferring(layer: keras.layers.Layer) -> None:
-    """Raises unless a training step has promised to add the sums of `layer` over the replicas."""
+    """Raise unless a training step has promised to add the sums of `layer` over the replicas."""
     if not is_deferring():
         raise RuntimeError(
             f"`{layer.name}` ({type(layer).__name__}) keeps centroids that several replicas have to update together, "
@@ -48,7 +48,7 @@ def check_deferring(layer: keras.layers.Layer) -> None:
 
 
 def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
-    """Adds the pending sums of all `layers` over the replicas, in one reduction, and lets each layer advance.
+    """Add the pending sums of all `layers` over the replicas, in one reduction, and lets each layer advance.
 
     Args:
         layers: layers with `pending`, a list of variables, and `advance(sums)`. In replica context.
@@ -66,7 +66,7 @@ def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
 
 @contextlib.contextmanager
 def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
-    """Declares that a loss is a mean over `rows` rows of this replica, and makes it one over those of all replicas.
+    """Declare that a loss is a mean over `rows` rows of this replica, and makes it one over those of all replicas.
 
     Keras takes the mean of the losses of replicas, of which one may have fewer rows than another, or fewer targets in
     as many: a training step weighs its loss by `weight_by_rows`, and a loss multiplies its own by `mean_factor`. Both
@@ -86,12 +86,12 @@ def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
 
 
 def mean_factor() -> Any:
-    """Returns what a mean over the targets of this replica, or over one if there are none, is multiplied by."""
+    """Return what a mean over the targets of this replica, or over one if there are none, is multiplied by."""
     return getattr(_LOCAL, "mean_factor", 1.0)
 
 
 def weight_by_rows(loss: Tensor) -> Tensor:
-    """Returns the loss of this replica, a scalar, with the gradient that is its part of the mean over all rows.
+    """Return the loss of this replica, a scalar, with the gradient that is its part of the mean over all rows.
 
     What Keras reports it weighs by the rows of replicas; the gradients it adds up as if each had as many.
     """
@@ -109,7 +109,7 @@ def _row_weight():
 
 
 def _weights(rows, count):
-    """Returns what the loss of this replica weighs, 1 where all have as many rows, and its `mean_factor`."""
+    """Return what the loss of this replica weighs, 1 where all have as many rows, and its `mean_factor`."""
     import tensorflow as tf
 
     rows = tf.cast(rows, "float32")
@@ -122,7 +122,7 @@ def _weights(rows, count):
 
 
 def has_several_workers() -> bool:
-    """Returns whether the current strategy is one of several processes, `tf.distribute.MultiWorkerMirroredStrategy`."""
+    """Return whether the current strategy is one of several processes, `tf.distribute.MultiWorkerMirroredStrategy`."""
     if replica_count() == 1:
         return False
     import tensorflow as tf
@@ -133,14 +133,14 @@ def has_several_workers() -> bool:
 
 
 def logs_to_average(logs: Any) -> Any:
-    """Returns what a training step reports in the shape in which Keras averages it over workers: of rank 1."""
+    """Return what a training step reports in the shape in which Keras averages it over workers: of rank 1."""
     if not has_several_workers():
         return logs
     return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
 
 
 def local_batch(strategy: Any, step_and_batches: tuple[int, int, Iterator[Any]]) -> Any:
-    """Returns the next batch of the first replica of this worker.
+    """Return the next batch of the first replica of this worker.
 
     Args:
         strategy: the `tf.distribute.Strategy` of the model.

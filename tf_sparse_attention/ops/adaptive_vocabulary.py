@@ -1,4 +1,4 @@
-"""Vocabularies in clusters by frequency, with smaller vectors for rarer words: adaptive input and adaptive softmax."""
+"""Adaptive input and adaptive softmax: vocabularies in clusters by frequency, with smaller vectors for rare words."""
 
 import functools
 import itertools
@@ -15,12 +15,12 @@ from tf_sparse_attention.types import Tensor
 
 
 class Cluster(NamedTuple):
-    """The words of a cluster.
+    """Weights of the words in a cluster.
 
     Attributes:
-        table: their vectors (V_i, H_i).
-        projection: (H_i, D), from these vectors to those of the model, and transposed back.
-        bias: (V_i,), of their logits; None for an embedding.
+        table: word vectors (V_i, H_i).
+        projection: (H_i, D), from word vectors to hidden vectors; its transpose is used for logits.
+        bias: (V_i,), bias of the logits; None for an embedding.
     """
 
     table: Tensor
@@ -29,21 +29,21 @@ class Cluster(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """The logits of the rare clusters beside those of the frequent words: kernel (H_0, C) and bias (C,)."""
+    """Weights of the logits of C rare clusters in the head softmax: kernel (H_0, C) and bias (C,)."""
 
     kernel: Tensor
     bias: Tensor
 
 
 def cluster_starts(clusters: Sequence[Cluster]) -> list[int]:
-    """Returns the first id of each cluster, and the number of words at the end."""
+    """Return the first id of each cluster, followed by the number of words."""
     return [0, *itertools.accumulate(cluster.table.shape[0] for cluster in clusters)]
 
 
 def embed_words(ids: Tensor, clusters: Sequence[Cluster]) -> Tensor:
-    """Returns sqrt(D) P_i^T e_w for each word w, of cluster i: int (...) to (..., D). Cost O(T D sum of H_i).
+    """Embed each word w of cluster i as sqrt(D) P_i^T e_w: int (...) to (..., D). Cost O(T D sum of H_i).
 
-    An id that is no word gives NaN: an error would need to look at the numbers, and zeros would pass for a word.
+    An invalid id gives NaN: a compiled program cannot raise, and zeros would look like a valid embedding.
     """
     starts = cluster_starts(clusters)
     scale = clusters[0].projection.shape[-1] ** 0.5
@@ -60,14 +60,14 @@ def _is_word(ids, starts):
 
 
 def word_logits(x: Tensor, cluster: Cluster) -> tuple[Tensor, Tensor]:
-    """Returns the logits of a cluster's words and its vectors: (..., D) to the pair of (..., V_i) and (..., H_i)."""
+    """Return logits (..., V_i) of the words in a cluster, and projected inputs (..., H_i), for inputs (..., D)."""
     vectors = ops.matmul(x, ops.transpose(cluster.projection))
     logits = ops.matmul(vectors, ops.transpose(cluster.table))
     return _precise(logits) + _precise(cluster.bias), vectors
 
 
 def head_logits(x: Tensor, cluster: Cluster, gate: Gate | None) -> Tensor:
-    """Returns the logits of the frequent words and, after them, of each rare cluster: (..., D) to (..., V_0 + C)."""
+    """Return the logits of the head, frequent words and then rare clusters: (..., D) to (..., V_0 + C)."""
     logits, vectors = word_logits(x, cluster)
     if gate is None:
         return logits
@@ -75,19 +75,19 @@ def head_logits(x: Tensor, cluster: Cluster, gate: Gate | None) -> Tensor:
 
 
 def _precise(x):
-    # The softmax over a large vocabulary needs more than half precision.
+    # A softmax over a large vocabulary needs more than half precision.
     return ops.cast(x, score_dtype(ops.dtype(x)))
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Returns logits minus their log-sum-exp."""
+    """Return logits minus their log-sum-exp."""
     return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def word_log_probabilities(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) -> Tensor:
-    """Returns the log-probability of every word, (..., D) to (..., V): O(T V), for sampling and for small vocabularies.
+    """Return the log-probabilities of all words, (..., D) to (..., V), in O(T V).
 
-    log p(w) = log p_head(w) for frequent words, log p_head(cluster) + log p_cluster(w) for the others.
+    log p(w) = log p_head(w) for frequent words, log p_head(cluster) + log p_cluster(w) for rare words.
     """
     frequent = clusters[0].table.shape[0]
     head = log_softmax(head_logits(x, clusters[0], gate))
@@ -99,16 +99,16 @@ def word_log_probabilities(x: Tensor, clusters: Sequence[Cluster], gate: Gate | 
 
 
 def word_loss(x: Tensor, ids: Tensor, clusters: Sequence[Cluster], gate: Gate | None) -> Tensor:
-    """Returns -log p of given words: the rare words cost time where they occur alone.
+    """Return -log p of words. Rare clusters are computed only for the rows that need them.
 
     Args:
         x: float (R, D).
-        ids: int (R,), the words.
+        ids: int (R,), ids of the words.
         clusters: list of `Cluster`, the frequent words first.
-        gate: a `Gate`, or None without rare clusters.
+        gate: a `Gate`, or None if there are no rare clusters.
 
     Returns:
-        Float32 (R,) (float64 for float64), in nats; NaN for an id that is no word.
+        Float32 (R,) (float64 for float64), in nats; NaN for an invalid id.
     """
     starts = cluster_starts(clusters)
     cluster_of = sum(ops.cast(ids >= start, "int32") for start in starts[1:-1])
@@ -127,14 +127,14 @@ def word_loss(x: Tensor, ids: Tensor, clusters: Sequence[Cluster], gate: Gate | 
 
 
 def _nats(logits, columns):
-    # Rows that are not needed have the words of other clusters, whose result no one takes.
+    # Words of other clusters are clipped: their results are not used.
     columns = ops.clip(ops.cast(columns, "int32"), 0, logits.shape[-1] - 1)
     chosen = ops.take_along_axis(logits, columns[:, None], axis=-1)[:, 0]
     return ops.logsumexp(logits, axis=-1) - chosen
 
 
 def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) -> Tensor:
-    """Returns the most likely word of all, exactly: a rare cluster is read where its own probability beats all before.
+    """Return the most likely word, exactly. A rare cluster is computed only if its probability exceeds the best so far.
 
     Args:
         x: float (R, D).
@@ -142,7 +142,7 @@ def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) 
         gate: a `Gate`, or None.
 
     Returns:
-        int32 (R,), the lowest id among equals.
+        int32 (R,), the lowest id among equal probabilities.
     """
     starts = cluster_starts(clusters)
     head = log_softmax(head_logits(x, clusters[0], gate))
@@ -155,17 +155,17 @@ def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) 
         return highest, ops.cast(ops.argmax(logits, axis=-1), "int32")
 
     for index, cluster in enumerate(clusters[1:]):
-        of_cluster = head[..., starts[1] + index]
-        needed = of_cluster > best
+        log_p_cluster = head[..., starts[1] + index]
+        needed = log_p_cluster > best
         dtypes = (ops.dtype(best), "int32")
         highest, rare = apply_to_subset(best_of_tail, needed, [x], cluster, dtypes=dtypes)
-        better = ops.logical_and(needed, of_cluster + highest > best)
-        best = ops.where(better, of_cluster + highest, best)
+        better = ops.logical_and(needed, log_p_cluster + highest > best)
+        best = ops.where(better, log_p_cluster + highest, best)
         word = ops.where(better, rare + starts[index + 1], word)
     return word
 
 
-HALVINGS = 7  # from a 64th of the rows, below which a product of matrices is no faster, to all of them
+HALVINGS = 7  # from all rows to 1/64, below which a matrix product is not faster
 
 
 def apply_to_subset(
@@ -176,20 +176,20 @@ def apply_to_subset(
     numbers: Sequence[Tensor] = (),
     dtypes: Sequence[str] = ("float32",),
 ) -> tuple[Tensor, ...]:
-    """Computes numbers of the rows that need them, zeros for the others.
+    """Apply a row-wise function only to the rows that need it; the results of other rows are 0.
 
-    The rows that need it are put side by side and filled up with others to the next of a few sizes, each twice the one
-    before; each size is a branch of a switch. Cost: at most twice that of the rows that need it, or that of a 64th of
-    all; where none needs it, none, and the weights are not touched. The backward pass computes the function again: a
-    switch would keep what every one of its branches leaves for it.
+    Needed rows are gathered and padded to one of a few sizes, each twice the previous size. Each size is a branch of a
+    switch. The cost is at most that of twice the needed rows, or of R / 64 rows. If no row is needed, the cost is 0 and
+    the weights are not read. The backward pass recomputes the function: a switch would store the residuals of all
+    branches.
 
     Args:
-        function: from lists of c rows, of the weights and of c numbers to a tuple of tensors (c,), each row for itself.
+        function: row-wise function (list of c rows, weights, list of c numbers) -> tuple of tensors (c,).
         needed: bool (R,), R at least 1.
         rows: list of float tensors (R, ...).
-        weights: list of tensors that the function uses; all that its gradient has to reach must be here.
+        weights: list of tensors that the function uses, including all that receive a gradient.
         numbers: list of integer tensors (R,).
-        dtypes: those of the results.
+        dtypes: dtypes of the results.
 
     Returns:
         Tuple of tensors (R,).
@@ -198,17 +198,17 @@ def apply_to_subset(
     sizes = [1 + (total - 1) // 2**halving for halving in reversed(range(HALVINGS))]
     sizes = sorted(set(sizes)) if isinstance(total, int) else sizes
     order = ops.argsort(ops.where(needed, 0, 1))
-    places = ops.cumsum(ops.cast(needed, "int32")) - 1
+    ranks = ops.cumsum(ops.cast(needed, "int32")) - 1
 
     def compute(size, rows, weights):
-        chosen = order[:size]
-        some_rows, some_numbers = ([ops.take(x, chosen, axis=0) for x in tensors] for tensors in (rows, numbers))
+        selected = order[:size]
+        some_rows, some_numbers = ([ops.take(x, selected, axis=0) for x in tensors] for tensors in (rows, numbers))
         results = function(some_rows, weights, some_numbers)
-        return tuple(ops.where(needed, ops.take(x, ops.minimum(places, size - 1), axis=0), 0) for x in results)
+        return tuple(ops.where(needed, ops.take(x, ops.minimum(ranks, size - 1), axis=0), 0) for x in results)
 
     def nothing(rows, weights):
-        return tuple(ops.zeros_like(places, dtype=dtype) for dtype in dtypes)
+        return tuple(ops.zeros_like(ranks, dtype=dtype) for dtype in dtypes)
 
     branches = [nothing, *(keras.remat(functools.partial(compute, size)) for size in sizes)]
-    index = sum(ops.cast(places[-1] + 1 > size, "int32") for size in (0, *sizes[:-1]))
+    index = sum(ops.cast(ranks[-1] + 1 > size, "int32") for size in (0, *sizes[:-1]))
     return ops.switch(index, branches, list(rows), list(weights))

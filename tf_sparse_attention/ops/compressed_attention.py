@@ -1,4 +1,4 @@
-"""Attention to blocks of keys that are compressed to one key and one value each, and the choice of blocks by it."""
+"""Compressed attention (native sparse attention): one key and value per block, and selection of blocks by weight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +16,15 @@ from tf_sparse_attention.types import Tensor
 def visible_blocks(
     blocks: BlockKeys, positions: Tensor, segments: Tensor | None, attention_mask: Tensor | None
 ) -> Tensor:
-    """Returns which compressed blocks queries see, bool (B or 1, N or 1, T, G).
+    """Return the mask of compressed blocks that queries may attend to, bool (B or 1, N or 1, T, G).
 
-    Those that are complete at the position of the query, whose last token is of its document, and all of whose keys
-    that count it may see by an attention mask.
+    A block is visible if it is complete at the position of the query, its last token is in the same document, and the
+    attention mask allows all of its unmasked keys.
 
     Args:
         blocks: the `BlockKeys` of the sequence.
-        positions: int32 (T,), of the queries.
-        segments: int (B, T), the document of each query; None where nothing is packed.
+        positions: int32 (T,), positions of the queries.
+        segments: int (B, T), the document of each query; None without packed documents.
         attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
     """
     seen = blocks.among_first((positions + 1) // blocks.block_size, segments)
@@ -47,19 +47,19 @@ def attend_compressed_blocks(
     sinks: Tensor | None = None,
     dropout: Dropout | None = None,
 ) -> Attended:
-    """Computes attention of queries to compressed blocks, O(T G) for each head.
+    """Compute attention of queries to compressed blocks, O(T G) per head.
 
     Args:
         query: scaled queries (B, N, T, H).
-        key: (B, M, G, H); head n of the queries reads head n // (N / M).
+        key: (B, M, G, H). Query head n uses key head n // (N / M).
         value: (B, M, G, Hv).
         seen: bool (B or 1, N or 1, T, G).
         soft_cap: as in `attend`.
-        sinks: float (N,), a logit of each head without a value; or None.
+        sinks: float (N,), the sink logit of each head, or None.
         dropout: an `attend.Dropout`, or None.
 
     Returns:
-        An `Attended`: the output (B, N, T, Hv), zeros where a query sees no block, and the weights (B, N, T, G).
+        An `Attended`: the output (B, N, T, Hv), zeros for queries without a visible block, and weights (B, N, T, G).
     """
     attended = attend_heads(
         query[:, :, None],
@@ -78,21 +78,21 @@ def attend_compressed_blocks(
 def select_blocks_by_weight(
     query: Tensor, key: Tensor, seen: Tensor, allowed: Tensor, num_selected: int, options: Mapping[str, Any]
 ) -> list[Tensor]:
-    """Returns the blocks of the largest weights, added up over the heads that share keys; without a gradient.
+    """Select the blocks with the largest weights, summed over the heads of a group; without a gradient.
 
     Args:
-        query: as in `attend_compressed_blocks`; so are `key` and `seen`.
-        allowed: bool (B or 1, 1, T, G), which blocks can be chosen.
-        num_selected: how many.
+        query, key, seen: as in `attend_compressed_blocks`.
+        allowed: bool (B or 1, 1, T, G), blocks that can be selected.
+        num_selected: number of blocks.
         options: `soft_cap` and `sinks` of `attend_compressed_blocks`.
 
     Returns:
-        List of int32 (B, N, T), the heads that share keys with the same blocks; as `select_blocks` otherwise.
+        List of int32 (B, N, T) as from `select_blocks`, equal for the heads of a group.
     """
     count = num_choices(shape(allowed)[-1], num_selected)
     if count == 0:
         return []
-    # In float32, as weights of half precision would often be equal.
+    # float32: weights in half precision are often equal.
     query, key = (ops.cast(ops.stop_gradient(x), "float32") for x in (query, key))
     weights = attend_compressed_blocks(query, key, key, seen, **options).weights
     chosen = best_of(sum_groups(weights, key.shape[1]), allowed, count)

@@ -1,4 +1,4 @@
-"""Slots that keep what comes last: which positions they hold, and writing one of them."""
+"""Ring buffers of the last tokens: positions of the slots, and writing to a slot."""
 
 from keras import ops
 
@@ -7,30 +7,30 @@ from tf_sparse_attention.types import Size, Tensor
 
 
 def ring_positions(size: Size, index: Tensor) -> Tensor:
-    """Returns the positions that the slots of a ring hold once position `index` is written, negative where none is.
+    """Return the position in each slot of a ring buffer after position `index` is written; negative if empty.
 
-    Position p is kept in slot p mod `size`, so a slot holds the last position that ended there.
+    Position p is in slot p mod `size`, so a slot holds the last position written to it.
 
     Args:
-        size: R, slots of a ring.
-        index: int32 (...), the last position that was written, -1 for none.
+        size: R, number of slots.
+        index: int32 (...), the last written position, -1 for none.
 
     Returns:
         int32 (..., R).
     """
-    # Made positive first: runtimes of other formats differ in the remainders of negative numbers.
+    # Positive operands: runtimes of exported models differ in the remainder of negative numbers.
     ahead = size - ops.arange(size, dtype="int32")
     return index[..., None] - (index[..., None] + ahead) % size
 
 
 def write_slot(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Returns slots with one of each row and head overwritten.
+    """Overwrite one slot per row and head.
 
     Args:
         slots: tensor (B, N, S) or (B, N, S, H).
         x: tensor (B or 1, N or 1) or (B, N, 1, H).
-        at: int32 (B, N or 1), which slot.
-        kept: bool (B, N or 1), False where the slot stays as it was; or None.
+        at: int32 (B, N or 1), the slot to write.
+        kept: bool (B, N or 1), False to leave the slot unchanged. None: write all.
     """
     batch, heads, size, *rest = shape(slots)
     at = ops.reshape(ops.broadcast_to(at, (batch, heads)), (-1,))

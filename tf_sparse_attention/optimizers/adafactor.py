@@ -153,7 +153,7 @@ class Adafactor(keras.optimizers.Optimizer):
             self._momentums.append(add_slot(self, variable, "momentum", axes) if self.beta_1 > 0 else None)
 
     def slots_of(self, variable: keras.Variable) -> dict[str, keras.Variable]:
-        """Returns the state kept for a weight, variables by name.
+        """Return the state kept for a weight, variables by name.
 
         Args:
             variable: a weight that the optimizer was built for.

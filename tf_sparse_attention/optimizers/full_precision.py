@@ -9,7 +9,7 @@ from tf_sparse_attention.types import Initializer, Shape, Tensor
 
 
 def dense_gradient(gradient: Tensor, shape: Shape) -> Tensor:
-    """Returns a gradient as a float32 tensor of the shape of its weight.
+    """Return a gradient as a float32 tensor of the shape of its weight.
 
     TensorFlow gives gradients of embeddings as some of their rows; those that occur several times are summed.
     """
@@ -27,7 +27,7 @@ def add_slot(
     axes: Sequence[int] | None = None,
     initializer: Initializer = "zeros",
 ) -> keras.Variable | None:
-    """Returns new float32 state of an optimizer over some axes of a weight, laid out over devices as the weight is.
+    """Return new float32 state of an optimizer over some axes of a weight, laid out over devices as the weight is.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer` that owns the state.
@@ -50,7 +50,7 @@ def add_slot(
 
 
 def _layout_over(full, axes):
-    """Returns the layout of some axes of what has the layout `full`."""
+    """Return the layout of some axes of what has the layout `full`."""
     if isinstance(full, keras.distribution.TensorLayout):
         return keras.distribution.TensorLayout([full.axes[axis] for axis in axes], full.device_mesh)
     # Keras 3.13 gives what JAX has of a weight that is laid out, whose specification may leave out the last axes.
@@ -59,7 +59,7 @@ def _layout_over(full, axes):
 
 
 def subtract(optimizer: keras.optimizers.Optimizer, variable: keras.Variable, update: Tensor) -> None:
-    """Moves a weight by a float32 update, rounding once where the weight has a lower precision."""
+    """Move a weight by a float32 update, rounding once where the weight has a lower precision."""
     # Subtracted before the cast down: in bfloat16 w - d would round the step a second time.
     dtype = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
     value = ops.cast(variable, dtype) - ops.cast(update, dtype)

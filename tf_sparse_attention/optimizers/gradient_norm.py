@@ -71,7 +71,7 @@ class GradientNorm:
 
 
 def _squared_norm(gradient, shape=None):
-    """Returns the sum of squares of a gradient, of a sparse one with the shape that it has, if none is given."""
+    """Return the sum of squares of a gradient, of a sparse one with the shape that it has, if none is given."""
     if shape is None and not hasattr(gradient, "indices"):  # whose shape may be unknown
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
     return ops.sum(ops.square(dense_gradient(gradient, gradient.shape if shape is None else shape)))

@@ -78,13 +78,13 @@ class SkipNonfinite:
 
 
 def all_finite(gradients: Sequence[Tensor | None]) -> Tensor:
-    """Returns whether all numbers of all gradients are finite, bool (); of sparse ones those of their rows."""
+    """Return whether all numbers of all gradients are finite, bool (); of sparse ones those of their rows."""
     values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
     return ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
 
 
 def update_if(update: Callable[[], None], condition: Tensor, variables: Sequence[keras.Variable]) -> Tensor:
-    """Runs an update of variables, which then have the values from before unless all replicas meet a condition.
+    """Run an update of variables, which then have the values from before unless all replicas meet a condition.
 
     A condition around the update would not do, since the replicas exchange gradients in it. A copy of all `variables`
     lives as long as it runs.

@@ -86,7 +86,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         self.built = True
 
     def clusters(self) -> list[Cluster]:
-        """Returns the weights as `ops.word_clusters` takes them, in the compute dtype."""
+        """Return the weights as `ops.word_clusters` takes them, in the compute dtype."""
         pairs = zip(self._tables, self._projections, strict=True)
         return [Cluster(*(ops.cast(weight, self.compute_dtype) for weight in pair)) for pair in pairs]
 
@@ -110,7 +110,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
 
 def check_clusters(vocabulary_size: int, hidden_dim: int, cutoffs: Sequence[int], div_value: int) -> None:
-    """Raises a `ValueError` unless these describe clusters of words, none empty and none with vectors of size 0."""
+    """Raise a `ValueError` unless these describe clusters of words, none empty and none with vectors of size 0."""
     checks.check_count("vocabulary_size", vocabulary_size)
     checks.check_count("hidden_dim", hidden_dim)
     checks.check_count("div_value", div_value)
@@ -130,7 +130,7 @@ def check_clusters(vocabulary_size: int, hidden_dim: int, cutoffs: Sequence[int]
 def add_clusters(
     layer: keras.layers.Layer, vocabulary_size: int, hidden_dim: int
 ) -> tuple[list[keras.Variable], list[keras.Variable]]:
-    """Creates the tables and the projections of the clusters of a layer, as two lists."""
+    """Create the tables and the projections of the clusters of a layer, as two lists."""
     starts = [0, *layer.cutoffs, vocabulary_size]
     tables, projections = [], []
     for index in range(len(starts) - 1):

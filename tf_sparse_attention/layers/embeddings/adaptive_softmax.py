@@ -110,7 +110,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
             ]
 
     def _weights(self):
-        """Returns the clusters and the gate as `ops.word_clusters` takes them, in the compute dtype."""
+        """Return the clusters and the gate as `ops.word_clusters` takes them, in the compute dtype."""
         if self.embedding is None:
             pairs = list(zip(self._tables, self._projections, strict=True))
         else:
@@ -126,7 +126,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return word_log_probabilities(inputs, *self._weights())
 
     def loss(self, inputs: Tensor, words: Tensor) -> Tensor:
-        """Returns -log p of given words.
+        """Return -log p of given words.
 
         Args:
             inputs: float (..., D).
@@ -142,7 +142,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return ops.reshape(nats, shape(inputs)[:-1])
 
     def predict_words(self, inputs: Tensor) -> Tensor:
-        """Returns the most likely word of all, exactly: float (..., D) to int32 (...)."""
+        """Return the most likely word of all, exactly: float (..., D) to int32 (...)."""
         return ops.reshape(most_likely_word(self._rows(inputs), *self._weights()), shape(inputs)[:-1])
 
     def _rows(self, inputs):

@@ -15,7 +15,7 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class GridEmbedding(keras.layers.Layer):
-    """Adds one learned vector for each coordinate of a position in a grid, the last axis running fastest.
+    """Add one learned vector for each coordinate of a position in a grid, the last axis running fastest.
 
     y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes are those of the data, (rows, columns, channels)
     of an image, or of a factorized attention: (T / stride, stride), its block and the place in it. Source: Child et al.

@@ -14,7 +14,7 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SinusoidalEmbedding(keras.layers.Layer):
-    """Adds sines and cosines of the position (Vaswani et al. 2017, section 3.5), in the order of tensor2tensor.
+    """Add sines and cosines of the position (Vaswani et al. 2017, section 3.5), in the order of tensor2tensor.
 
     With C = D // 2 and angle a_c = position max_wavelength^(-c / (C - 1)), c = 0 .. C - 1: the first C channels get
     sin a_c, the next C cos a_c; with odd D the last one gets nothing.
