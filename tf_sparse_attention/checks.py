@@ -1,4 +1,4 @@
-"""Argument checks whose messages name the argument, the expected value and the received one."""
+"""Argument checks with messages that name the argument, the expected value and the received value."""
 
 import difflib
 import inspect
@@ -65,7 +65,7 @@ def check_optional_switch(name: str, value: Any) -> None:
 
 
 def check_one_given(**values: Any) -> None:
-    """Raise a `ValueError` unless one of the arguments, given by name, is not None."""
+    """Raise a `ValueError` unless exactly one of the named arguments is not None."""
     if sum(value is not None for value in values.values()) != 1:
         names = " and ".join(f"`{name}`" for name in values)
         received = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -101,14 +101,14 @@ def _is_number(value):
 
 
 def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] = ()) -> None:
-    """Raise a `ValueError` for a keyword that is nearly an argument of a class's constructors, or part of one.
+    """Raise a `ValueError` for a keyword that resembles an argument of the constructor, and suggest that argument.
 
-    Keras refuses the rest. Letters in place of words are read as these: `num_kv_heads` as `num_key_value_heads`.
+    Keras rejects all other unknown keywords. Abbreviations are expanded: `num_kv_heads` to `num_key_value_heads`.
 
     Args:
-        target: an object in its constructor.
-        keywords: names of the arguments that the constructor itself does not take.
-        further: arguments that constructors take by keyword without naming them.
+        target: the object that is being constructed.
+        keywords: names of keyword arguments that are not in the signature.
+        further: names of valid keyword arguments that are not in the signature.
     """
     constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
     known = {name for constructor in constructors for name in inspect.signature(constructor).parameters} | {*further}
@@ -118,17 +118,17 @@ def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] 
         longer = [other for other in others if len(full) > 3 and full in other]  # `soft_cap` of `logit_soft_cap`
         question = did_you_mean(full, longer, 1, similarity=0) or did_you_mean(full, others, 1, similarity=0.75)
         if question:
-            raise ValueError(f"`{name}` is no argument of {type(target).__name__}.{question}")
+            raise ValueError(f"`{name}` is not an argument of {type(target).__name__}.{question}")
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3, similarity: float = 0.6) -> str:
-    """Return the question whether another name was meant, to follow a sentence; nothing where none is similar.
+    """Return " Did you mean `name`?" for similar names, to append to a sentence; an empty string if there are none.
 
     Args:
-        name: as it was given.
-        known: the names that there are.
-        count: the most of them to ask for.
-        similarity: from 0, all are similar, to 1, none but the name itself.
+        name: the received name.
+        known: valid names.
+        count: maximum number of suggestions.
+        similarity: minimum similarity, from 0 (all names) to 1 (equal names only).
     """
     similar = difflib.get_close_matches(name, sorted(set(known)), count, similarity)
     return f" Did you mean {' or '.join(f'`{other}`' for other in similar)}?" if similar else ""
@@ -144,12 +144,12 @@ def check_dense(name: str, x: Any) -> None:
 
 
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:
-    """Raise a `ValueError` unless the known sizes of `shape` are among those allowed.
+    """Raise a `ValueError` unless the known sizes of `shape` are allowed.
 
     Args:
-        name: the argument that has the shape.
-        shape: sizes, None where unknown.
-        expected: for each axis a tuple of allowed sizes, of which None allows everything.
+        name: name of the argument.
+        shape: sizes, None if unknown.
+        expected: a tuple of allowed sizes per axis, in which None allows any size.
     """
     fits = len(shape) == len(expected) and all(
         size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected, strict=True)

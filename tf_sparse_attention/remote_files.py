@@ -1,7 +1,6 @@
-"""Files at addresses such as gs://bucket/folder, copied as a whole through `etils.epath`, which knows the schemes.
+"""Remote files such as gs://bucket/folder, copied as a whole through `etils.epath`.
 
-Nothing is renamed there, which is not atomic in a bucket: who writes several files writes last the one without which
-the others do not count.
+Renaming is not atomic in a bucket. So a writer of several files writes the file that marks them as complete last.
 """
 
 import contextlib
@@ -16,41 +15,41 @@ from typing import Any, NamedTuple
 
 from tf_sparse_attention.atomic_files import atomic_file, atomic_folder
 
-BLOCK = 1 << 22  # bytes that are copied at once
-SAVED_MODEL = "saved_model.pb"  # the file without which a folder is no SavedModel
-CACHE = "TSA_CACHE_DIR"  # the variable with the folder of local copies
-# What TensorFlow says of schemes that it has no files of, and what to do.
-NO_SCHEME, SCHEME_ADVICE = "File system scheme", "; set EPATH_USE_TF=false and install its package of fsspec, as s3fs"
+BLOCK = 1 << 22  # bytes per read
+SAVED_MODEL = "saved_model.pb"  # marks a SavedModel as complete
+CACHE = "TSA_CACHE_DIR"  # environment variable with the folder of local copies
+# Start of TensorFlow's message for an unsupported scheme, and the advice to append.
+NO_SCHEME, SCHEME_ADVICE = "File system scheme", "; set EPATH_USE_TF=false and install its fsspec package, e.g. s3fs"
 
 
 class RemoteError(OSError):
-    """Raised where a remote file cannot be read or written, whatever the library of its scheme raises."""
+    """Raised if a remote file cannot be read or written."""
 
 
 class Content(NamedTuple):
-    """What a file holds: its size in bytes and its checksum, BLAKE2b of 16 bytes."""
+    """Size of a file in bytes and its checksum, BLAKE2b of 16 bytes."""
 
     size: int
     blake2b: str
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Return whether a path is an address with a scheme, as gs://bucket/folder.
+    """Return whether a path has a scheme, for example gs://bucket/folder.
 
     Raises:
-        ValueError: If it begins like one and lacks a slash, which would be a folder here that is called "gs:".
+        ValueError: If the scheme is followed by one slash only, which would be a local folder named "gs:".
     """
     text = os.fspath(path)
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", text):  # a single letter is a drive
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", text):  # one letter: a Windows drive
         raise ValueError(
-            "`path` must have two slashes after its scheme, as in gs://bucket/folder, of which `pathlib.Path` leaves "
-            f"one; a local path of this name begins with ./. Received: path={text}."
+            "`path` must have two slashes after its scheme, as in gs://bucket/folder; `pathlib.Path` removes one of "
+            f"them. Write ./ before a local path of this name. Received: path={text}."
         )
     return "://" in text
 
 
 def remote_path(address: str | os.PathLike) -> Any:
-    """Return the `epath.Path` of an address.
+    """Return the `epath.Path` of a remote path.
 
     Raises:
         ValueError: If its scheme is unknown.
@@ -64,15 +63,15 @@ def remote_path(address: str | os.PathLike) -> Any:
         return epath.Path(address)
     except KeyError as error:
         raise ValueError(
-            "`path` must be on a local disk, or have a scheme that `etils.epath` knows, as gs, s3, az and hf. "
+            "`path` must be on a local disk, or have a scheme that `etils.epath` supports: gs, s3, az or hf. "
             f"Received: path={address}."
         ) from error
 
 
 def cache_folder(address: str | os.PathLike) -> pathlib.Path:
-    """Return the folder of the local copy of what is at an address.
+    """Return the folder of the local copy of a remote path.
 
-    It is in the folder that the variable TSA_CACHE_DIR names, otherwise in ~/.cache/tf_sparse_attention.
+    It is in the folder of the environment variable TSA_CACHE_DIR, by default ~/.cache/tf_sparse_attention.
     """
     root = pathlib.Path(os.environ.get(CACHE) or "~/.cache/tf_sparse_attention").expanduser()
     text = os.fspath(address).rstrip("/")
@@ -81,17 +80,17 @@ def cache_folder(address: str | os.PathLike) -> pathlib.Path:
 
 
 def as_path(path: str | os.PathLike) -> Any:
-    """Return the `epath.Path` of an address, or the `pathlib.Path` of a path on the local disk."""
+    """Return an `epath.Path` for a remote path, or a `pathlib.Path` for a local path."""
     return remote_path(path) if is_remote(path) else pathlib.Path(path).expanduser()
 
 
 @contextlib.contextmanager
 def raise_remote_errors(path: Any) -> Iterator[None]:
-    """Convert the errors of a block that reads or writes a remote path into a `RemoteError` of one line."""
+    """Convert errors of a block that reads or writes a remote path to a `RemoteError` with one line."""
     try:
         yield
-    except Exception as error:  # those of TensorFlow, of gcsfs, of aiohttp and so on
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)  # the disk here
+    except Exception as error:  # of TensorFlow, gcsfs, aiohttp and others
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)  # of the local disk
         if isinstance(error, RemoteError) or is_full or not is_remote(path):
             raise
         lines = str(error).strip().splitlines() or [""]
@@ -100,13 +99,13 @@ def raise_remote_errors(path: Any) -> Iterator[None]:
 
 
 def exists(path: Any) -> bool:
-    """Return whether there is a remote file or folder."""
+    """Return whether a remote file or folder exists."""
     with raise_remote_errors(path):
         return path.exists()
 
 
 def read_bytes(path: Any) -> bytes | None:
-    """Return the content of a remote file; None if there is none."""
+    """Return the content of a remote file; None if it does not exist."""
     with raise_remote_errors(path):
         if not path.exists():
             return None
@@ -115,13 +114,13 @@ def read_bytes(path: Any) -> bytes | None:
 
 
 def names(path: Any) -> list[str]:
-    """Return the names in a remote folder, in order; none if it is missing."""
+    """Return the sorted names in a remote folder; an empty list if it does not exist."""
     with raise_remote_errors(path):
         return sorted(child.name for child in path.iterdir()) if path.exists() else []
 
 
 def remove(path: Any) -> None:
-    """Remove a remote file, if it is there."""
+    """Remove a remote file if it exists."""
     with raise_remote_errors(path):
         path.unlink(missing_ok=True)
 
@@ -135,7 +134,7 @@ def write_bytes(path: Any, content: bytes) -> None:
 
 
 def upload(source: pathlib.Path, target: Any) -> Content:
-    """Copy a local file to a remote path, and returns what was copied."""
+    """Copy a local file to a remote path, and return its `Content`."""
     with open(source, "rb") as content, raise_remote_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
@@ -143,16 +142,16 @@ def upload(source: pathlib.Path, target: Any) -> Content:
 
 
 def download(source: Any, target: pathlib.Path, expected: Content | None = None) -> None:
-    """Copy a remote file to a local one, which is complete or absent.
+    """Copy a remote file to a local file, which is complete or absent afterwards.
 
     Args:
         source: remote path.
-        target: the local file; its folder is created.
-        expected: what the file has to hold. Default: None, anything.
+        target: the local file. Its folder is created.
+        expected: the required `Content`. Default: None, any.
 
     Raises:
-        ValueError: If it holds something else, or is missing.
-        RemoteError: If it cannot be reached.
+        ValueError: If the content differs, or the remote file does not exist.
+        RemoteError: If the remote file cannot be read.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(target) as temporary:
@@ -174,13 +173,13 @@ def _copy(source, target):
 
 
 def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) -> None:
-    """Copy a local folder to a remote one, in place of what is there.
+    """Copy a local folder to a remote folder, and remove other files there.
 
     Args:
         source: the folder.
         target: remote path.
-        last: name of the file without which the others do not count, as that of a SavedModel. It is removed first and
-            written last, so that readers find all of an export or none. Default: None, there is none.
+        last: name of the file that marks the folder as complete, as in a SavedModel. It is removed first and written
+            last, so that readers find a complete export or none. Default: None.
     """
     files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
     before = set(stat_all(target))
@@ -193,9 +192,9 @@ def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) ->
 
 
 def stat_all(path: Any) -> dict[str, list[int]]:
-    """Return size and time in seconds of all files in a remote folder and in those in it, by name.
+    """Return size in bytes and modification time in seconds of all files below a remote path, by relative name.
 
-    The name of a file that is not in a folder is "". Nothing is returned where nothing is.
+    If the path is a file, its name is "". If it does not exist, the result is empty.
     """
     with raise_remote_errors(path):
         if not path.exists():
@@ -209,7 +208,7 @@ def stat_all(path: Any) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def output_folder(path: Any, last: str | None = None) -> Iterator[pathlib.Path]:
-    """Yield a local path to create a folder at, which replaces `path` if the block ends without an error.
+    """Yield a local path for a folder, which replaces `path` if the block ends without an error.
 
     Args:
         path: a `pathlib.Path`, see `atomic_folder`, or a remote path, see `upload_folder`.

@@ -69,7 +69,7 @@ def test_every_weight_that_grows_with_the_model_is_split(embedding):
 
 
 @every_layer(by_default=CASES)
-def test_every_weight_of_every_layer_is_split_or_listed_as_whole(case):
+def test_every_weight_of_every_layer_is_split_or_listed_as_replicated(case):
     layer = case.make()
     layer.build((None, None, SIZE))
     for weight in layer.weights:
@@ -87,7 +87,7 @@ def recognizer():
 
 
 @pytest.mark.parametrize("make", [encoder_task, recognizer])
-def test_every_weight_of_an_encoder_is_split_or_listed_as_whole(make):
+def test_every_weight_of_an_encoder_is_split_or_listed_as_replicated(make):
     model = make()
     if not model.built:
         model.build((None, 32))
@@ -126,7 +126,7 @@ def test_the_axis_of_a_weight_is_that_of_heads_inner_features_or_words(path, axe
     assert layout is axes is None or layout.axes == axes
 
 
-def test_another_axis_stands_where_the_first_cannot_be_split():
+def test_another_axis_is_split_if_the_first_cannot_be():
     assert split_axes("backbone/block_0/attention/local_0/query/kernel", 3) == (1, 0)
     assert split_axes("backbone/block_0/attention_norm/gamma", 1) == ()
     assert split_axes("dense_attention/query/kernel", 2) == ()  # a weight of someone else

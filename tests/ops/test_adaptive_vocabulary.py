@@ -130,7 +130,7 @@ def test_probabilities_of_all_words_add_up_to_one():
     np.testing.assert_allclose(np.sum(np.exp(every), axis=-1), 1.0, rtol=1e-12)
 
 
-def test_a_cluster_none_of_whose_words_occur_is_not_touched():
+def test_a_cluster_without_targets_is_not_read():
     weights = draw((4, 5, 6))
     for name in ("table2", "projection2", "bias2"):
         weights[name] = np.full_like(weights[name], np.nan)
@@ -203,7 +203,7 @@ def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_jax):
     run_jax(code)
 
 
-def test_a_number_of_rows_that_the_program_does_not_know_is_any_number():
+def test_an_unknown_number_of_rows_works():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("on JAX shapes are known")
     import tensorflow as tf
@@ -222,7 +222,7 @@ def _swapped_loss(weights, words, x):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 99, 100])
-def test_rows_that_need_nothing_are_zero_whatever_their_number(count):
+def test_rows_that_are_not_needed_are_zero(count):
     needed = np.random.default_rng(0).permutation(100) < count
     x = np.arange(100.0)
     (result,) = apply_to_subset(lambda rows, weights, numbers: (rows[0] + 1,), needed, [x], dtypes=("float64",))
@@ -230,7 +230,7 @@ def test_rows_that_need_nothing_are_zero_whatever_their_number(count):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 51, 100])
-def test_at_most_twice_the_rows_that_need_it_are_computed(count):
+def test_at_most_twice_the_needed_rows_are_computed(count):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("on JAX every branch is traced")
     seen = []

@@ -55,7 +55,7 @@ def test_products_with_leading_axes_of_any_size_are_right(run_python):
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
 @pytest.mark.parametrize("number", [1, 3, 4, 5])  # fewer than they are long, as many, more
 @pytest.mark.parametrize("heads", [(), (2,)], ids=["own", "shared"])
-def test_products_with_keys_are_those_of_the_definition_and_so_are_their_gradients(heads, number, jit_compile):
+def test_query_key_products_and_gradients_equal_their_definition(heads, number, jit_compile):
     tf = pytest.importorskip("tensorflow")
     draw = np.random.default_rng(0).normal
     rows, keys, cotangent = (draw(size=(2, 3, *sizes)) for sizes in ((*heads, number, 4), (6, 4), (*heads, number, 6)))

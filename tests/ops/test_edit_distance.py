@@ -30,7 +30,7 @@ rows = st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=3, max_size=3)
 
 @hypothesis.given(rows, rows)
 @draws(25, 200)
-def test_it_is_that_of_the_table(references, hypotheses):
+def test_the_distance_equals_the_dynamic_program(references, hypotheses):
     found = np.asarray(edit_distance(padded(references), padded(hypotheses)))
     expected = [table_distance(*pair) for pair in zip(references, hypotheses, strict=True)]
     assert found.tolist() == expected
@@ -41,7 +41,7 @@ def test_a_hand_worked_case():
     assert np.asarray(edit_distance(padded([kitten]), padded([sitting]))).tolist() == [3]
 
 
-def test_words_are_equal_where_their_characters_are():
+def test_words_are_equal_if_their_characters_are():
     text = "  the cat the  cart tac "
     words = np.asarray(hash_words(np.array([[ord(letter) for letter in text] + [0, 0]]), ord(" ")))[0]
     assert words[:, 0].tolist() == [3, 3, 3, 4, 3, *[0] * (len(words) - 5)]
@@ -51,7 +51,7 @@ def test_words_are_equal_where_their_characters_are():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a graph of TensorFlow")
-def test_rows_whose_width_a_graph_does_not_know_have_the_same_words_and_distances():
+def test_rows_of_unknown_width_have_the_same_words_and_distances():
     import tensorflow as tf
 
     unknown = tf.TensorSpec((None, None), tf.int32)

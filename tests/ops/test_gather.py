@@ -81,7 +81,7 @@ def test_a_permutation_has_the_gradient_of_the_plain_gather(jit_compile):
 
 
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
-def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
+def test_unique_rows_have_the_gradient_of_the_plain_gather(jit_compile):
     run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
     inputs, cotangent = {"x": draw(2, 3, 10, 4)}, draw(2, 3, 7, 4, seed=1)
     cotangent[:, :, 2] = 0  # what comes of row 9 is used for nothing
@@ -93,7 +93,7 @@ def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
 
 @pytest.mark.parametrize("heads", [3, 1], ids=["own", "shared"])
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
-def test_blocks_that_are_taken_often_have_the_gradient_of_the_plain_gather(jit_compile, heads):
+def test_repeated_blocks_have_the_gradient_of_the_plain_gather(jit_compile, heads):
     run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
     inputs, cotangent = {"x": draw(2, heads, 4, 2, 5)}, draw(2, 3, 9, 2, 5, seed=1)
     index = np.random.default_rng(2).integers(3, size=(2, 3, 9), dtype="int32")  # nothing takes the last block
@@ -103,7 +103,7 @@ def test_blocks_that_are_taken_often_have_the_gradient_of_the_plain_gather(jit_c
     np.testing.assert_allclose(numbers(gradient["x"]), numbers(wanted["x"]), rtol=0, atol=1e-6)
 
 
-def test_a_row_that_is_picked_nowhere_has_no_gradient():
+def test_a_row_that_is_not_taken_has_no_gradient():
     _, gradient = differentiate(
         lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),),
         {"x": draw(2, 3, 10, 4)},
@@ -112,7 +112,7 @@ def test_a_row_that_is_picked_nowhere_has_no_gradient():
     np.testing.assert_array_equal(numbers(gradient["x"])[0, 0, :, 0], [1, 1, 1, 1, 0, 1, 0, 1, 0, 0])
 
 
-def test_all_rows_are_present_unless_told_otherwise():
+def test_all_rows_are_present_by_default():
     order, inverse = permutation()
     x, cotangent = {"x": draw(2, 3, 7, 4)}, draw(2, 3, 7, 4, seed=1)
     _, picked = differentiate(lambda x: (take_unique_rows(x["x"], order, inverse),), x, cotangent)
@@ -138,7 +138,7 @@ def scatters(types):
     return {name for name in types if any(part in name for part in SCATTERS)}
 
 
-def test_the_gradient_of_a_permutation_holds_no_scatter():
+def test_the_gradient_of_a_permutation_has_no_scatter():
     rows, index = ((2, 3, 7, 4), "float32"), ((2, 3, 7), "int32")
 
     def permuted(x, order, inverse, cotangent):
@@ -151,7 +151,7 @@ def test_the_gradient_of_a_permutation_holds_no_scatter():
     assert scatters(operations(gathered, rows, index, rows))  # the same look finds the scatter of the plain gather
 
 
-def test_the_gradient_of_picked_rows_holds_no_scatter():
+def test_the_gradient_of_unique_rows_has_no_scatter():
     def picked(x, cotangent):
         return differentiate(lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),), {"x": x}, cotangent)
 

@@ -132,7 +132,7 @@ def full_and_unused():
     return kmeans.State(kmeans.compute_centroids(sums, counts), sums, counts, unused), directions
 
 
-def test_the_ith_unused_centroid_splits_the_ith_fullest():
+def test_the_ith_unused_centroid_splits_the_ith_largest():
     state, directions = full_and_unused()
     noise = 0.1 * draw(2, 4, 6, seed=1)
     new = kmeans.revive(state, 100, noise)
@@ -146,7 +146,7 @@ def test_the_ith_unused_centroid_splits_the_ith_fullest():
     assert numbers(new.unused)[0].tolist() == [0, 0, 3, 0]
 
 
-def test_the_two_halves_hold_what_the_full_one_held():
+def test_split_centroids_share_the_count_and_the_sums():
     state, _ = full_and_unused()
     new = kmeans.revive(state, 100, np.zeros((2, 4, 6), "float32"))
     for donor, revived in ((2, 1), (0, 3)):
@@ -155,14 +155,14 @@ def test_the_two_halves_hold_what_the_full_one_held():
             np.testing.assert_allclose(after, numbers(before)[0, donor], rtol=1e-6)
 
 
-def test_a_head_in_which_all_are_used_is_left_alone():
+def test_a_head_without_unused_centroids_does_not_change():
     state, _ = full_and_unused()
     new = kmeans.revive(state, 100, draw(2, 4, 6, seed=1))
     for before, after in zip(state, new, strict=True):
         np.testing.assert_array_equal(numbers(before)[1], numbers(after)[1])
 
 
-def test_nothing_is_revived_without_anyone_to_split():
+def test_no_centroid_is_revived_without_one_to_split():
     state, _ = full_and_unused()
     for unused, counts in (
         ([100, 100, 100, 100], state.counts),  # nobody is in use

@@ -38,7 +38,7 @@ def test_threefry_gives_the_published_numbers(counter, key, result):
 
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
-def test_a_backend_that_holds_32_bits_in_64_gives_them_too(counter, key, result, monkeypatch):
+def test_int64_backends_give_the_published_numbers(counter, key, result, monkeypatch):
     # Torch with Keras has no uint32.
     monkeypatch.setattr(random_bits, "uint32", lambda number: ops.convert_to_tensor(number, dtype="int64"))
     words = [random_bits.uint32(number) for number in (*key, *counter)]
@@ -51,7 +51,7 @@ def test_uniform_numbers_are_never_0_or_1():
     assert ends.tolist() == [2.0**-24, 1 - 2.0**-24]
 
 
-def test_a_pair_keeps_its_number_wherever_it_stands():
+def test_the_number_of_a_pair_does_not_depend_on_its_slots():
     queries, keys = positions(2, 3, 8), positions(2, 3, 5, start=2)
     whole = draw(3, queries, keys)
     assert whole.shape == (2, 3, 8, 5)
@@ -61,7 +61,7 @@ def test_a_pair_keeps_its_number_wherever_it_stands():
     np.testing.assert_array_equal(blocks.reshape(2, 3, 8, 5), whole)
 
 
-def test_rows_heads_pairs_and_seeds_have_numbers_of_their_own():
+def test_rows_heads_pairs_and_seeds_have_different_numbers():
     whole = draw(3, positions(2, 3, 40), positions(2, 3, 40))
     assert len(np.unique(whole)) > 0.99 * whole.size
     assert (whole == draw(4, positions(2, 3, 40), positions(2, 3, 40))).mean() < 1e-3

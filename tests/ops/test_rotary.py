@@ -66,7 +66,7 @@ def turned(own, x, positions):
 
 
 @pytest.mark.parametrize("positions", [NEAR, FAR], ids=["near", "far"])
-def test_in_float64_they_are_those_of_keras_hub_to_a_millionth(pair, positions, monkeypatch):
+def test_rotations_in_float64_equal_keras_hub_to_a_millionth(pair, positions, monkeypatch):
     theirs, own = pair
     for module in ("layers.modeling.rotary_embedding", "models.llama.llama_rotary_embedding"):
         monkeypatch.setattr(f"keras_hub.src.{module}.ops", NumPyInFloat64())
@@ -78,7 +78,7 @@ def test_in_float64_they_are_those_of_keras_hub_to_a_millionth(pair, positions, 
     assert_close(turned(own, x.astype("float32"), positions), wanted, by_rounding)
 
 
-def test_in_float32_they_are_those_of_keras_hub_to_a_thousandth(pair):
+def test_rotations_in_float32_equal_keras_hub_to_a_thousandth(pair):
     theirs, own = pair
     for positions, atol in ((NEAR, 1e-5), (FAR, 1e-3)):
         x = normal(1, len(positions), 2, 64)

@@ -1,10 +1,10 @@
-"""State that several TensorFlow replicas share, means over the targets of all of them, and per-replica random seeds.
+"""Data parallelism on TensorFlow: state shared by replicas, means over all replicas, and per-replica random seeds.
 
-A cross-replica reduction inside a layer's `call` corrupts the losses that layers add, and cannot run under remat. So a
-layer leaves its replica's sums in a variable, and the training step of `tsa.models.Model`, after the gradients, adds
-them over all replicas with one reduction and lets every layer advance.
+A cross-replica reduction in a layer's `call` corrupts the losses that layers add, and cannot run under remat. So each
+layer stores the sums of its replica in variables. After the gradients, the training step of `tsa.models.Model` adds
+these sums over all replicas with one reduction and calls `advance` of each layer.
 
-Imports TensorFlow, as no other layer does, and only inside its functions.
+This is the only module of `layers` that imports TensorFlow, and only inside functions.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ import keras
 from tf_sparse_attention.replicas import in_several_replicas, replica_count
 from tf_sparse_attention.types import Tensor
 
-_LOCAL = threading.local()  # each replica runs in a thread of its own
+_LOCAL = threading.local()  # each replica runs in its own thread
 
 
 @contextlib.contextmanager
 def deferred_updates() -> Iterator[None]:
-    """Declare that whoever calls the layers inside will call `apply_deferred` after them."""
+    """Defer updates of shared state: the caller must call `apply_deferred` after the layers."""
     before = is_deferring()
     _LOCAL.deferring = True
     try:
@@ -32,26 +32,28 @@ def deferred_updates() -> Iterator[None]:
 
 
 def is_deferring() -> bool:
-    """Return whether a training step has promised to call `apply_deferred`."""
+    """Return whether updates are deferred, see `deferred_updates`."""
     return getattr(_LOCAL, "deferring", False)
 
 
 def check_deferring(layer: keras.layers.Layer) -> None:
-    """Raise unless a training step has promised to add the sums of `layer` over the replicas."""
+    """Raise a `RuntimeError` unless updates are deferred, so that the sums of `layer` are added over replicas."""
     if not is_deferring():
         raise RuntimeError(
-            f"`{layer.name}` ({type(layer).__name__}) keeps centroids that several replicas have to update together, "
-            "which a plain `keras.Model` does not do. Subclass `tf_sparse_attention.models.Model` in place of "
+            f"`{layer.name}` ({type(layer).__name__}) has centroids that all replicas must update together, which a "
+            "plain `keras.Model` does not do. Subclass `tf_sparse_attention.models.Model` instead of "
             "`keras.Model` (for a functional model: `models.Model(inputs, outputs)`), or train on one device. "
             f"Received: {replica_count()} replicas."
         )
 
 
 def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
-    """Add the pending sums of all `layers` over the replicas, in one reduction, and lets each layer advance.
+    """Add the pending sums of all `layers` over the replicas in one reduction, and call `advance` of each layer.
+
+    Must be called in replica context.
 
     Args:
-        layers: layers with `pending`, a list of variables, and `advance(sums)`. In replica context.
+        layers: layers. Those with `pending`, a list of variables, must have a method `advance(sums)`.
     """
     layers = [layer for layer in layers if getattr(layer, "pending", None)]
     if not layers or not in_several_replicas():
@@ -66,15 +68,16 @@ def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
 
 @contextlib.contextmanager
 def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
-    """Declare that a loss is a mean over `rows` rows of this replica, and makes it one over those of all replicas.
+    """Make a loss, a mean over the rows or targets of this replica, a mean over those of all replicas.
 
-    Keras takes the mean of the losses of replicas, of which one may have fewer rows than another, or fewer targets in
-    as many: a training step weighs its loss by `weight_by_rows`, and a loss multiplies its own by `mean_factor`. Both
-    numbers are added up here, before the layers are called.
+    Keras averages the losses of replicas even if they have different numbers of rows or targets. To correct this, a
+    training step calls `weight_by_rows`, and a loss multiplies its mean by `mean_factor`. This context reduces both
+    counts over replicas before the layers are called.
 
     Args:
-        rows: int (), in replica context.
-        count: float32 (), targets of this replica, which the loss is the mean of. None: it is one over rows.
+        rows: int (), number of rows of this replica, in replica context.
+        count: float32 (), number of targets of this replica if the loss is a mean over targets. None: it is a mean over
+            rows.
     """
     before = _row_weight(), mean_factor()
     if in_several_replicas():
@@ -86,14 +89,14 @@ def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
 
 
 def mean_factor() -> Any:
-    """Return what a mean over the targets of this replica, or over one if there are none, is multiplied by."""
+    """Return the factor for a mean over the targets of this replica (at least one), see `global_mean`."""
     return getattr(_LOCAL, "mean_factor", 1.0)
 
 
 def weight_by_rows(loss: Tensor) -> Tensor:
-    """Return the loss of this replica, a scalar, with the gradient that is its part of the mean over all rows.
+    """Weight the gradient of the loss of this replica, a scalar, by its number of rows; the value stays.
 
-    What Keras reports it weighs by the rows of replicas; the gradients it adds up as if each had as many.
+    Keras weights reported losses by rows, but adds gradients as if all replicas had the same number of rows.
     """
     weight = _row_weight()
     if weight is None:
@@ -109,32 +112,33 @@ def _row_weight():
 
 
 def _weights(rows, count):
-    """Return what the loss of this replica weighs, 1 where all have as many rows, and its `mean_factor`."""
+    """Return the row weight of this replica, 1 if all replicas have the same number of rows, and its `mean_factor`."""
     import tensorflow as tf
 
     rows = tf.cast(rows, "float32")
-    own = tf.stack([rows, tf.zeros(()) if count is None else count])
-    all_rows, all_targets = tf.unstack(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own))
+    counts = tf.stack([rows, tf.zeros(()) if count is None else count])
+    context = tf.distribute.get_replica_context()
+    all_rows, all_targets = tf.unstack(context.all_reduce(tf.distribute.ReduceOp.SUM, counts))
     weight = rows * replica_count() / tf.maximum(all_rows, 1.0)
     if count is None:
         return weight, 1.0
     return weight, tf.maximum(count, 1.0) * all_rows / tf.maximum(all_targets, 1.0) / tf.maximum(rows, 1.0)
 
 
-def has_several_workers() -> bool:
-    """Return whether the current strategy is one of several processes, `tf.distribute.MultiWorkerMirroredStrategy`."""
+def _has_several_workers() -> bool:
+    """Return whether the current strategy is a `tf.distribute.MultiWorkerMirroredStrategy` with several workers."""
     if replica_count() == 1:
         return False
     import tensorflow as tf
 
     strategy = tf.distribute.get_strategy()
-    many = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return many and bool(strategy.cluster_resolver.cluster_spec().jobs)
+    is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return is_multi_worker and bool(strategy.cluster_resolver.cluster_spec().jobs)
 
 
 def logs_to_average(logs: Any) -> Any:
-    """Return what a training step reports in the shape in which Keras averages it over workers: of rank 1."""
-    if not has_several_workers():
+    """Reshape the logs of a training step to rank 1 if there are several workers, so that Keras averages them."""
+    if not _has_several_workers():
         return logs
     return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
 
@@ -144,14 +148,14 @@ def local_batch(strategy: Any, step_and_batches: tuple[int, int, Iterator[Any]])
 
     Args:
         strategy: the `tf.distribute.Strategy` of the model.
-        step_and_batches: what a Keras epoch iterator yields: first step, last step, iterator.
+        step_and_batches: an item of a Keras epoch iterator: first step, last step, iterator of batches.
     """
     first = strategy.experimental_local_results
     return keras.tree.map_structure(lambda value: first(value)[0], next(step_and_batches[2]))
 
 
 class SeedGenerator(keras.random.SeedGenerator):
-    """A seed generator whose draws differ between replicas, where Keras's own gives all of them the same."""
+    """A seed generator with different seeds per replica; that of Keras gives all replicas the same."""
 
     def next(self, ordered: bool = True) -> Tensor:
         seed = super().next(ordered)
