@@ -1,4 +1,4 @@
-"""Which axes the layout map splits, and that a model split over devices trains as on one."""
+"""Axes that the layout map splits, and training of a model that is split over devices."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Windows over a sequence that is divided among devices."""
+"""Sliding-window attention over a sharded sequence."""
 
 import functools
 import json

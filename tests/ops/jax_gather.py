@@ -1,4 +1,4 @@
-"""Row gathers on JAX: values and gradients beside plain indexing, and the scatters in their gradients."""
+"""Row gathers on JAX: values and gradients compared with plain indexing, and scatters in the gradients."""
 
 import numpy as np
 

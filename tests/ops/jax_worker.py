@@ -1,4 +1,4 @@
-"""What the tests of operations want to know of JAX, in a process with that backend: `CHECKS[name]()`, as JSON."""
+"""Checks of operations in a process with the JAX backend: prints the result of `CHECKS[name]()` as JSON."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The one masked softmax: empty rows, extreme scores, span, merging, dropout, in every dtype."""
+"""Masked softmax attention: empty rows, extreme scores and merging, in every dtype."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Dropout of attention weights: repeatable by its seed, scaled, and by position where tokens move."""
+"""Dropout of attention weights: repeatable by seed, scaled, and dependent on positions instead of slots."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Products of attention, and those with leading axes of any size, those of size 1 that crash TensorFlow's own included.
+"""Matrix products of attention with leading axes of any size, including size 1, which crashes TensorFlow's `matmul`.
 
 The latter in a process of their own: a fault there is a crash, which would take the other tests with it.
 """

@@ -1,4 +1,4 @@
-"""Sequences are cut into blocks, set beside their neighbours and joined again."""
+"""Sequences are split into blocks, paired with neighbor blocks, and joined."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The loss of CTC is that of a sum over all alignments, one by one, and its gradient what small steps measure."""
+"""The CTC loss equals a sum over all alignments, and its gradient equals finite differences."""
 
 import itertools
 

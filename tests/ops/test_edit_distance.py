@@ -1,4 +1,4 @@
-"""The edit distance is that of the textbook's table, row by row; words are told apart by what is in them."""
+"""The edit distance equals the textbook dynamic program; words are compared by their characters."""
 
 import hypothesis
 import hypothesis.strategies as st

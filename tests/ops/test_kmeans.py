@@ -1,4 +1,4 @@
-"""Online k-means by hand: scores, statistics, the moving average, the start, revival, commitment."""
+"""Online k-means on hand-worked cases: scores, statistics, EMA update, initialization, revival, commitment."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Masks are merged by "and", and read at pairs of positions without being expanded."""
+"""Masks are merged by logical and, and gathered at pairs of positions without broadcasting."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Positions: vectors by distance, turned vectors and biases by distance, on cases a reader can check."""
+"""Position encodings on hand-worked cases: relative positions, rotary embedding and ALiBi."""
 
 import keras
 import numpy as np

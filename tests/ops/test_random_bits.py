@@ -1,4 +1,4 @@
-"""Random bits that depend on keys and counters alone: Threefry's published numbers, even spread, independence."""
+"""Counter-based random numbers: published numbers of Threefry, uniformity, independence."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Rotary positions are those of KerasHub, whose own code also runs here in float64, on NumPy."""
+"""Rotary embeddings equal those of KerasHub, whose code also runs here in float64, on NumPy."""
 
 import keras
 import numpy as np

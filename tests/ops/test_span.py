@@ -1,4 +1,4 @@
-"""Adaptive spans: the share of each distance, its gradient, and the window that holds them."""
+"""Adaptive spans: the factor of each distance, its gradient, and the smallest window."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Adafactor inside Keras training: compiled or not, sparse gradients, saving and going on."""
+"""Adafactor in Keras training: eager and compiled, sparse gradients, saving and resuming."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Adagrad against the numbers of the published implementation, and what its clipping does."""
+"""Adagrad compared with the published implementation, and the effect of clipping."""
 
 import keras
 import numpy as np

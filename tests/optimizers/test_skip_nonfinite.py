@@ -1,4 +1,4 @@
-"""The mixin that leaves out updates whose gradients are not finite."""
+"""The mixin that skips updates with nonfinite gradients."""
 
 import keras
 import numpy as np
