@@ -1,6 +1,6 @@
 """Sequence parallelism on JAX: sliding-window attention with halo exchange between neighbor devices."""
 
-from typing import Any
+import functools
 
 import keras
 from keras import ops
@@ -69,10 +69,9 @@ def sharded_window_attention(
         _devices_along(device_mesh, "batch_axis", batch_axis, query.shape[0], "rows")
     rows = jax.sharding.PartitionSpec(batch_axis, sequence_axis)
     inputs = [query, key, value, ops.ones(query.shape[:2], "bool") if padding_mask is None else padding_mask]
-
-    def attend_shard(query: Any, key: Any, value: Any, mask: Any) -> Any:
-        return _attend_shard(query, key, value, mask, window, causal, sequence_axis, num_devices)
-
+    attend_shard = functools.partial(
+        _attend_shard, window=window, causal=causal, axis=sequence_axis, num_devices=num_devices
+    )
     mesh = device_mesh.backend_mesh
     return jax.shard_map(attend_shard, mesh=mesh, in_specs=(rows,) * 4, out_specs=rows)(*inputs)
 

@@ -48,10 +48,10 @@ class SkipNonfinite:
         update = super().apply
         if in_several_replicas():
             changed = [*self._trainable_variables, *self.variables]
-            is_finite = update_if(lambda: update(grads, trainable_variables), all_finite(grads), changed)
+            is_finite = _update_if(lambda: update(grads, trainable_variables), _all_finite(grads), changed)
             self._num_skipped.assign(self._num_skipped + ops.cast(~is_finite, "int32"))
             return
-        ops.cond(all_finite(grads), lambda: update(grads, trainable_variables), self._count_skipped)
+        ops.cond(_all_finite(grads), lambda: update(grads, trainable_variables), self._count_skipped)
 
     def _count_skipped(self):
         self._num_skipped.assign(self._num_skipped + 1)
@@ -62,7 +62,7 @@ class SkipNonfinite:
             new_weights, new_state = super().stateless_apply(optimizer_variables, grads, trainable_variables)
         finally:
             self._is_selecting = False
-        is_finite = all_finite(grads)
+        is_finite = _all_finite(grads)
         new_state[-1] = optimizer_variables[-1]
         weights, state = (
             [ops.where(is_finite, new, old) for new, old in zip(after, before, strict=True)]
@@ -77,13 +77,13 @@ class SkipNonfinite:
         return ops.convert_to_tensor(self._num_skipped) if self.built else ops.zeros((), "int32")
 
 
-def all_finite(gradients: Sequence[Tensor | None]) -> Tensor:
+def _all_finite(gradients: Sequence[Tensor | None]) -> Tensor:
     """Return whether all gradients are finite, bool (). The values of sparse gradients are checked."""
     values = [getattr(gradient, "values", gradient) for gradient in gradients if gradient is not None]
     return ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
 
 
-def update_if(update: Callable[[], None], condition: Tensor, variables: Sequence[keras.Variable]) -> Tensor:
+def _update_if(update: Callable[[], None], condition: Tensor, variables: Sequence[keras.Variable]) -> Tensor:
     """Run an update of variables, and undo it unless the condition holds on all TensorFlow replicas.
 
     The update itself cannot be conditional, since replicas exchange gradients in it. It needs memory for a copy of all
