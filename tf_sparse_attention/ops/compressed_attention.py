@@ -27,22 +27,22 @@ def visible_blocks(
         segments: int (B, T), the document of each query; None without packed documents.
         attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
     """
-    seen = blocks.among_first((positions + 1) // blocks.block_size, segments)
+    mask = blocks.among_first((positions + 1) // blocks.block_size, segments)
     if attention_mask is None:
-        return seen
+        return mask
     if attention_mask.shape[-1] == 1:
-        return ops.logical_and(seen, attention_mask)
+        return ops.logical_and(mask, attention_mask)
     pairs = split(attention_mask, blocks.block_size, -1, blocks.num_blocks)  # (B, N, T, G, b)
     if blocks.counted is not None:
         pairs = ops.logical_or(pairs, ops.logical_not(blocks.counted[:, None, None]))
-    return merge(seen, ops.all(pairs, axis=-1))
+    return merge(mask, ops.all(pairs, axis=-1))
 
 
 def attend_compressed_blocks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    seen: Tensor,
+    mask: Tensor,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
     dropout: Dropout | None = None,
@@ -53,7 +53,7 @@ def attend_compressed_blocks(
         query: scaled queries (B, N, T, H).
         key: (B, M, G, H). Query head n uses key head n // (N / M).
         value: (B, M, G, Hv).
-        seen: bool (B or 1, N or 1, T, G).
+        mask: bool (B or 1, N or 1, T, G).
         soft_cap: as in `attend`.
         sinks: float (N,), the sink logit of each head, or None.
         dropout: an `attend.Dropout`, or None.
@@ -65,7 +65,7 @@ def attend_compressed_blocks(
         query[:, :, None],
         key[:, :, None],
         value[:, :, None],
-        mask=seen[:, :, None],
+        mask=mask[:, :, None],
         soft_cap=soft_cap,
         dropout=dropout,
         return_weights=True,
@@ -76,12 +76,12 @@ def attend_compressed_blocks(
 
 
 def select_blocks_by_weight(
-    query: Tensor, key: Tensor, seen: Tensor, allowed: Tensor, num_selected: int, options: Mapping[str, Any]
+    query: Tensor, key: Tensor, mask: Tensor, allowed: Tensor, num_selected: int, options: Mapping[str, Any]
 ) -> list[Tensor]:
     """Select the blocks with the largest weights, summed over the heads of a group; without a gradient.
 
     Args:
-        query, key, seen: as in `attend_compressed_blocks`.
+        query, key, mask: as in `attend_compressed_blocks`.
         allowed: bool (B or 1, 1, T, G), blocks that can be selected.
         num_selected: number of blocks.
         options: `soft_cap` and `sinks` of `attend_compressed_blocks`.
@@ -94,6 +94,6 @@ def select_blocks_by_weight(
         return []
     # float32: weights in half precision are often equal.
     query, key = (ops.cast(ops.stop_gradient(x), "float32") for x in (query, key))
-    weights = attend_compressed_blocks(query, key, key, seen, **options).weights
+    weights = attend_compressed_blocks(query, key, key, mask, **options).weights
     chosen = best_of(sum_groups(weights, key.shape[1]), allowed, count)
     return [repeat_key_heads(each, query.shape[1]) for each in chosen]

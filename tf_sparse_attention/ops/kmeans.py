@@ -131,20 +131,20 @@ def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tenso
     return ops.sum(row_means) / ops.cast(ops.maximum(ops.shape(row_means)[0], 1), x.dtype)
 
 
-def update(state: State, seen: Statistics, decay: float) -> State:
+def update(state: State, observed: Statistics, decay: float) -> State:
     """Return the state after one step of the exponential moving average.
 
-    counts += (1 - decay) (seen.counts - counts), sums += (1 - decay) (seen.sums - sums), centroids = sums / smoothed,
-    smoothed = (counts + 1e-5) / (n + K 1e-5) n and n = sum of counts over the centroids of a head.
+    counts += (1 - decay) (observed.counts - counts) and sums += (1 - decay) (observed.sums - sums). Then centroids =
+    sums / smoothed with smoothed = (counts + 1e-5) / (n + K 1e-5) n and n = sum of counts over the centroids of a head.
 
     Args:
         state: a `State`.
-        seen: the `Statistics` of queries and keys, summed over all replicas.
+        observed: the `Statistics` of queries and keys, summed over all replicas.
         decay: number in [0, 1).
     """
-    counts = state.counts - (1 - decay) * (state.counts - seen.counts)
-    sums = state.sums - (1 - decay) * (state.sums - seen.sums)
-    unused = ops.where(seen.counts > 0, 0, state.unused + 1)
+    counts = state.counts - (1 - decay) * (state.counts - observed.counts)
+    sums = state.sums - (1 - decay) * (state.sums - observed.sums)
+    unused = ops.where(observed.counts > 0, 0, state.unused + 1)
     return State(compute_centroids(sums, counts), sums, counts, unused)
 
 

@@ -95,7 +95,7 @@ def _and(first, second):
                 pair = tuple(size * more for size, more in zip(joined.pop(), pair, strict=True))
             joined, last = [*joined, pair], spread
     axes = zip(*(joined or [(1, 1)]), strict=True)
-    first, second = (ops.reshape(x, own) for x, own in zip((first, second), axes, strict=True))
+    first, second = (ops.reshape(x, merged) for x, merged in zip((first, second), axes, strict=True))
     return ops.reshape(ops.logical_and(first, second), result)
 
 
@@ -207,10 +207,10 @@ def document_starts(segments: Tensor) -> Tensor:
 
 def hide_self_unless_alone(mask: Tensor) -> Tensor:
     """Hide self in a dense mask (..., T, S), except for tokens that may attend only to themselves."""
-    own = ops.eye(*shape(mask)[-2:], dtype="bool")
-    others = ops.logical_and(mask, ops.logical_not(own))
+    is_self = ops.eye(*shape(mask)[-2:], dtype="bool")
+    others = ops.logical_and(mask, ops.logical_not(is_self))
     alone = ops.logical_not(ops.any(others, axis=-1, keepdims=True))
-    return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(own, alone)))
+    return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(is_self, alone)))
 
 
 def dense_mask(pattern: Tensor | None, masks: TokenMasks) -> Tensor | None:

@@ -44,7 +44,7 @@ class Span:
             return self._factor(distance)[:, None]
         return self._factor(ops.cast(ops.abs(distances.tokens), self.fraction.dtype))
 
-    def seen(self, query_length: Size, key_length: Size, num_memory: int = 0) -> Tensor:
+    def dense_mask(self, query_length: Size, key_length: Size, num_memory: int = 0) -> Tensor:
         """Return the dense mask m > 0, bool (N, T, S); the first `num_memory` keys precede query 0."""
         queries, keys = (ops.arange(length, dtype=self.fraction.dtype) for length in (query_length, key_length))
         return self._factor(ops.abs(queries[:, None] + num_memory - keys[None, :])) > 0

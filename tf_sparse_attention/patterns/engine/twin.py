@@ -52,7 +52,7 @@ def _dense_heads(
     if len(leaves[0].shape) > 4:
         return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
     if options.span is not None:
-        in_span = options.span.seen(call.query_length, call.key_length, call.lead)
+        in_span = options.span.dense_mask(call.query_length, call.key_length, call.lead)
         leaves = [
             ops.logical_and(seen, in_span) if leaf.pattern.in_span else seen
             for seen, leaf in zip(leaves, plan.leaves, strict=True)
