@@ -21,8 +21,8 @@ from tf_sparse_attention.patterns import (
     Summary,
     Window,
 )
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019
 WIDTH, BLOCK = 64, (8, 8)  # of an image whose rows follow one another

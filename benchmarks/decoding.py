@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.attention.cache_checks import NUM_TOKENS
+from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 KEYS = 256  # that a query of a sparse head sees

@@ -13,6 +13,8 @@ from tests import conversion_table
 from tests.cases import Case
 from tests.contracts import SIZE, built, normal, to_numpy
 from tf_sparse_attention import layers
+from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
+from tf_sparse_attention.layers.parts.segment_memory import supports_memory
 from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Successors, Summary, TopKeys, Window
 
 HEADS = {"num_heads": 2, "key_dim": 4}
@@ -97,14 +99,18 @@ def works(function):
 
 
 def is_causal(attention, x):
-    return attention.can_be_causal and attention.causal_selection and works(lambda: attention(x, use_causal_mask=True))
+    return hides_later(attention) and works(lambda: attention(x, use_causal_mask=True))
+
+
+def hides_later(attention):
+    return can_be_causal(attention) and attention.pattern.causal_selection
 
 
 def is_packed(make):
     """Whether a packed document gets what it gets alone, where that is promised and found."""
     keras.utils.set_random_seed(0)
     attention = built(Case(make))
-    causal = attention.can_be_causal and attention.causal_selection
+    causal = hides_later(attention)
     x = normal(1, 41, SIZE)
     segments = np.array([[0] * 18 + [1] * 23], "int32")
     if not works(lambda: attention(x, segment_ids=segments, use_causal_mask=causal)):
@@ -153,7 +159,7 @@ def row(name, make, line, source_line, known):
         _yes(both),
         _yes(works(lambda: built(Case(make))(x, other))),
         _yes(is_packed(make)),
-        _yes(attention.supports_memory and works(lambda: attention(x, memory=other, use_causal_mask=causal))),
+        _yes(supports_memory(attention) and works(lambda: attention(x, memory=other, use_causal_mask=causal))),
         _yes(attention.cache_unsupported_reason is None),
         _yes(attention.cross_cache_unsupported_reason is None),
         ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind, **OF_KIND.get(kind, {}))))

@@ -16,7 +16,6 @@ LIBRARY = "tf_sparse_attention"
 RANKS = {
     "version": 0,
     "types": 0,
-    "deprecation": 0,
     "checks": 0,
     "backends": 0,
     "atomic_files": 0,
@@ -41,7 +40,6 @@ RANKS = {
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {
     "types",
-    "deprecation",
     "checks",
     "atomic_files",
     "replicas",

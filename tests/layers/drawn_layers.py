@@ -72,7 +72,7 @@ def compare_padded(kind, wanted):
         layer, x = layer_class(**arguments | {"seed": seed}), normal(2, length, SIZE, seed=seed)
         layer.build(x.shape)
         with_random_weights(layer, seed)
-        causal = causal or layer.must_be_causal
+        causal = causal or must_be_causal(layer)
         padding = 100 * normal(2, num_padding, SIZE, seed=seed + 1)
         exists = np.arange(length + num_padding)[None] < length
         padded = layer(np.concatenate([x, padding], 1), query_mask=exists, use_causal_mask=causal)
@@ -83,11 +83,16 @@ def compare_padded(kind, wanted):
     return len(drawn)
 
 
+def must_be_causal(layer):
+    """Return whether the layer is for causal self-attention alone."""
+    return layer.pattern is not None and layer.pattern.must_be_causal
+
+
 def compare_one(layer_class, arguments, num_queries, num_keys, causal, masks, seed):
     """Compares one layer and one call."""
     layer, inputs = layer_class(**arguments | {"seed": seed}), [normal(2, num_queries, SIZE, seed=seed)]
-    num_keys = num_queries if layer.share_qk or layer.must_be_causal else num_keys
-    causal = causal or layer.must_be_causal
+    num_keys = num_queries if layer.share_qk or must_be_causal(layer) else num_keys
+    causal = causal or must_be_causal(layer)
     if num_keys != num_queries:
         inputs.append(normal(2, num_keys, SIZE, seed=seed + 1))
     layer.build(*(x.shape for x in inputs))

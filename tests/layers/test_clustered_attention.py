@@ -121,7 +121,10 @@ def test_keys_may_be_of_another_sequence():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"use_causal_mask": True}, r"`use_causal_mask` must be False.* LocalAttention, .*RoutingAttention"),
+        (
+            {"use_causal_mask": True},
+            r"`use_causal_mask` must be False with ClusteredAttention, .* LocalAttention, .*RoutingAttention",
+        ),
         ({"segment_ids": np.zeros((2, 40), "int32")}, "`segment_ids` must be None"),
         ({"attention_mask": np.ones((40, 40), bool)}, r"`attention_mask` must forbid a key to all queries alike"),
     ],

@@ -7,12 +7,17 @@ from keras import ops
 from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
 from tests.contracts import SIZE, assert_close, built, gradients, normal, to_numpy
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
+from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning"),
     pytest.mark.filterwarnings("ignore:`sequence_length` should be at least:UserWarning"),  # for an image
 ]
 AUDIT = {"sequence_length": 24, "hidden_dim": SIZE, "num_cuts": 4}
+
+
+def causal_selection(layer):
+    return layer.pattern is None or layer.pattern.causal_selection
 
 
 def with_scores(layer):
@@ -28,7 +33,7 @@ def with_scores(layer):
 @every_layer(can_be_causal=False)
 def test_a_layer_that_cannot_hide_later_tokens_says_so(case):
     layer = built(case)
-    assert not layer.can_be_causal
+    assert not can_be_causal(layer)
     with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
         layer(normal(2, 13, SIZE), use_causal_mask=True)
 
@@ -40,8 +45,8 @@ AUDITED = (*(name for name in OF_EACH_CLASS if name != "fixed"), "successors")
 @every_layer(by_default=AUDITED, can_be_causal=True)
 def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(case):
     layer = built(case)
-    assert layer.can_be_causal
-    if layer.causal_selection:
+    assert can_be_causal(layer)
+    if layer.pattern.causal_selection:
         assert_causal(with_scores(layer), **AUDIT)
     else:
         with pytest.raises(CausalityError):
@@ -49,7 +54,7 @@ def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(cas
 
 
 def test_only_the_published_selections_declare_that_they_look_ahead():
-    declared = {name for name, case in CASES.items() if not case.make().causal_selection}
+    declared = {name for name, case in CASES.items() if not causal_selection(case.make())}
     ahead = ("top_k_", "lsh_chunks", "strided_clusters", "hash_buckets")
     assert declared == {"top_k", *(name for name in CASES if name.startswith(ahead))}
 
@@ -63,7 +68,7 @@ def test_with_dropout_no_gradient_comes_from_later_tokens(case):
 
 @every_layer(by_default=(*FEW, "sparse_routed", "nearest_separate", "lsh"), can_be_causal=True)
 def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
-    if not case.make().causal_selection:
+    if not causal_selection(case.make()):
         pytest.skip("looks ahead, as it declares")
     x = normal(2, 24, SIZE)
     # Doubled, and without biases, a token stays in its cluster, so that every weight keeps its place and its dropout.

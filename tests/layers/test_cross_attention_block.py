@@ -186,7 +186,7 @@ def prefilled_from(other, kind="heads"):
         ),
         (
             lambda: TransformerBlock(routed(selection="top_keys"), causal=True),
-            "`causal` must be False with RoutingAttention as it is made here, which cannot hide later positions",
+            r"`causal` must be False with RoutingAttention \(TopKeys\), which cannot mask later positions",
         ),
         (
             lambda: TransformerBlock(

@@ -129,9 +129,9 @@ def test_caches_are_in_the_compute_dtype():
     [
         (layers.RoutingAttention(2, 4, 3, 5, selection="top_k"), "selection='top_k' which tokens a cluster holds"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "which keys share a chunk"),
-        (layers.ClusteredAttention(2, 4, num_clusters=3), "ClusteredAttention cannot hide later positions"),
-        (layers.LocalAttention(2, 4, key_block_size=3), "LocalAttention cannot hide later positions"),
-        (layers.GlobalLocalAttention(2, 4), "GlobalLocalAttention cannot hide later positions"),
+        (layers.ClusteredAttention(2, 4, num_clusters=3), "ClusteredAttention cannot mask later positions"),
+        (layers.LocalAttention(2, 4, key_block_size=3), "LocalAttention cannot mask later positions"),
+        (layers.GlobalLocalAttention(2, 4), "GlobalLocalAttention cannot mask later positions"),
     ],
 )
 def test_layers_without_a_cache_say_why(layer, reason):
@@ -189,7 +189,7 @@ def test_a_memory_adds_to_a_cache_no_more_than_a_mask_of_what_is_seen():
 
 
 def test_a_memory_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="`memory` must be None for a layer without `supports_memory`"):
+    with pytest.raises(ValueError, match="`memory` must be None unless the pattern of the layer has `takes_memory`"):
         made("strided").init_cache(2, 9, np.ones((2, 4, SIZE), "float32"))
     with pytest.raises(ValueError, match="`memory` must"):
         made("local_window").init_cache(2, 9, np.ones((3, 4, SIZE), "float32"))
@@ -206,10 +206,9 @@ def test_layers_without_a_cache_say_so_where_one_is_used(name):
         getattr(layer, name)(*arguments)
 
 
-@pytest.mark.parametrize("attribute", ["reach", "dense_up_to"])
-def test_clustered_attention_says_that_it_has_no_pattern(attribute):
-    with pytest.raises(ValueError, match="ClusteredAttention has no pattern"):
-        getattr(layers.ClusteredAttention(2, 4), attribute)
+def test_clustered_attention_has_no_pattern():
+    clustered = layers.ClusteredAttention(2, 4)
+    assert clustered.pattern is None and layers.MixedAttention([layers.LocalAttention(2, 4), clustered]).pattern is None
 
 
 def test_a_block_of_both_sides_has_no_cache():

@@ -350,9 +350,9 @@ def test_features_must_be_known():
 @pytest.mark.parametrize(
     ("use", "name"),
     [
-        (lambda layer: layer.reach, "make_pattern"),
-        (lambda layer: layer(X), "make_pattern"),
-        (lambda layer: layer.attention_pattern(X), "make_pattern"),
+        (lambda layer: layer.pattern, "pattern"),
+        (lambda layer: layer(X), "pattern"),
+        (lambda layer: layer.attention_pattern(X), "pattern"),
     ],
 )
 def test_a_subclass_is_told_what_it_has_to_define(use, name):
@@ -427,8 +427,8 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (lambda layer, x: layer(x), "`use_causal_mask` must be True with Successors"),
-        (lambda layer, x: layer.attention_pattern(x), "`use_causal_mask` must be True with Successors"),
+        (lambda layer, x: layer(x), r"`use_causal_mask` must be True with \w+ \(Successors\)"),
+        (lambda layer, x: layer.attention_pattern(x), r"`use_causal_mask` must be True with \w+ \(Successors\)"),
         (
             lambda layer, x: layer(x, x + 1, use_causal_mask=True),
             r"`value` and `key` must be None, or `query` itself, with \w+ \(\w+\), which is for causal self-attention",

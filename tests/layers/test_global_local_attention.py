@@ -211,7 +211,7 @@ def test_a_wrong_argument_is_refused(options, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"use_causal_mask": True}, "`use_causal_mask` must be False: a global token sees later ones"),
+        ({"use_causal_mask": True}, r"`use_causal_mask` must be False with GlobalLocalAttention \(Global\)"),
         ({"value": normal(2, 5, SIZE)}, "`value` must be None: global tokens are of the sequence"),
         ({"global_mask": np.ones((2, 5), bool)}, "`global_mask` must have shape"),
     ],

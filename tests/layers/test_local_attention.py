@@ -70,7 +70,7 @@ def test_a_sequence_shorter_than_block_or_window_is_dense():
 )
 def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table(own, reach):
     layer = LocalAttention(2, 4, position="relative", **own)
-    assert layer.reach == reach
+    assert layer.pattern.reach == reach
     rows = np.nonzero(to_numpy(layer.attention_pattern(normal(1, 40, SIZE))))
     assert np.abs(rows[2] - rows[3]).max() == reach
     table = next(weight for weight in layer.weights if weight.name == "relative_key")
@@ -117,7 +117,7 @@ def test_blocks_of_an_encoder_go_with_those_of_the_decoder_whatever_their_sizes(
 
 def test_blocks_of_two_sizes_are_neither_causal_nor_windows():
     layer = LocalAttention(1, 4, block_size=2, key_block_size=3)
-    with pytest.raises(ValueError, match="`use_causal_mask` must be False with `key_block_size`"):
+    with pytest.raises(ValueError, match=r"must be False with LocalAttention \(Blocks\).* key_size=3"):
         layer(np.zeros((1, 5, 8), "float32"), use_causal_mask=True)
     with pytest.raises(ValueError, match="`key_block_size` must be None where `window` is given"):
         LocalAttention(1, 4, window=3, key_block_size=3)

@@ -88,7 +88,7 @@ def test_rows_of_one_pixel_are_local_blocks_of_a_sequence():
 )
 def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table(own, reach):
     layer = image(position="relative", **own)
-    assert layer.reach == reach
+    assert layer.pattern.reach == reach
     queries, keys = np.nonzero(pattern(layer, 60))
     assert np.abs(queries - keys).max() == reach
     table = next(weight for weight in layer.weights if weight.name == "relative_key")

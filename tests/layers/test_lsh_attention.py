@@ -54,7 +54,7 @@ def test_a_chunk_sees_itself_and_the_one_before_whatever_their_buckets():
 @pytest.mark.full
 def test_chunks_under_a_causal_mask_look_ahead_and_say_so_once():
     layer, band = built(selection="chunks"), built()
-    assert band.causal_selection is True and layer.causal_selection is False
+    assert band.pattern.causal_selection is True and layer.pattern.causal_selection is False
     with pytest.warns(UserWarning, match="LSHAttention with selection='chunks' under a causal mask is not causal"):
         layer(draw(), use_causal_mask=True)
     with warnings.catch_warnings():

@@ -86,7 +86,7 @@ def test_scores_have_the_memory_in_front():
     layer, memory, x = make("window"), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
     weights = layer(x, memory=memory, use_causal_mask=True, return_attention_scores=True)[1]
     expected = layer(join(memory, x), use_causal_mask=True, return_attention_scores=True)[1]
-    reach = layer.reach  # what lies before is out of sight and left out
+    reach = layer.pattern.reach  # what lies before is out of sight and left out
     assert_close(weights, np.asarray(expected)[:, :, MEMORY:, MEMORY - reach :], CLOSE)
 
 

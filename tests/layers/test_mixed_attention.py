@@ -74,8 +74,8 @@ def test_parts_compute_in_their_own_dtypes_and_the_sum_has_that_of_the_layer(pol
 
 
 def test_it_is_causal_if_every_part_is():
-    assert MixedAttention([local(), routing()]).causal_selection
-    assert not MixedAttention([local(), routing(selection="top_k")]).causal_selection
+    assert MixedAttention([local(), routing()]).pattern.causal_selection
+    assert not MixedAttention([local(), routing(selection="top_k")]).pattern.causal_selection
 
 
 def test_state_and_losses_are_those_of_the_parts():

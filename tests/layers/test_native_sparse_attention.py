@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.cases import Case
 from tests.contracts import assert_close, built, normal, to_numpy
 from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention, TransformerBlock
-from tf_sparse_attention.layers.parts.block_pooling import BlockPooling
+from tf_sparse_attention.layers.attention.native_sparse_attention import BlockPooling
 from tf_sparse_attention.ops.compressed_attention import (
     attend_compressed_blocks,
     select_blocks_by_weight,

@@ -108,7 +108,7 @@ def test_random_clusters_follow_the_seed():
 
 def test_top_k_under_a_causal_mask_warns_once_and_declares_it():
     layer = routing(selection="top_k")
-    assert layer.causal_selection is False
+    assert layer.pattern.causal_selection is False
     with pytest.warns(UserWarning, match="selection='top_k' under a causal mask is not causal"):
         layer(X, use_causal_mask=True)
     with warnings.catch_warnings():
@@ -122,8 +122,8 @@ def test_keys_that_are_chosen_of_the_whole_sequence_are_refused_under_a_causal_m
     layer = ready(routing(selection="top_keys", share_qk=False))
     before = state_of(layer)
     message = (
-        r"`use_causal_mask` must be False with selection='top_keys', whose keys are chosen of the whole sequence: take "
-        r"selection='nearest' where later positions must be hidden\. Received: use_causal_mask=True\."
+        r"`use_causal_mask` must be False with RoutingAttention \(TopKeys\), which cannot mask later positions\. .*"
+        r"with selection='nearest'\. Received: use_causal_mask=True, pattern=TopKeys\("
     )
     for call in (layer, layer.attention_pattern):
         with pytest.raises(ValueError, match=message):
@@ -131,7 +131,7 @@ def test_keys_that_are_chosen_of_the_whole_sequence_are_refused_under_a_causal_m
     with pytest.raises(ValueError, match=message):
         layer(X, use_causal_mask=True, training=True)
     assert_same_state(before, layer)
-    with pytest.raises(ValueError, match="with selection='top_keys' clusters choose their keys of the whole sequence"):
+    with pytest.raises(ValueError, match="decodes with a cache: RoutingAttention cannot mask later positions"):
         layer.init_cache(2, 13)
 
 
@@ -163,7 +163,7 @@ def test_no_query_has_a_part_in_what_another_gets():
 @pytest.mark.parametrize("selection", ["strided", "hash"])
 def test_selections_of_all_tokens_warn_and_are_found_to_look_ahead(selection):
     layer = routing(selection=selection, num_clusters=4)
-    assert layer.causal_selection is False
+    assert layer.pattern.causal_selection is False
     with pytest.warns(UserWarning, match=f"selection='{selection}' under a causal mask is not causal"):
         layer(X, use_causal_mask=True)
     with pytest.raises(CausalityError):

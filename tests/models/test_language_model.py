@@ -118,7 +118,7 @@ def test_every_preset_builds_and_is_causal_by_selection(name):
     if any(part["layer"] == "LocalAttention" for part in PRESETS[name]["arguments"]["attention"]):
         sizes["num_local_layers"] = 1
     model = LanguageModel.from_preset(name, vocabulary_size=30, **sizes)
-    assert all(block.attention.causal_selection for block in model.backbone.blocks)
+    assert all(block.attention.pattern.causal_selection for block in model.backbone.blocks)
     assert tuple(model(ids(1, 9)).shape) == (1, 9, 30)
     assert PRESETS[name]["source"]
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from tests.draws import draws
 from tf_sparse_attention.ops import blocks
-from tf_sparse_attention.ops.grid import Grid
+from tf_sparse_attention.patterns.arrangement import Grid
 
 
 def numbers(x):

@@ -4,8 +4,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.patterns import Hashed
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 VALUES = [1, 2, 4, 8, 16, 32]
 

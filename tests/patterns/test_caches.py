@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-from tf_sparse_attention.patterns.caches import (
-    CachePolicy,
-    Everything,
-    FirstSlots,
-    GroupRings,
-    PhaseRings,
-    Ring,
-)
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.caches import CachePolicy, Everything, Ring
+from tf_sparse_attention.patterns.first import FirstSlots
+from tf_sparse_attention.patterns.group_band import GroupRings
+from tf_sparse_attention.patterns.stride import PhaseRings
+from tf_sparse_attention.patterns.token_info import Place
 
 
 class OneEach(CachePolicy):

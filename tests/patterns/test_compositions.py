@@ -12,8 +12,8 @@ from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.patterns.small_cases import column
 from tf_sparse_attention.patterns import Blocks, First, Hashed, Heads, InTurn, Stride, Summary, Union, Window
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.nearest import BestOfCluster
 
 
 def test_centroids_of_a_union_learn_in_training():

@@ -19,8 +19,8 @@ from tf_sparse_attention.patterns import (
 )
 
 NO_SUCCESSORS = (
-    "`pattern` must be a Window, a pattern in which content decides, as Nearest or Hashed, or one of your own with "
-    "`takes_successors`; of a union wrap the parts. Received: pattern="
+    "`pattern` must be a pattern whose arrangement takes a `lead` of -1, such as Window or Nearest. Of a union, wrap "
+    "the parts. Received: pattern="
 )
 WRONG = [
     (Window, {"size": 0}, "`size` must be a positive integer. Received: size=0."),

@@ -13,12 +13,11 @@ from keras import ops
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.chunks import ChunkedRounds
 from tf_sparse_attention.ops.hashing import l2_normalize, lsh_buckets
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import Union
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.hashed import HashedChunk
+from tf_sparse_attention.patterns.hashed import ChunkedRounds, HashedChunk
 
 # Without `nodup` (no duplicates) a key counts as often as it is seen; with `nocross` no other bucket is seen.
 LUCIDRAINS = ["lsh_1round", "lsh_1round_causal", "lsh_2round_causal", "lsh_2round_mask"]

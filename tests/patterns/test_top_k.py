@@ -9,11 +9,11 @@ from tests.patterns.small_cases import attend_members, column
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
-from tf_sparse_attention.patterns.nearest import BestOfCluster
+from tf_sparse_attention.patterns.pattern import Call
 
 VALUES = [1, 2, 4, 8, 16, 32]
 # Cluster 0 takes tokens 0, 2, 3 and cluster 1 takes 2, 3, 5; nobody takes 1 and 4.

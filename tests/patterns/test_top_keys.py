@@ -14,12 +14,12 @@ from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.member_blocks import ChosenKeys
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, own_cluster_sets
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
-from tf_sparse_attention.patterns.call import Call
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.top_keys import ChosenKeys
 
 # Cluster 0 has keys 0, 1 and 3, cluster 1 has 1, 2 and 5; nobody has 4.
 MEMBERS = [[0, 1, 3], [1, 2, 5]]
@@ -116,14 +116,14 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
 def test_a_causal_call_of_a_composition_is_refused_and_names_what_is_causal():
     for pattern in (Window(2) | TopKeys(3, 4), Heads([(1, Window(2)), (1, TopKeys(3, 4))])):
         layer = SparseAttention(2, 4, pattern)
-        assert not layer.can_be_causal and layer.cross_cache_unsupported_reason is None
-        with pytest.raises(ValueError, match=r"`use_causal_mask` must be False with TopKeys, .* take Nearest where"):
+        assert not layer.pattern.can_be_causal and layer.cross_cache_unsupported_reason is None
+        with pytest.raises(ValueError, match=r"must be False with SparseAttention \(TopKeys\), which"):
             layer(np.ones((1, 5, 6), "float32"), use_causal_mask=True)
-    assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).can_be_causal
+    assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).pattern.can_be_causal
 
 
 def test_no_successors_of_chosen_keys():
-    with pytest.raises(ValueError, match=r"`pattern` must be a Window, .* Received: pattern=TopKeys"):
+    with pytest.raises(ValueError, match=r"`pattern` must be .* Received: pattern=TopKeys"):
         Successors(TopKeys(3, 4))
 
 

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.analysis.replaced import replaced
@@ -135,7 +134,7 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
     """
     alone = isinstance(model, AttentionLayer | MixedAttention)
     _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
-    must_be_causal = alone and any(part.must_be_causal for part in attention_layers(model))
+    must_be_causal = alone and model.pattern is not None and model.pattern.must_be_causal
     causal = {"use_causal_mask": True} if must_be_causal else {}
     if not model.built:  # Keras would build it by a symbolic call, whose tensors are of no use afterwards
         model(batch, training=False, **causal)

@@ -8,7 +8,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.analysis.dtype_sizes import bytes_of
-from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from tf_sparse_attention.analysis.attention_layers import attention_layers
 from tf_sparse_attention.analysis.products import products
 from tf_sparse_attention.analysis.replaced import replaced
 from tf_sparse_attention.layers import AttentionLayer, MixedAttention
+from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,7 @@ def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) ->
 
 
 def _hides_later(layer, causal):
-    can = layer.can_be_causal and layer.causal_selection
+    can = can_be_causal(layer) and layer.pattern.causal_selection
     if causal and not can:
         raise ValueError(f"`causal` must be None or False for {layer.name}, which sees later tokens. Received: True.")
     return can if causal is None else causal

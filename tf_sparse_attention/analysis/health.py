@@ -14,7 +14,8 @@ from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers.attention.groupers import assign_groups, leaves_with_groupers, sides_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.patterns.nearest import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.engine.plan import Leaf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,19 +153,19 @@ def _layer_of(span):
     return span.fraction.path.rsplit("/", 2)[0]
 
 
-def _routed_parts(part: AttentionCall) -> list[tuple[range, Any, Centroids, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Returns, for each leaf with centroids, its heads, its pattern, its centroids, and clusters of its tokens."""
+def _routed_parts(part: AttentionCall) -> list[tuple[range, Leaf, Centroids, list[tuple[np.ndarray, np.ndarray]]]]:
+    """Returns, for each leaf with centroids, its heads, the leaf, its centroids, and clusters of its tokens."""
     if not any(isinstance(grouper, Centroids) for grouper in part.layer.groupers):
         return []
-    (query, key, *_), pattern = part.heads, part.layer.make_pattern(part.causal)
+    (query, key, *_), pattern = part.heads, part.layer.pattern
     tokens, masks = zip(*sides_of(query, key, part.masks), strict=True)
     if isinstance(pattern, BestOfCluster):
         leaves: Iterator[tuple[Any, ...]] = iter(
-            [(range(part.layer.num_heads), pattern, part.layer.groupers[0], *tokens)]
+            [(range(part.layer.num_heads), Leaf(pattern, 0), part.layer.groupers[0], *tokens)]
         )
     else:
         found = leaves_with_groupers(part.layer, pattern, *tokens)
-        leaves = ((plan.heads, leaf.pattern, *rest) for plan, leaf, *rest in found)
+        leaves = ((plan.heads, leaf, *rest) for plan, leaf, *rest in found)
     return [
         (at, own, grouper, [_clusters(grouper, x, mask) for x, mask in zip(sides, masks, strict=True)])
         for at, own, grouper, *sides in leaves
@@ -205,9 +206,9 @@ def _drift(previous, path, now):
     return np.linalg.norm(now - before, axis=-1).mean(axis=-1) / np.sqrt(now.shape[-1])
 
 
-def _heads_of(part, numbers, pattern, sides, dropped, drift):
+def _heads_of(part, numbers, leaf, sides, dropped, drift):
     """Returns the `RoutedHead`s of one leaf; keys and centroids may be those of several heads beside each other."""
-    num_clusters, size = pattern.rule.num_clusters, pattern.rule.cluster_size
+    num_clusters, size = leaf.pattern.num_clusters, leaf.pattern.cluster_size
     selection = getattr(part.layer, "selection", "nearest")
     for index, head in enumerate(numbers):
         counts = np.concatenate(  # of each row by itself, queries and keys too
@@ -234,5 +235,5 @@ def _heads_of(part, numbers, pattern, sides, dropped, drift):
             dropped=float(dropped[head]),
             drift=None if drift is None else float(drift[index * len(drift) // len(numbers)]),
             shares=tuple(shares.tolist()),
-            reads_successors=pattern.reads_successors,
+            reads_successors=leaf.reads_successors,
         )

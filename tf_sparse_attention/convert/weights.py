@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.layers.parts.copies import assign_copy
+from tf_sparse_attention.layers.parts.variables import assign_copy
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
 
 # The models inside a model, by its class.

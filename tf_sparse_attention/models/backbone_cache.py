@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
-from tf_sparse_attention.layers.attention.cache_checks import check_entries
+from tf_sparse_attention.layers.attention.attention_checks import check_entries
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.models.backbone_arguments import arguments_of_block, unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
 from tf_sparse_attention.ops.blocks import shape

@@ -16,7 +16,7 @@ from tf_sparse_attention.generation import (
     get_strategy,
     row_keys,
 )
-from tf_sparse_attention.layers.attention.attention_cache import check_has_cache
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import cached_step, prefill_prompts

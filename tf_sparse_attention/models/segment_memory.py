@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers.parts.segment_memory import latest
+from tf_sparse_attention.layers.parts.segment_memory import latest, supports_memory
 from tf_sparse_attention.ops.blocks import max_over, shape
 from tf_sparse_attention.types import Tensor
 
@@ -14,7 +14,7 @@ EMPTY = -1  # the document of an empty slot of the memory
 
 def check_blocks(blocks: Sequence[keras.layers.Layer], memory_length: int) -> None:
     """Raises a `ValueError` if `memory_length` is positive and the attention of a block does not support memory."""
-    if memory_length and not all(block.attention.supports_memory for block in blocks):
+    if memory_length and not all(supports_memory(block.attention) for block in blocks):
         raise ValueError(
             "`memory_length` must be 0 unless all parts of `attention` support a segment memory (LocalAttention, "
             f"AllAttention). Received: memory_length={memory_length}."

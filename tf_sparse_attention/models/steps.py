@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers.attention.cache_checks import tokens_in
+from tf_sparse_attention.layers.attention.attention_checks import tokens_in
 from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.types import Tensor
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.layers.attention.swapped_caches import Prompt, caches_in_use, using_caches
+from tf_sparse_attention.layers.attention.swapped_attention import Prompt, SwappedAttention, caches_in_use, using_caches
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Size, Tensor
 

@@ -5,13 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import lowest, scatter_weights
 from tf_sparse_attention.ops.blocks import find_top_k, pad_axis, shape
-from tf_sparse_attention.ops.gather import take_member_numbers, take_members
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
-from tf_sparse_attention.ops.masks import causal_mask
-from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
 
 BITS = 31  # of an int32 that is not negative
@@ -121,91 +116,6 @@ def scatter_mean(x: Tensor, members: Members, length: Size, extra_count: float =
     sums = ops.segment_sum(ops.reshape(x, (-1, size)), index, num_segments=total)
     count = count + extra_count if extra_count else ops.maximum(count, 1)
     return ops.reshape(sums / count[:, None], (batch, heads, length, size))
-
-
-class MemberGrid(Arrangement):
-    """The members of each cluster side by side; a token gets the mean over the clusters that hold it.
-
-    Args:
-        queries: `Members` of the clusters among the queries.
-        keys: `Members` among the keys.
-        lengths: pair (T, S), integers or scalar tensors.
-        hide_by_rank: whether a key is later than a query where its rank in the cluster is larger, as published, and not
-            where its position is; the same where queries and keys are shared.
-        extra_count: as in `scatter_mean`.
-    """
-
-    is_exact = True
-
-    def __init__(
-        self, queries: Members, keys: Members, lengths: tuple[Size, Size], hide_by_rank: bool, extra_count: float = 0.0
-    ) -> None:
-        self._members = queries, keys
-        self._num_queries, self.key_length = lengths
-        self._hide_by_rank = hide_by_rank
-        self._extra_count = extra_count
-
-    def _take(self, x, axis, members):
-        if axis == -2:
-            return take_members(x, members.positions)
-        batch, heads = shape(members.positions)[:2]
-        return take_member_numbers(ops.broadcast_to(x, (batch, heads, shape(x)[-1])), members.positions)
-
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._take(x, axis, self._members[0])
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        taken = self._take(x, axis, self._members[1])
-        return self._for_queries(taken) if axis == -1 else taken
-
-    def _for_queries(self, x):
-        return repeat_key_heads(x, self._members[0].positions.shape[1])
-
-    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return scatter_mean(x, self._members[0], self._num_queries, self._extra_count)
-
-    def query_positions(self) -> Tensor:
-        return self._members[0].positions
-
-    def key_positions(self) -> Tensor:
-        return self._for_queries(self._members[1].positions)
-
-    def inside(self) -> Tensor | None:
-        valid = self._members[1].valid
-        return None if valid is None else self._for_queries(valid)[..., None, :]
-
-    def order(self) -> tuple[Tensor, Tensor]:
-        return self._ranks() if self._hide_by_rank else self.pairs()
-
-    def distances(self) -> Distances:
-        queries, keys = self._ranks()
-        return Distances(keys - queries, tokens=self.apart())
-
-    def _ranks(self):
-        queries, keys = (np.arange(x.positions.shape[-1], dtype="int32") for x in self._members)
-        return queries[:, None], keys[None, :]
-
-
-def cluster_masks(
-    queries: Members, keys: Members, query_length: Size, key_length: Size, causal: bool, hide_by_rank: bool
-) -> Tensor:
-    """Returns what each cluster lets a query see, the dense twin: bool (B, N, K, T, S).
-
-    Args:
-        queries: `Members` of the clusters among the queries.
-        keys: `Members` among the keys.
-        query_length: T.
-        key_length: S.
-        causal: whether later keys are hidden.
-        hide_by_rank: as in `MemberGrid`.
-    """
-    own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
-    other = repeat_key_heads(membership(keys, key_length), own.shape[1])[..., None, :]
-    mask = ops.logical_and(own, other)
-    if causal and hide_by_rank:
-        rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]
-        return ops.logical_and(mask, rank[1] <= rank[0])
-    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask
 
 
 def membership(members: Members, length: Size) -> Tensor:

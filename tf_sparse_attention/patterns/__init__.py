@@ -4,22 +4,21 @@
 side. `tsa.layers.SparseAttention` is the layer of any of them.
 """
 
-from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.grid import Grid
+from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.caches import Everything, PhaseRings, Ring
-from tf_sparse_attention.patterns.call import Call
-from tf_sparse_attention.patterns.groups import GroupBand
+from tf_sparse_attention.patterns.caches import Everything, Ring
+from tf_sparse_attention.patterns.first import First
+from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.heads import Heads, InTurn
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.nearest import Nearest
-from tf_sparse_attention.patterns.pattern import Pattern, Union
-from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.patterns.selected import SelectedBlocks
-from tf_sparse_attention.patterns.stride import Dilated, Stride
+from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
+from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
+from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
 from tf_sparse_attention.patterns.successors import Successors
-from tf_sparse_attention.patterns.summary import First, Summary
+from tf_sparse_attention.patterns.summary import Summary
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.patterns.window import Window
 

@@ -5,12 +5,10 @@ import dataclasses
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.grid import Grid, block_grid
-from tf_sparse_attention.patterns.caches import Ring
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.cross_caches import Run
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.arrangement import Arrangement, block_grid
+from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
@@ -52,6 +50,10 @@ class Blocks(Pattern):
         return (max(self.before, self._after) + 1) * max(self.size, self.key_size or 0) - 1
 
     @property
+    def can_be_causal(self) -> bool:
+        return self.key_size is None  # else the positions of queries and keys cannot be compared
+
+    @property
     def takes_memory(self) -> bool:
         return self.key_size is None  # else blocks of memory and blocks of queries would not go together
 
@@ -63,15 +65,15 @@ class Blocks(Pattern):
         ahead = key.position // (self.key_size or self.size) - query.position // self.size
         return ahead >= -self.before, ahead <= self._after
 
-    def arrange(self, call: Call, known: Known = None) -> Grid:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         around = self.before, self._after
         lengths = call.query_length, call.key_length
         return block_grid(*lengths, self.size, *around, call.causal, call.lead, self.key_size)
 
-    def cache(self) -> Ring | None:
+    def cache(self) -> CachePolicy | None:
         return Ring((self.before + 1) * self.size) if self.key_size is None else None
 
-    def cross_cache(self) -> Run:
+    def cross_cache(self) -> CrossCachePolicy:
         size = self.key_size or self.size
         width = (self.before + 1 + self._after) * size
         return Run(lambda index: (index // self.size - self.before) * size, width)

@@ -1,22 +1,17 @@
-"""What decoding keeps of a sequence: a few policies, each a rule for which slots hold which positions.
-
-A policy says how many slots there are (`num_slots`), for how many positions they are enough (`holds`), which positions
-they hold after a prompt (`held`), where the next token goes (`slot`) and which slots a query reads (`read`). What the
-slots hold beside keys and values, and the attention to it, is `patterns.engine.decoding`'s, and which of the keys read
-a query sees is the pattern's own rule.
-"""
+"""KV-cache policies: which positions the slots of a cache hold."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.blocks import are_known, in_range, min_if_known, shape
-from tf_sparse_attention.ops.columns import Columns
-from tf_sparse_attention.ops.gather import stable_order, take_numbers
+from tf_sparse_attention.ops.gather import take_numbers, take_positions
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.ring_buffer import ring_positions
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -143,142 +138,91 @@ class Everything(CachePolicy):
         return place.position, None
 
 
-@dataclasses.dataclass(frozen=True)
-class PhaseRings(CachePolicy):
-    """For each phase, position modulo `stride`, its last `size` positions.
-
-    Args:
-        stride: phases of a row; a query reads those of its own.
-        size: positions of a phase that are kept. None: all of them.
-
-    Raises:
-        ValueError: for a number that is no positive integer.
-    """
-
-    stride: int
-    size: int | None = None
-
-    def __post_init__(self) -> None:
-        checks.check_count("stride", self.stride)
-        checks.check_optional_count("size", self.size)
-
-    @property
-    def is_bounded(self) -> bool:  # type: ignore[override]  # computed, where others keep it
-        return self.size is not None
-
-    def num_slots(self, max_length: Size) -> Size:
-        rows = -(-max_length // self.stride)
-        return min_if_known(self.stride, max_length) * (rows if self.size is None else min_if_known(self.size, rows))
-
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return (self.size is not None and _is_whole(self.stride * self.size, num_slots)) or length <= num_slots
-
-    def _sizes(self, num_slots: Size) -> tuple[Size, Size]:
-        """Returns the phases that occur, and the slots of each."""
-        phases = min_if_known(self.stride, num_slots)
-        return phases, num_slots // phases
-
-    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
-        phases, rows = self._sizes(num_slots)
-        phase = ops.arange(phases, dtype="int32")
-        last = (lengths[:, None] - 1 - phase) // self.stride  # the last row of each phase, -1 where there is none
-        positions = phase[:, None] + self.stride * ring_positions(rows, last)  # (B, phases, rows)
-        return ops.reshape(positions, (-1, 1, num_slots))
-
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        _, rows = self._sizes(num_slots)
-        return place.position % self.stride * rows + place.position // self.stride % rows, None
-
-    def read(self, place: Place, num_slots: Size) -> Tensor | None:
-        if self.stride == 1:
-            return None  # a copy of the whole cache would take longer than attending to it
-        _, rows = self._sizes(num_slots)
-        return place.position[..., None] % self.stride * rows + ops.arange(rows, dtype="int32")
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupRings(CachePolicy):
-    """For each of `num_groups` groups its last `size` tokens: that of rank r in group g in slot g size + r mod size."""
-
-    num_groups: int
-    size: int
-    is_bounded = True
-
-    def num_slots(self, max_length: Size) -> Size:
-        return self.num_groups * min_if_known(self.size, max_length)
-
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
-
-    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
-        groups, size = place.group, num_slots // self.num_groups
-        batch, heads, length = shape(groups)
-        order, _ = stable_order(groups)
-        count = group_counts(groups, self.num_groups)
-        first = ops.cumsum(count, axis=-1) - count
-        ranks = ring_positions(size, count - 1)  # (B, n, K, size)
-        at = ops.reshape(first[..., None] + ranks, (batch, heads, num_slots))
-        positions = take_numbers(order, in_range(at, length))
-        return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
-
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        size = num_slots // self.num_groups
-        return place.group * size + place.rank % size, None
-
-    def read(self, place: Place, num_slots: Size) -> Tensor:
-        size = num_slots // self.num_groups
-        return place.group[..., None] * size + ops.arange(size, dtype="int32")
-
-
-@dataclasses.dataclass(frozen=True)
-class ColumnSlots(CachePolicy):
-    """The columns of every block."""
-
-    columns: Columns
-
-    def num_slots(self, max_length: Size) -> Size:
-        return self.columns.num_blocks(max_length) * self.columns.count
-
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return length <= num_slots // self.columns.count * self.columns.block_size
-
-    def slot_positions(self, num_slots: Size) -> Tensor:
-        return self.columns.positions(num_slots // self.columns.count)
-
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        column = place.position % self.columns.block_size - self.columns.first
-        block = place.position // self.columns.block_size
-        kept = ops.logical_and(column >= 0, column < self.columns.count)
-        return block * self.columns.count + in_range(column, self.columns.count), kept
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstSlots(CachePolicy):
-    """The first `count` positions."""
-
-    count: int
-    is_bounded = True
-
-    def num_slots(self, max_length: Size) -> Size:
-        return min_if_known(self.count, max_length)
-
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return _is_whole(self.count, num_slots) or length <= num_slots
-
-    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        return in_range(place.position, num_slots), place.position < num_slots
-
-
 def _is_whole(size: Size, num_slots: Size) -> bool:
     """Returns whether slots are known to be as many as are ever needed."""
     return isinstance(num_slots, int) and num_slots >= size
 
 
-def group_counts(groups: Tensor, num_groups: int) -> Tensor:
-    """Returns how many tokens each group has, int32 (B, n, K) of (B, n, T); groups from K on are not counted."""
-    batch, heads, _ = shape(groups)
-    rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * (num_groups + 1)
-    index = ops.reshape(rows + ops.minimum(groups, num_groups), (-1,))
-    total = batch * heads * (num_groups + 1)
-    count = ops.segment_sum(ops.ones_like(index), index, num_segments=total)
-    return ops.reshape(count, (batch, heads, num_groups + 1))[..., :num_groups]
+class ReadKeys(NamedTuple):
+    """The keys that a query reads from an entry.
+
+    Attributes:
+        key: (B, n, s, H), turned by positions.
+        value: (B, n, s, Hv).
+        positions: int32 (1 or B, 1 or n, s), anything where no key exists.
+        exists: bool, likewise.
+        known: what else is known of the keys in the pattern's own rule, by name, int32 (B, n, s) or what broadcasts.
+    """
+
+    key: Tensor
+    value: Tensor
+    positions: Tensor
+    exists: Tensor
+    known: Mapping[str, Tensor] = {}
+
+
+class CrossCachePolicy:
+    """What is kept of the other sequence and read of it; by default all is kept as it is.
+
+    Attributes:
+        names: of the numbers of keys that the pattern's rule reads, which an entry has in the order of the sequence,
+            int32 (B, n, S).
+    """
+
+    names: tuple[str, ...] = ()
+
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+        """Returns what is kept.
+
+        Args:
+            key: (B, n, S, H), turned by positions.
+            value: (B, n, S, Hv).
+            mask: bool (B, S), False for keys that no query may see; or None.
+            groups: of the keys where content decides, int32 (B, n, S), or their `Members` where groups choose them;
+                else None.
+        """
+        entry = {"key": key, "value": value}
+        return entry if mask is None else {**entry, "mask": mask[:, None]}
+
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
+        """Returns what is known of a query beside its position, by name, int32 (B, n).
+
+        Args:
+            entry: of `entry`.
+            group: int32 (B, n, 1), that of the query where content decides; else None.
+            index: int32 (B,), the position of the query in its own sequence.
+        """
+        return {}
+
+    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+        """Returns the `ReadKeys` of a query at a `Place`, (B, 1 or n)."""
+        raise NotImplementedError(f"{type(self).__name__} must define `read`.")
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeSequence(CrossCachePolicy):
+    """All keys."""
+
+    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+        positions = ops.arange(shape(entry["key"])[2], dtype="int32")[None, None]
+        exists = ops.ones((1, 1, 1), "bool")
+        return ReadKeys(entry["key"], entry["value"], positions, merge(exists, entry.get("mask")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(WholeSequence):
+    """The `size` positions from `first` on, a function of the query's position."""
+
+    first: Callable[[Tensor], Tensor]
+    size: int
+
+    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+        length = shape(entry["key"])[2]
+        if isinstance(length, int) and length <= self.size:
+            return super().read(entry, place)
+        positions = self.first(place.position[..., None]) + ops.arange(self.size, dtype="int32")
+        exists, mask = ops.logical_and(positions >= 0, positions < length), entry.get("mask")
+        if mask is not None:
+            exists = ops.logical_and(exists, take_numbers(mask, in_range(positions, length)))
+        key, value = (take_positions(entry[name], positions) for name in ("key", "value"))
+        return ReadKeys(key, value, positions, exists)

@@ -1,15 +1,16 @@
-"""Global tokens, which a call marks: every query sees them, and they see every key."""
+"""Global tokens, which attend to every token and are attended to by every token."""
 
 import dataclasses
+from typing import NamedTuple
 
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.arrangement import Numbers
-from tf_sparse_attention.ops.global_tokens import GlobalGrid, GlobalRows, GlobalTokens
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.ops.blocks import find_top_k, shape
+from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers, OneGroup, RowsBesideAll
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
@@ -17,7 +18,7 @@ from tf_sparse_attention.types import Tensor
 class Global(Pattern):
     """The tokens that a call marks as global, of which each counts as often as it says. O(T num_global).
 
-    What is known of the tokens is an `ops.global_tokens.GlobalTokens`. Source: Longformer (Beltagy et al. 2020),
+    What is known of the tokens is an `GlobalTokens`. Source: Longformer (Beltagy et al. 2020),
     BigBird (Zaheer et al. 2020).
 
     Args:
@@ -26,6 +27,7 @@ class Global(Pattern):
 
     num_global: int
     in_span = False
+    can_be_causal = False  # a global token depends on later tokens, and all tokens attend to it
 
     def __post_init__(self) -> None:
         checks.check_count("num_global", self.num_global)
@@ -33,10 +35,10 @@ class Global(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return key.is_global == 1
 
-    def arrange(self, call: Call, known: Known = None) -> GlobalGrid:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         return GlobalGrid(known)
 
-    def describe(self, known: GlobalTokens) -> Numbers:
+    def describe(self, known: "GlobalTokens") -> Numbers:
         return {}, {"is_global": ops.cast(known.marks, "int32")[:, None]}
 
 
@@ -54,8 +56,113 @@ class FromGlobal(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return query.is_global == 1
 
-    def arrange(self, call: Call, known: Known = None) -> GlobalRows:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         return GlobalRows(known)
 
-    def describe(self, known: GlobalTokens) -> Numbers:
+    def describe(self, known: "GlobalTokens") -> Numbers:
         return {"is_global": ops.cast(known.marks, "int32")[:, None]}, {}
+
+
+class GlobalTokens(NamedTuple):
+    """The global tokens of a batch.
+
+    Attributes:
+        marks: bool (B, T), which tokens they are.
+        positions: int (B, M), their positions in order; T for slots that are not taken.
+        counts: int (B, M), how often each counts as a key.
+        slots: int (B, T), the slot among M of each token that is global.
+    """
+
+    marks: Tensor
+    positions: Tensor
+    counts: Tensor
+    slots: Tensor
+
+
+def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> GlobalTokens:
+    """Returns the `GlobalTokens` of a batch, in O(T) and without a sort.
+
+    Args:
+        counts: int or bool (B, T), zero for tokens that are not global.
+        key_mask: bool (B, T) or None; padding is never global.
+        num_global: M, slots. Tokens beyond the first M are not global.
+    """
+    counts = ops.cast(counts, "int32")
+    counts = counts if key_mask is None else ops.where(key_mask, counts, 0)
+    batch, length = shape(counts)
+    slots = ops.cumsum(ops.cast(counts > 0, "int32"), axis=-1) - 1
+    marks = ops.logical_and(counts > 0, slots < num_global)
+    nearness = ops.where(marks, length - ops.arange(length, dtype="int32"), 0)
+    nearness = ops.concatenate([nearness, ops.zeros((batch, num_global), "int32")], axis=-1)  # T may be less than M
+    positions = length - find_top_k(nearness, num_global, sorted=True)[0]
+    found = ops.take_along_axis(counts, ops.minimum(positions, length - 1), axis=-1)
+    counts = ops.where(positions < length, found, 0)
+    return GlobalTokens(marks, positions, counts, ops.clip(slots, 0, num_global - 1))
+
+
+class GlobalGrid(OneGroup):
+    """All queries beside the global tokens, as one group.
+
+    Args:
+        tokens: a `GlobalTokens`.
+    """
+
+    is_exact = True
+
+    def __init__(self, tokens: GlobalTokens) -> None:
+        self._tokens = tokens
+        self.query_length = self.key_length = shape(tokens.marks)[1]
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
+
+    def key_positions(self) -> Tensor:
+        return _inside(self._tokens)[:, None, None]  # (B, 1, 1, M)
+
+    def inside(self) -> Tensor:
+        return (self._tokens.counts > 0)[:, None, None, None]
+
+    def counts(self) -> Tensor:
+        return self._tokens.counts[:, None, None, None]
+
+
+class GlobalRows(RowsBesideAll):
+    """The global tokens as queries, beside all keys; the rows of other queries are zeros.
+
+    Args:
+        tokens: a `GlobalTokens`.
+    """
+
+    def __init__(self, tokens: GlobalTokens) -> None:
+        self._tokens = tokens
+        self.key_length = shape(tokens.marks)[1]
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return super().queries(_take_global(x, axis, self._tokens), axis)
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        x, tokens = super().restore(x, axis), self._tokens
+        index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
+        return ops.where(tokens.marks[:, None, :, None], take_unique_rows(x, index, back, exists), 0)
+
+    def query_positions(self) -> Tensor:
+        return _inside(self._tokens)[:, None, None]
+
+
+def _take_global(x, axis, tokens):
+    """Returns the rows (B, N, M, X) of the global tokens of (B, N, T, X), or numbers (B, 1, M); any where none is."""
+    if axis == -1:
+        return take_numbers(
+            ops.broadcast_to(x, (shape(tokens.marks)[0], *shape(x)[1:])), _for_heads(_inside(tokens), x)
+        )
+    return take_unique_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.slots, tokens.marks)))
+
+
+def _inside(tokens):
+    return ops.minimum(tokens.positions, shape(tokens.marks)[1] - 1)
+
+
+def _for_heads(x, heads):
+    """Returns (B, X) as (B, N, X)."""
+    batch, length = shape(x)
+    return ops.broadcast_to(x[:, None], (batch, shape(heads)[1], length))

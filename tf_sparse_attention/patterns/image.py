@@ -1,19 +1,21 @@
-"""Blocks of an image."""
+"""Local attention in two dimensions: blocks of an image and the blocks around them."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
+import numpy as np
+from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.arrangement import AfterFirst, Arrangement, FirstRows
-from tf_sparse_attention.ops.blocks import is_known_zero, min_size
+from tf_sparse_attention.ops.blocks import are_known, is_known_zero, min_size, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.image_positions import ORDERS, Image, nearby_block_mask
-from tf_sparse_attention.ops.local_2d import image_grid
-from tf_sparse_attention.patterns.caches import Ring
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
+from tf_sparse_attention.patterns.caches import CachePolicy, Ring
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.types import Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -87,7 +89,7 @@ class ImageBlocks(Pattern):
         near = nearby_block_mask(*pixels, self.image, self.before, self.after)
         return (pixels[0] < 0) | ((pixels[1] >= 0) & near) if self.num_first else near
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement | list[Arrangement]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         around = self.image, self.before, self.after, call.causal
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)
@@ -95,7 +97,284 @@ class ImageBlocks(Pattern):
         num_queries, num_keys = (n - min_size(n, self.num_first) for n in (call.query_length, call.key_length))
         if is_known_zero(num_queries):
             return first
-        return [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]
+        return QueryRuns(
+            [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]
+        )
 
-    def cache(self) -> Ring:
+    def cache(self) -> CachePolicy:
         return Ring(self._farthest(*self.before) + 1)
+
+
+class FirstRows(RowsBesideAll):
+    """The first tokens of a sequence as queries, as one group, beside all keys.
+
+    Args:
+        count: tokens.
+        query_length: T.
+        key_length: S.
+    """
+
+    def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
+        self.query_length, self.key_length = min_size(query_length, count), key_length
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return super().queries(slice_axis(x, axis, 0, self.query_length), axis)
+
+
+class AfterFirst(Arrangement):
+    """An arrangement of what comes after the first tokens, of queries and of keys alike.
+
+    Args:
+        count: the tokens before.
+        arrangement: that of the rest.
+        key_length: S.
+    """
+
+    def __init__(self, count: int, arrangement: Arrangement, key_length: Size) -> None:
+        self._count, self._rest = count, arrangement
+        self.key_length, self.is_exact = key_length, arrangement.is_exact
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._rest.queries(self._after_first(x, axis), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._rest.keys(self._after_first(x, axis), axis)
+
+    def _after_first(self, x, axis):
+        length = shape(x)[axis]
+        return slice_axis(x, axis, min_size(length, self._count), length)
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._rest.restore(x, axis)
+
+    def query_positions(self) -> Tensor:
+        return self._rest.query_positions() + self._count
+
+    def key_positions(self) -> Tensor:
+        return self._rest.key_positions() + self._count
+
+    def inside(self) -> Tensor | None:
+        return self._rest.inside()
+
+    def past(self) -> Tensor:
+        return self._rest.past()
+
+    def order(self) -> tuple[Tensor, Tensor]:
+        return self._rest.order()
+
+    def own_key(self) -> Tensor:
+        return self._rest.own_key()
+
+    def distances(self) -> Distances:
+        return self._rest.distances()._replace(pairs=self.pairs)
+
+
+def regroup(x: Tensor, axis: int, count: int, sizes: Sequence[Size]) -> Tensor:
+    """Replaces the `count` axes that end at the negative `axis` by axes of `sizes`, the last of which is there then."""
+    old = shape(x)
+    end = len(old) + axis + 1
+    return ops.reshape(x, old[: end - count] + tuple(sizes) + old[end:])
+
+
+def to_blocks(x: Tensor, axis: int, image: Image, num_bands: Size) -> Tensor:
+    """Cuts a sequence of pixels into the blocks of its image by reshapes, transposes and slices.
+
+    Args:
+        x: tensor (..., T, ...).
+        axis: the axis of length T, negative.
+        image: an `Image`.
+        num_bands: R, rows of blocks to return; an integer where the image has cut bands.
+
+    Returns:
+        Tensor (..., R, C, t, ...) with the slots of a block row by row: zeros where there is no pixel, or the sequence
+        has ended.
+    """
+    if image.order == "raster":
+        x = split(x, image.width, axis, num_bands * image.block_height)
+        x = split(x, image.block_width, axis, image.num_columns)  # (..., rows, C, w, ...)
+        x = regroup(x, axis, 3, (num_bands, image.block_height, image.num_columns, image.block_width))
+        return regroup(ops.swapaxes(x, axis - 2, axis - 1), axis, 2, (image.block_size,))
+    whole = _whole_bands(image, num_bands)
+    blocks = _cut_bands(split(x, image.band_size, axis, whole), axis, image, image.block_height)
+    if image.height is None or not image.cut_height or num_bands == whole:
+        return blocks
+    x = split(x, image.height * image.width, axis, 1)  # of known length, which the sequence need not have
+    rest = slice_axis(x, axis, whole * image.band_size, image.height * image.width)
+    rest = _cut_bands(rest, axis, image, image.cut_height)
+    return ops.concatenate([blocks, pad_axis(rest, axis - 2, 0, num_bands - whole - 1)], axis - 2)
+
+
+def from_blocks(x: Tensor, axis: int, image: Image, length: Size) -> Tensor:
+    """Undoes `to_blocks`: (..., R, C, t, ...) with t at the negative `axis` to (..., length, ...)."""
+    num_bands = shape(x)[axis - 2]
+    if image.order == "raster":
+        x = ops.swapaxes(regroup(x, axis, 1, (image.block_height, image.block_width)), axis - 2, axis - 1)
+        x = regroup(x, axis, 2, (image.num_columns * image.block_width,))
+        x = slice_axis(x, axis, 0, image.width)
+        return slice_axis(regroup(x, axis, 3, (num_bands * image.band_size,)), axis, 0, length)
+    whole = _whole_bands(image, num_bands)
+    pixels = _join_bands(slice_axis(x, axis - 2, 0, whole), axis, image, image.block_height)
+    if image.cut_height and num_bands > whole:
+        rest = slice_axis(x, axis - 2, whole, whole + 1)
+        pixels = ops.concatenate([pixels, _join_bands(rest, axis, image, image.cut_height)], axis)
+    return slice_axis(pixels, axis, 0, length)
+
+
+def _whole_bands(image, num_bands):
+    """Returns how many of the bands of a sequence in the order of blocks are not cut."""
+    return min(num_bands, image.height // image.block_height) if image.cut_height else num_bands
+
+
+def _cut_bands(x, axis, image, rows):
+    """Cuts bands of so many rows of pixels, in the order of blocks: (..., rows W, ...) to (..., C, t, ...)."""
+    width = image.block_width
+    num_whole, columns = divmod(image.width, width)
+    end = num_whole * width * rows
+    blocks = regroup(slice_axis(x, axis, 0, end), axis, 1, (num_whole, rows, width))
+    if columns:
+        rest = regroup(slice_axis(x, axis, end, image.width * rows), axis, 1, (1, rows, columns))
+        blocks = ops.concatenate([blocks, pad_axis(rest, axis, 0, width - columns)], axis - 2)
+    blocks = pad_axis(blocks, axis - 1, 0, image.block_height - rows)
+    return regroup(blocks, axis, 2, (image.block_size,))
+
+
+def _join_bands(x, axis, image, rows):
+    """Undoes `_cut_bands`, and puts bands one after the other: (..., R, C, t, ...) to (..., R rows W, ...)."""
+    num_bands, width = shape(x)[axis - 2], image.block_width
+    num_whole, columns = divmod(image.width, width)
+    x = slice_axis(regroup(x, axis, 1, (image.block_height, width)), axis - 1, 0, rows)
+    pixels = regroup(slice_axis(x, axis - 2, 0, num_whole), axis, 3, (num_whole * rows * width,))
+    if columns:
+        rest = slice_axis(slice_axis(x, axis - 2, num_whole, num_whole + 1), axis, 0, columns)
+        pixels = ops.concatenate([pixels, regroup(rest, axis, 3, (rows * columns,))], axis)
+    return regroup(pixels, axis, 2, (num_bands * rows * image.width,))
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageGrid(Arrangement):
+    """Blocks of an image, each beside the blocks around it: what `Grid` is for a sequence.
+
+    Group g is the block (g // C, g % C). Cost: O(T s) with s the slots of the neighbours.
+
+    Args:
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        image: the `Image` that both are prefixes of.
+        neighbors: the blocks beside a query block, pairs of (bands below, columns to the right).
+
+    Example:
+        >>> image = Image(width=4, block_shape=(1, 2))
+        >>> ImageGrid(query_length=7, key_length=7, image=image, neighbors=((-1, 0), (0, 0))).key_positions().numpy()
+        array([[-1, -1,  0,  1],
+               [-1, -1,  2,  3],
+               [ 0,  1,  4,  5],
+               [ 2,  3,  6, -1]], dtype=int32)
+    """
+
+    query_length: Size
+    key_length: Size
+    image: Image
+    neighbors: tuple[tuple[int, int], ...]
+
+    is_exact = True
+
+    @property
+    def num_bands(self) -> Size:
+        """R, the rows of blocks that hold queries."""
+        height = self.image.height
+        if height is not None and self.image.cut_height and not isinstance(self.query_length, int):
+            return -(-height // self.image.block_height)  # a number of slices has to be known
+        return (self.query_length + self.image.band_size - 1) // self.image.band_size
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._groups(to_blocks(x, axis, self.image, self.num_bands), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        num_bands, num_columns = self.num_bands, self.image.num_columns
+        above, left = (-min(0, *steps) for steps in zip(*self.neighbors, (0, 0), strict=True))
+        below, right = (max(0, *steps) for steps in zip(*self.neighbors, (0, 0), strict=True))
+        x = to_blocks(x, axis, self.image, num_bands + below)
+        x = pad_axis(pad_axis(x, axis - 2, above, 0), axis - 1, left, right)
+        bands = {down: slice_axis(x, axis - 2, above + down, above + down + num_bands) for down, _ in self.neighbors}
+        beside = [
+            slice_axis(bands[down], axis - 1, left + along, left + along + num_columns)
+            for down, along in self.neighbors
+        ]
+        return self._groups(ops.concatenate(beside, axis) if len(beside) > 1 else beside[0], axis)
+
+    def _groups(self, x, axis):
+        return regroup(x, axis - 1, 2, (self.num_bands * self.image.num_columns,))
+
+    def key_positions(self) -> Tensor:
+        """Returns the position of each key slot, int32 (G, s): -1 outside the image or the sequence."""
+        return self.keys(ops.arange(1, self.key_length + 1, dtype="int32"), -1) - 1
+
+    def query_positions(self) -> Tensor:
+        """Returns the position of each query slot, int32 (G, t): -1 outside the image or the sequence."""
+        return self.queries(ops.arange(1, self.query_length + 1, dtype="int32"), -1) - 1
+
+    def inside(self) -> Tensor:
+        return (self.key_positions() >= 0)[:, None, :]
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        blocks = regroup(x, axis - 1, 1, (self.num_bands, self.image.num_columns))
+        return from_blocks(blocks, axis, self.image, self.query_length)
+
+    def distances(self) -> Distances:
+        shape = self.image.block_height, self.image.block_width
+        return super().distances()._replace(image_blocks=(shape, self.neighbors))
+
+    def past(self) -> np.ndarray:
+        """Returns which key slots do not come after a query, bool (t, s), the same for every block.
+
+        Both orders compare two pixels by one thing after the other, all of which depend on their slots and on how
+        their blocks lie to each other alone: row and column, or band, column of blocks, row and column.
+        """
+        height, width = self.image.block_height, self.image.block_width
+        row, column = (x.reshape(-1, 1) for x in np.mgrid[:height, :width])
+        down, along = np.repeat(np.array(self.neighbors), height * width, axis=0).T
+        rows, columns = (np.tile(x.ravel(), len(self.neighbors)) - x for x in (row, column))  # key minus query
+        keys: tuple[np.ndarray, ...]
+        if self.image.order == "raster":
+            keys = (rows + down * height, columns + along * width)
+        else:
+            keys = (down, along, rows, columns)
+        after = np.zeros(rows.shape, bool)
+        for difference in reversed(keys):
+            after = (difference > 0) | ((difference == 0) & after)
+        return ~after
+
+
+def image_grid(
+    query_length: Size,
+    key_length: Size,
+    image: Image,
+    num_blocks_before: tuple[int, int],
+    num_blocks_after: tuple[int, int],
+    causal: bool,
+) -> ImageGrid:
+    """Returns the `ImageGrid` of local blocks, without neighbours that no query of the image could see.
+
+    Args:
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        image: an `Image`.
+        num_blocks_before: pair, the blocks seen above and to the left.
+        num_blocks_after: pair, the blocks seen below and to the right.
+        causal: whether later keys are hidden.
+    """
+    num_bands = None if image.height is None else -(-image.height // image.block_height)
+    if are_known(query_length, key_length):
+        num_rows = -(-max(query_length, key_length) // image.width)
+        if image.order == "raster":  # the order "blocks" depends on the height of its blocks
+            block_height = min(image.block_height, num_rows)
+            image = dataclasses.replace(image, block_shape=(block_height, image.block_width))
+        num_bands = -(-num_rows // image.block_height)
+    above, below = num_blocks_before[0], 0 if causal else num_blocks_after[0]
+    if num_bands is not None:
+        above, below = min(above, num_bands - 1), min(below, num_bands - 1)
+    left, right = (min(blocks[1], image.num_columns - 1) for blocks in (num_blocks_before, num_blocks_after))
+    neighbors = [(down, along) for down in range(-above, below + 1) for along in range(-left, right + 1)]
+    if causal and image.order == "blocks":  # what is to the right of a block comes after it
+        neighbors = [step for step in neighbors if step <= (0, 0)]
+    return ImageGrid(query_length, key_length, image, tuple(neighbors))

@@ -1,24 +1,120 @@
-"""A pattern: which keys a query sees, how to bring them side by side, and what decoding keeps of them."""
+"""Patterns: which keys a query attends to, how to arrange them, and what a KV cache keeps."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import keras
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers, Together
-from tf_sparse_attention.ops.blocks import arange
+from tf_sparse_attention.ops.blocks import arange, shape
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
-from tf_sparse_attention.ops.masks import TokenMasks, merge
+from tf_sparse_attention.ops.masks import TokenMasks, merge, query_and_key_starts
 from tf_sparse_attention.ops.members import Members
-from tf_sparse_attention.patterns.caches import CachePolicy
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.conditions import rule_conditions
-from tf_sparse_attention.patterns.cross_caches import CrossCachePolicy, WholeSequence
-from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Config, Tensor
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
+from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, WholeSequence
+from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.types import Config, Size, Tensor
+
+# What is known of tokens beside their positions: the `Numbers` of their groups; in their place some patterns take an
+# `ChunkedRounds`, an `GlobalTokens`, an `ChosenKeys` or a pair of
+# `ops.members.Members`. None of a pattern that goes by positions.
+Known: TypeAlias = Any
+
+
+class Call(NamedTuple):
+    """What an arrangement has to know of a call.
+
+    Attributes:
+        batch: B, an integer or a scalar tensor; so are the two lengths.
+        query_length: T.
+        key_length: S.
+        causal: whether later keys are hidden.
+        lead: keys before the position of the first query, an integer: those of earlier text; -1 where key j is at
+            position j + 1, see `Successors`. An arrangement takes it over.
+        starts: pair of int (B, 1, T) and (B, 1, S), where the document of each token begins; None: all at 0.
+        group_size: heads beside each other that share keys and values, N / M, of the heads that are arranged.
+    """
+
+    batch: Size
+    query_length: Size
+    key_length: Size
+    causal: bool = False
+    lead: int = 0
+    starts: tuple[Tensor, Tensor] | None = None
+    group_size: int = 1
+
+    @classmethod
+    def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
+        """Returns the call of a pattern with queries (B, N, T, H), keys (B, M, S, H) and `TokenMasks`.
+
+        Raises:
+            ValueError: for more positions than the pattern's `max_length`, and for a call that is not causal of a
+                pattern of which a part must be.
+        """
+        for leaf in pattern.leaves():
+            if leaf.must_be_causal:
+                check_causal(type(leaf).__name__, causal)
+        (batch, _, query_length, _), key_length = shape(query), shape(key)[2]
+        check_length(pattern, "query", query_length)
+        check_length(pattern, "value", key_length - masks.num_memory)
+        starts = query_and_key_starts(masks) if pattern.uses_starts else None
+        return cls(batch, query_length, key_length, causal, masks.num_memory, starts)
+
+
+def check_causal(name: str, causal: bool) -> None:
+    """Raises a `ValueError` unless a call is causal of a pattern or layer, called `name`, for such calls alone."""
+    if not causal:
+        raise ValueError(
+            f"`use_causal_mask` must be True with {name}, which is for causal self-attention alone. "
+            "Received: use_causal_mask=False."
+        )
+
+
+def check_length(pattern: "Pattern", name: str, length: Size) -> None:
+    """Raises a `ValueError` if a number of positions, as far as it is known, is more than a pattern takes.
+
+    Args:
+        pattern: a `Pattern`.
+        name: what has so many positions, as the message names it.
+        length: an integer; a scalar tensor is not checked.
+    """
+    if pattern.max_length is not None and isinstance(length, int) and length > pattern.max_length:
+        raise ValueError(
+            f"`{name}` must be of at most {pattern.max_length} positions, as many as the pattern takes. "
+            f"Received: {length} positions, {pattern}."
+        )
+
+
+def rule_conditions(pattern: "Pattern", query: Place, key: Place) -> tuple[Tensor, ...]:
+    """Returns what `visible` of a pattern says of some places, a tuple of conditions all of which must hold."""
+    seen = pattern.visible(query, key)
+    if seen is None:
+        raise ValueError(f"`visible` of {type(pattern).__name__} must return a condition, or several. Received: None.")
+    return seen if isinstance(seen, tuple) else (seen,)
+
+
+def dense_rule(pattern: "Pattern", call: Call, features: Numbers | None) -> Tensor:
+    """Evaluate the mask rule of a pattern for all pairs, before masks: bool broadcastable to (B, n, T, S).
+
+    Args:
+        pattern: a `Pattern`.
+        call: a `Call`.
+        features: of queries and of keys, int (B or 1, n, T) and (B or 1, m, S) by name; or None.
+    """
+    of_queries, of_keys = ({}, {}) if features is None else features
+    queries, keys = arange(call.query_length), arange(call.key_length) - call.lead
+    starts = (0, 0)
+    if call.starts is not None and pattern.uses_starts:
+        starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
+    heads = max((x.shape[1] for x in of_queries.values()), default=None)
+    of_keys = {name: repeat_key_heads(x, heads)[..., None, :] for name, x in of_keys.items()}
+    query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in of_queries.items()})
+    key = Place(keys[None, :], starts[1], of_keys)
+    past = key.position <= query.position if call.causal else None
+    merged = merge(*rule_conditions(pattern, query, key), past)
+    return np.ones((1, 1), bool) if merged is None else merged
 
 
 class Pattern:
@@ -49,8 +145,6 @@ class Pattern:
         causal_selection: whether, under a causal mask, which keys a query sees is independent of later tokens.
         max_length: the most positions that a sequence may have; None: any number.
         parts: the patterns that a composition is made of.
-        takes_successors: whether `Successors` can be made of it: its arrangement takes a `Call.lead` of -1.
-        reads_successors: whether the value of a key is that of the token after it, see `Successors`.
 
     Example:
         A window that sees every second position; see `docs/adding_a_pattern.md`.
@@ -81,8 +175,6 @@ class Pattern:
     chooses_keys = False
     queries_choose = False
     must_be_causal = False
-    takes_successors = False
-    reads_successors = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
         @property
@@ -128,7 +220,7 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement | Together | Sequence[Arrangement]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         """Returns how to bring side by side what can be visible.
 
         Args:
@@ -137,7 +229,7 @@ class Pattern:
                 a pattern that is `by_content` or where `queries_choose`, else None.
 
         Returns:
-            An `ops.arrangement.Arrangement`, a list of them for consecutive runs of queries, or a `Together`.
+            An `Arrangement`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 
@@ -175,36 +267,19 @@ class Pattern:
             call: a `Call`.
             known: as in `arrange`.
         """
-        described = self.describe(known)
-        sides = ({}, {}) if described is None else described
-        queries, keys = arange(call.query_length), arange(call.key_length) - call.lead
-        starts = (0, 0)
-        if call.starts is not None and self.uses_starts:
-            starts = call.starts[0][..., :, None], call.starts[1][..., None, :]
-        query = Place(queries[:, None], starts[0], {name: x[..., :, None] for name, x in sides[0].items()})
-        heads = max((x.shape[1] for x in sides[0].values()), default=None)
-        known_keys = {name: repeat_key_heads(x, heads)[..., None, :] for name, x in sides[1].items()}
-        key = Place(keys[None, :], starts[1], known_keys)
-        past = key.position <= query.position if call.causal else None
-        merged = merge(*rule_conditions(self, query, key), past)
-        return np.ones((1, 1), bool) if merged is None else merged
+        return dense_rule(self, call, self.describe(known))
 
     def cache(self) -> CachePolicy | None:
         """Returns the policy of `patterns.caches` that says which keys decoding keeps; None if it cannot decode."""
         return None
 
     def cross_cache(self) -> CrossCachePolicy:
-        """Returns the policy of `patterns.cross_caches` by which one query reads the keys of another sequence."""
+        """Returns the policy of `patterns.caches` by which one query reads the keys of another sequence."""
         return WholeSequence()
 
     def cache_unsupported_reason(self) -> str | None:
         """Returns why the pattern cannot decode with a cache, as text; None if it can."""
         return None if self.cache() is not None else f"{type(self).__name__} has no cache"
-
-    @property
-    def rule(self) -> "Pattern":
-        """The pattern whose rule and groups it has: itself, unless it is made of another one."""
-        return self
 
     def leaves(self) -> "list[Pattern]":
         """Returns the patterns that are no compositions, in order."""
@@ -245,6 +320,10 @@ class Composition(Pattern):
     @property
     def can_be_causal(self) -> bool:
         return all(part.can_be_causal for part in self.parts)
+
+    @property
+    def must_be_causal(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+        return any(part.must_be_causal for part in self.parts)
 
     @property
     def causal_selection(self) -> bool:

@@ -1,18 +1,13 @@
 """Keys with the values of the tokens that came after them."""
 
 import dataclasses
-from typing import cast
+from typing import Any
 
 import keras
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
-from tf_sparse_attention.ops.blocks import shift_left, shift_right
-from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.patterns.caches import CachePolicy
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.patterns.group_band import GroupBand
+from tf_sparse_attention.patterns.pattern import Call, Pattern
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -27,7 +22,8 @@ class Successors(Pattern):
     and of one document; another one keeps its place in the cluster.
 
     Args:
-        pattern: a `Window`, or a pattern in which content decides, as `Nearest` or `Hashed`.
+        pattern: a `Window` or a pattern of groups, such as `Nearest` or `Hashed`: its arrangement must take a
+            `Call.lead` of -1.
 
     Raises:
         ValueError: for another pattern, and for a call that is not causal.
@@ -40,24 +36,14 @@ class Successors(Pattern):
 
     pattern: Pattern
 
-    reads_successors = True
     must_be_causal = True
 
     def __post_init__(self) -> None:
-        if not getattr(self.pattern, "takes_successors", False):
+        if not _has_lead(self.pattern):
             raise ValueError(
-                "`pattern` must be a Window, a pattern in which content decides, as Nearest or Hashed, or one of your "
-                "own with `takes_successors`; of a union wrap the parts. "
-                f"Received: pattern={self.pattern!r}."
+                "`pattern` must be a pattern whose arrangement takes a `lead` of -1, such as Window or Nearest. Of a "
+                f"union, wrap the parts. Received: pattern={self.pattern!r}."
             )
-
-    @property
-    def rule(self) -> Pattern:
-        return self.pattern
-
-    @property
-    def period(self) -> int | None:
-        return self.pattern.period
 
     @property
     def reach(self) -> int:
@@ -67,40 +53,14 @@ class Successors(Pattern):
     def by_content(self) -> bool:
         return self.pattern.by_content
 
-    @property
-    def num_groups(self) -> int:
-        return self.pattern.num_groups
-
-    @property
-    def in_span(self) -> bool:  # type: ignore[override]  # computed, where others keep it
-        return self.pattern.in_span
-
-    def visible(self, query: Place, key: Place) -> Tensor | tuple[Tensor, ...]:
-        return self.pattern.visible(query, key)
-
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        arrangement = self.pattern.arrange(_a_position_later(call), known)
-        if not isinstance(arrangement, Arrangement) or arrangement.lead != -1:  # a token would see what comes after it
-            raise ValueError(
-                "`pattern` must pass `call.lead` on to its arrangement, as its `lead`, if it says `takes_successors`. "
-                f"Received: pattern={self.pattern!r}."
-            )
-        return arrangement
-
-    def describe(self, known: Known) -> Numbers | None:
-        if known is None:
-            return None
-        later = known[0], {"group": shift_right(known[1]["group"], -1, NO_GROUP)}
-        queries, keys = cast(Numbers, self.pattern.describe(later))
-        return queries, {name: shift_left(x, -1) for name, x in keys.items()}
-
-    def dense(self, call: Call, known: Known = None) -> Tensor:
-        return super().dense(_a_position_later(call), known)
-
     def cache(self) -> CachePolicy | None:
         return self.pattern.cache()
 
 
-def _a_position_later(call: Call) -> Call:
-    """Returns a call whose keys are where their values come from."""
-    return call._replace(lead=-1)
+def _has_lead(pattern: Any) -> bool:
+    """Return whether the arrangement of a pattern can have keys one position later."""
+    if not isinstance(pattern, Pattern) or pattern.parts or isinstance(pattern, Successors):
+        return False
+    if pattern.by_content or pattern.queries_choose:
+        return isinstance(pattern, GroupBand)
+    return pattern.arrange(Call(1, 2, 2, causal=True, lead=-1)).lead == -1

@@ -1,18 +1,19 @@
-"""Summary columns of blocks, and the first tokens of a sequence."""
+"""Fixed attention: summary columns of every block."""
 
 import dataclasses
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.arrangement import Arrangement
-from tf_sparse_attention.ops.columns import ColumnGrid, Columns, FirstGrid, column_runs
-from tf_sparse_attention.ops.documents import DocumentGrid
-from tf_sparse_attention.patterns.caches import ColumnSlots, FirstSlots
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.ops.blocks import are_known, in_range, join, shape, slice_axis, split
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
+from tf_sparse_attention.patterns.caches import CachePolicy
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.types import Size, Tensor
+
+MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -54,7 +55,7 @@ class Summary(Pattern):
         return self.block_size
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> "Columns":
         """The `Columns` of each block."""
         first = self.block_size - (self.group + 1) * self.num_summary
         return Columns(self.block_size, first, self.num_summary)
@@ -63,52 +64,148 @@ class Summary(Pattern):
         column = key.position % self.block_size - self.columns.first
         return column >= 0, column < self.num_summary
 
-    def arrange(self, call: Call, known: Known = None) -> list[ColumnGrid]:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         return column_runs(call.query_length, call.key_length, self.columns, call.causal)
 
-    def cache(self) -> ColumnSlots:
+    def cache(self) -> CachePolicy:
         return ColumnSlots(self.columns)
 
 
-@keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class First(Pattern):
-    """The first `count` tokens of the sequence; of packed documents those of the query's own. O(T count).
-
-    With a window it is the streaming pattern with attention sinks (Xiao et al. 2024): `Window(256) | First(4)`. A
-    document is a run of equal `segment_ids`.
+class Columns:
+    """The columns first .. first + count - 1 of every block of `block_size` positions.
 
     Args:
-        count: tokens.
-        per_document: whether packed documents have first tokens of their own. Default True.
-
-    Raises:
-        ValueError: for a number that is no positive integer.
+        block_size: l.
+        first: position in a block of the first column.
+        count: c, at most l - first.
     """
 
+    block_size: int
+    first: int
     count: int
-    per_document: bool = True
 
-    def __post_init__(self) -> None:
-        checks.check_count("count", self.count)
-        checks.check_switch("per_document", self.per_document)
+    def take(self, x: Tensor, axis: int) -> Tensor:
+        """Returns the columns of a sequence: (..., S, ...) to (..., M, ...), M = ceil(S / l) c."""
+        num_blocks = self.num_blocks(shape(x)[axis])
+        blocks = split(x, self.block_size, axis, num_blocks)
+        picked = slice_axis(blocks, axis, self.first, self.first + self.count)
+        return join(picked, axis, num_blocks * self.count)
+
+    def num_blocks(self, length: Size) -> Size:
+        """Returns the blocks of a sequence, the last of which may be cut."""
+        return (length + self.block_size - 1) // self.block_size
+
+    def positions(self, num_blocks: Size) -> Tensor:
+        """Returns the positions of the columns of the first blocks, int32 (num_blocks c,)."""
+        number = ops.arange(num_blocks * self.count, dtype="int32")
+        return number // self.count * self.block_size + self.first + number % self.count
+
+
+class TakenColumns:
+    """The columns of tensors, each taken once however many runs of queries see it.
+
+    Args:
+        columns: a `Columns`.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        # By identity; the tensors are held so that no other gets their number.
+        self._taken: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def take(self, x: Tensor, axis: int) -> Tensor:
+        """Returns `Columns.take` of a tensor."""
+        if (id(x), axis) not in self._taken:
+            self._taken[id(x), axis] = x, self.columns.take(x, axis)
+        return self._taken[id(x), axis][1]
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnGrid(OneGroup):
+    """A run of queries beside the columns of the first blocks, as one group.
+
+    Args:
+        start: the first query, an integer.
+        stop: the end of the queries, an integer or a scalar tensor.
+        num_blocks: key blocks whose columns are seen, likewise.
+        taken: a `TakenColumns`.
+        key_length: S, likewise.
+    """
+
+    start: Size
+    stop: Size
+    num_blocks: Size
+    taken: TakenColumns
+    key_length: Size
+
+    is_exact = True
 
     @property
-    def uses_starts(self) -> bool:
-        return self.per_document
+    def columns(self) -> "Columns":
+        """The `Columns` that the keys are."""
+        return self.taken.columns
 
-    @property
-    def reach(self) -> int:
-        return self.count
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return super().queries(slice_axis(x, axis, self.start, self.stop), axis)
 
-    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
-        offset = key.position - key.start
-        return offset >= 0, offset < self.count, key.start == query.start
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        columns = self.taken.take(x, axis)
+        return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
 
-    def arrange(self, call: Call, known: Known = None) -> Arrangement:
-        if call.starts is None or not self.per_document:
-            return FirstGrid(call.query_length, call.key_length, self.count)
-        return DocumentGrid(call.query_length, call.starts, self.count, call.causal)
+    def query_positions(self) -> Tensor:
+        return ops.arange(self.start, self.stop, dtype="int32")[None]
 
-    def cache(self) -> FirstSlots:
-        return FirstSlots(self.count)
+    def key_positions(self) -> Tensor:
+        return self.columns.positions(self.num_blocks)[None]
+
+    def inside(self) -> Tensor:
+        return (self.key_positions() < self.key_length)[:, None, :]
+
+
+def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: bool) -> Arrangement:
+    """Arrange queries with the summary columns: all in one run, in a causal call in several, each without later blocks.
+
+    Args:
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        columns: a `Columns`.
+        causal: whether later keys are hidden.
+    """
+    num_blocks, taken = columns.num_blocks(key_length), TakenColumns(columns)
+    if not (causal and are_known(query_length, key_length)):
+        return ColumnGrid(0, query_length, num_blocks, taken, key_length)
+    blocks_in_run = -(-query_length // (MAX_RUNS * columns.block_size))
+    size = blocks_in_run * columns.block_size
+    return QueryRuns(
+        ColumnGrid(
+            start,
+            min(start + size, query_length),
+            min(start // columns.block_size + blocks_in_run, num_blocks),
+            taken,
+            key_length,
+        )
+        for start in range(0, query_length, size)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnSlots(CachePolicy):
+    """The columns of every block."""
+
+    columns: Columns
+
+    def num_slots(self, max_length: Size) -> Size:
+        return self.columns.num_blocks(max_length) * self.columns.count
+
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return length <= num_slots // self.columns.count * self.columns.block_size
+
+    def slot_positions(self, num_slots: Size) -> Tensor:
+        return self.columns.positions(num_slots // self.columns.count)
+
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        column = place.position % self.columns.block_size - self.columns.first
+        block = place.position // self.columns.block_size
+        kept = ops.logical_and(column >= 0, column < self.columns.count)
+        return block * self.columns.count + in_range(column, self.columns.count), kept

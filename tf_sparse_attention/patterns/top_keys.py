@@ -1,13 +1,23 @@
-"""Clusters that choose their keys of the whole sequence, for queries that do not depend on each other."""
+"""Cluster retrieval: each centroid takes its highest-scoring keys of the whole sequence."""
 
 import dataclasses
 import functools
 import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
+from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Numbers
-from tf_sparse_attention.ops.member_blocks import MemberBlocks
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
+from tf_sparse_attention.ops.gather import (
+    take_blocks,
+    take_member_numbers,
+    take_members,
+    take_numbers,
+)
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import (
     Members,
     best_members,
@@ -16,11 +26,13 @@ from tf_sparse_attention.ops.members import (
     own_cluster_sets,
     set_names,
 )
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.cross_caches import ChosenRows
-from tf_sparse_attention.patterns.groups import CentroidPattern
-from tf_sparse_attention.patterns.place import Place
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
+from tf_sparse_attention.patterns.caches import CrossCachePolicy, ReadKeys
+from tf_sparse_attention.patterns.nearest import CentroidPattern
+from tf_sparse_attention.patterns.pattern import Call, Known
+from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.types import Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -65,15 +77,123 @@ class TopKeys(CentroidPattern):
         common = (query.known[name] & key.known[name] for name in set_names(self.num_clusters))
         return functools.reduce(operator.or_, common) != 0  # some cluster has both
 
-    def arrange(self, call: Call, known: Known = None) -> MemberBlocks:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         return MemberBlocks(known)
 
     def describe(self, known: Known) -> Numbers:
         clusters, members, key_length = known
         return own_cluster_sets(clusters, self.num_clusters), cluster_sets(membership(members, key_length))
 
-    def cross_cache(self) -> ChosenRows:
+    def cross_cache(self) -> CrossCachePolicy:
         return ChosenRows(self.num_clusters)
 
     def cache_unsupported_reason(self) -> str | None:
         return "clusters choose their keys of the whole sequence"
+
+
+class ChosenKeys(NamedTuple):
+    """The cluster of each query, and the keys that each cluster chose.
+
+    Attributes:
+        clusters: int32 (B, N, T), in 0 .. K - 1.
+        members: the `Members` of the clusters, of S keys.
+        key_length: S, an integer or a scalar tensor.
+    """
+
+    clusters: Tensor
+    members: Members
+    key_length: Size
+
+
+class MemberBlocks(Arrangement):
+    """Queries sorted by cluster, in blocks of one cluster each, beside the members of that cluster: O(T w + K w).
+
+    Args:
+        chosen: a `ChosenKeys`.
+    """
+
+    is_exact = True
+    sorts_tokens = True
+
+    def __init__(self, chosen: ChosenKeys) -> None:
+        self._members, self.key_length = chosen.members, chosen.key_length
+        self._blocks = ClusterBlocks.of(chosen.clusters, shape(chosen.members.positions)[2])
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -2:
+            return self._blocks.arrange(x)
+        return self._in_blocks(take_numbers(_with_heads(x, self._blocks.tokens), self._blocks.tokens))
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -2:
+            return self._blocks.of_clusters(take_members(x, self._members.positions))
+        positions = self._members.positions
+        return self._blocks.of_clusters(take_member_numbers(_with_heads(x, positions), positions))
+
+    def _in_blocks(self, x):
+        return ops.reshape(x, (*shape(self._blocks.cluster_of_block), -1))
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._blocks.restore(x)
+
+    def query_positions(self) -> Tensor:
+        return self._in_blocks(self._blocks.tokens)
+
+    def key_positions(self) -> Tensor:
+        return self._blocks.of_clusters(self._members.positions)
+
+    def inside(self) -> Tensor | None:
+        valid = self._members.valid
+        return None if valid is None else self._blocks.of_clusters(valid)[..., None, :]
+
+    def distances(self) -> Distances:
+        apart, inside = self.apart(), self.inside()
+        passed = merge(apart <= 0, inside)
+        last = ops.sum(ops.cast(passed, "int32"), axis=-1, keepdims=True) - 1  # rank of the last key up to the query
+        ranks = ops.arange(shape(apart)[-1], dtype="int32") - last
+        return Distances(ranks=ranks, tokens=apart, pairs=self.pairs)
+
+
+def _with_heads(x, tokens):
+    """Returns numbers (B or 1, N or 1, T) for all heads of `tokens`, as (B, N, T)."""
+    return ops.broadcast_to(x, (*shape(tokens)[:2], shape(x)[-1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenRows(CrossCachePolicy):
+    """The keys that the query's group chose.
+
+    Those of each of K groups are kept side by side: "key" (B, n, K, w, H), "value" and "position" (B, n, K, w), and,
+    if some have fewer than w, "mask" likewise. "clusters_0" .. are the groups of each key, see `cluster_sets`.
+    """
+
+    num_groups: int
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]  # computed, where others keep it
+        return set_names(self.num_groups)
+
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+        positions, valid = groups
+        entry = {"key": take_members(key, positions), "value": take_members(value, positions), "position": positions}
+        entry |= cluster_sets(membership(groups, shape(key)[2]))
+        return entry if valid is None else {**entry, "mask": valid}
+
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
+        own = own_cluster_sets(group, self.num_groups) | {"group": group}
+        passed = _of_group(entry["position"], group) <= index[:, None, None]
+        if "mask" in entry:
+            passed = ops.logical_and(passed, _of_group(entry["mask"], group))
+        last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
+        return {"rank": last, **{name: x[..., 0] for name, x in own.items()}}
+
+    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+        found = {name: _of_group(x, place.group[..., None]) for name, x in entry.items() if name not in self.names}
+        ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
+        exists = found.get("mask", ops.ones((1, 1, 1), "bool"))
+        return ReadKeys(found["key"], found["value"], found["position"], exists, {"rank": ranks})
+
+
+def _of_group(x: Tensor, group: Tensor | None) -> Tensor:
+    """Returns the part of each head's group, (B, n, 1), of an array (B, n, K, ..): (B, n, ..)."""
+    return take_blocks(x, group)[:, :, 0]

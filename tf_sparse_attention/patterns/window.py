@@ -5,12 +5,10 @@ import dataclasses
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.grid import Grid, window_grid
-from tf_sparse_attention.patterns.caches import Ring
-from tf_sparse_attention.patterns.call import Call, Known
-from tf_sparse_attention.patterns.cross_caches import Run
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
+from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
@@ -29,7 +27,6 @@ class Window(Pattern):
     size: int
     period = 1
     takes_memory = True
-    takes_successors = True
 
     def __post_init__(self) -> None:
         checks.check_count("size", self.size)
@@ -41,11 +38,11 @@ class Window(Pattern):
     def visible(self, query: Place, key: Place) -> Tensor:
         return abs(key.position - query.position) < self.size
 
-    def arrange(self, call: Call, known: Known = None) -> Grid:
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
         return window_grid(call.query_length, call.key_length, self.size, call.causal, call.lead)
 
-    def cache(self) -> Ring:
+    def cache(self) -> CachePolicy:
         return Ring(self.size)
 
-    def cross_cache(self) -> Run:
+    def cross_cache(self) -> CrossCachePolicy:
         return Run(lambda index: index - self.size + 1, 2 * self.size - 1)

@@ -347,7 +347,7 @@ def test_layers_without_a_window_in_place_of_one_with_it_are_reported():
     ("kind", "options"), [(NativeSparseAttention, {"block_size": 2}), (GlobalLocalAttention, {"num_first_global": 1})]
 )
 def test_layers_that_see_beyond_their_window_are_reported(kind, options, window):
-    causal = kind.can_be_causal
+    causal = kind is NativeSparseAttention
     model = make_transformer(causal, sliding_window=3, num_layers=1)
     sparse, lines = reported(model, lambda dense: kind(**arguments_of(dense), window=window, **options))
     further = "sees beyond its window: it may see further than the sliding_window of 3"

@@ -26,6 +26,7 @@ from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport
 from tf_sparse_attention.analysis.causality.target import AuditTarget
 from tf_sparse_attention.layers import AttentionLayer
+from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 
 _LONGEST = 32_768  # positions that can be audited; no warning asks for more
 
@@ -216,8 +217,10 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
 
 def _warn_of_short_sequences(layers, length):
     """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
-    causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and layer.can_be_causal]
-    dense = {layer.path: layer.dense_up_to for layer in causal if length <= layer.dense_up_to <= _LONGEST}
+    causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and can_be_causal(layer)]
+    dense = {
+        layer.path: layer.pattern.dense_up_to for layer in causal if length <= layer.pattern.dense_up_to <= _LONGEST
+    }
     if dense:
         path = max(dense, key=lambda path: dense[path])
         warnings.warn(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers.parts.copies import assign_copy
+from tf_sparse_attention.layers.parts.variables import assign_copy
 
 
 def copy_in_precision(layer: keras.Layer, dtype: str, build: Callable[[keras.Layer], None]) -> keras.Layer:

@@ -18,8 +18,8 @@ import keras
 
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
-from tf_sparse_attention.layers.parts.copies import assign_copy
 from tf_sparse_attention.layers.parts.projections import attribute_of
+from tf_sparse_attention.layers.parts.variables import assign_copy
 
 Window = Callable[[keras.layers.Layer], int | None]
 NORMS = {"query": ("query_norm", "query_dense_layer_norm"), "key": ("key_norm", "key_dense_layer_norm")}

@@ -16,6 +16,7 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import attribute_of
+from tf_sparse_attention.patterns.pattern import Union
 
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
 KERAS_CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -113,12 +114,12 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
         layer = type(layer).from_config({**layer.get_config(), "parts": serialized})
         return layer, [remark for part in remarks for remark in part]
     old_window = getattr(layer, "window", None)
-    if old_window is None or layer.sees_beyond_window:
+    if old_window is None or isinstance(layer.pattern, Union):
         sees = "sees beyond its window" if old_window else "has no window"
         return layer, [f"{type(layer).__name__} {sees}: it may see further than the sliding_window of {window}"]
-    if layer.reach < window:
+    if layer.pattern.reach < window:
         return layer, []
-    new_window = old_window - (layer.reach - (window - 1))
+    new_window = old_window - (layer.pattern.reach - (window - 1))
     if new_window < 1:
         raise ValueError(
             f"`make_layer` must return a layer that can see as little as the sliding_window of {window}. "

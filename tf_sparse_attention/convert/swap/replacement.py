@@ -22,6 +22,7 @@ from tf_sparse_attention.convert.swap.dense_attention import (
 )
 from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
 from tf_sparse_attention.convert.weights import initialize_with_zeros
+from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
@@ -93,7 +94,7 @@ class Replacement:
             raise ValueError(
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
-        if (self.causal or is_decoder_attention(dense)) and not layer.can_be_causal:
+        if (self.causal or is_decoder_attention(dense)) and not can_be_causal(layer):
             raise ValueError(_not_causal(path, layer))
         remarks: list[str] = []
         window = sliding_window_of(dense) if self.keep_windows else None
@@ -112,7 +113,8 @@ class Replacement:
             ) from error
         if is_decoder_attention(dense):
             remarks += copy_head_parts(dense, layer)
-        if (self.causal or is_decoder_attention(dense)) and not layer.causal_selection:
+        is_causal = layer.pattern is None or layer.pattern.causal_selection
+        if (self.causal or is_decoder_attention(dense)) and not is_causal:
             remarks.append("its selection looks ahead, and it decodes without a cache of its own")
         layer.trainable = dense.trainable
         copy_trainable(dense, layer)
@@ -216,7 +218,7 @@ class _GraphCopy:
             return new(*args, **kwargs)
         if self.replacement.causal:
             kwargs["use_causal_mask"] = True
-        if kwargs.get("use_causal_mask") and not new.can_be_causal:
+        if kwargs.get("use_causal_mask") and not can_be_causal(new):
             raise ValueError(_not_causal(path, new))
         if kwargs.get("attention_mask") is not None:  # Keras takes numbers too
             kwargs["attention_mask"] = keras.ops.cast(kwargs["attention_mask"], "bool")

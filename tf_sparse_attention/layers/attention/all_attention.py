@@ -1,17 +1,15 @@
 """All-attention as a Keras layer."""
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.blocks import merge_heads, shape, slice_axis, unmerge_heads
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -72,9 +70,6 @@ class AllAttention(AttentionLayer):
         adaptive_span: bool | dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if "see_self" in kwargs:
-            renamed("see_self=False", "mask_self=True")
-            mask_self = not kwargs.pop("see_self")
         checks.check_choice("variant", variant, VARIANTS)
         self.variant = variant  # first, for the checks of heads
         super().__init__(num_heads, key_dim, **kwargs)
@@ -92,18 +87,17 @@ class AllAttention(AttentionLayer):
         self.window = window
         self.mask_self = mask_self
         self.adaptive_span = checked_span(adaptive_span, window)
+        self.has_relative_values = False
 
     @property
-    def has_relative_values(self) -> bool:
-        return False
+    def pattern(self) -> Pattern:
+        """The window of the heads, with the query's position, which `mask_self` masks."""
+        return Window(computed_window(self) + (1 if self.mask_self else 0))
 
     @property
     def num_pattern_heads(self) -> int:
-        """The heads that have a window; with "head_split" the others have no keys."""
+        """The number of heads with a window. With "head_split" the others have persistent vectors alone."""
         return (self.num_heads + 1) // 2 if self.variant == "head_split" else self.num_heads
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        return Window(self._to_compute(computed_window(self)))
 
     def build(
         self,
@@ -135,11 +129,11 @@ class AllAttention(AttentionLayer):
     def position_encoding(self) -> NoPosition:
         return super().position_encoding.slice_heads(slice(0, self.num_pattern_heads))
 
-    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
+    def attention_options(self, training: bool = False) -> AttentionOptions:
         persistent = self.persistent if self.variant == "all" else None
         return (
             super()
-            .attention_options(causal)
+            .attention_options()
             ._replace(
                 span=span_of_call(self, training),
                 hide_self="always" if self.mask_self else None,
@@ -201,22 +195,6 @@ class AllAttention(AttentionLayer):
             weights = ops.concatenate([weights, nothing], axis=1)
         return output, weights
 
-    def _to_compute(self, window):
-        """Returns the window as patterns count it, the query's own position included."""
-        return window + 1 if self.mask_self else window
-
     def get_config(self) -> Config:
         names = ("num_persistent", "window", "mask_self", "variant", "adaptive_span")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**renamed_config(config))
-
-
-def renamed_config(config: Config) -> Config:
-    """Returns the arguments of an `AllAttention` with `mask_self` in place of `see_self`, its opposite and old name."""
-    if "see_self" not in config:
-        return config
-    others = {name: value for name, value in config.items() if name != "see_self"}
-    return {**others, "mask_self": not config["see_self"]}

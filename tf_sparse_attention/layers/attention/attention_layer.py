@@ -1,116 +1,149 @@
-"""What all attention layers share: arguments, projections, masks and the order of a call."""
+"""Base of the attention layers: arguments, projections, masks, attention under a pattern, and decoding with a cache."""
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 from keras import ops
 
-from tf_sparse_attention.deprecation import renamed_attributes
-from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.head_projections import HeadProjections
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention import attention_checks, streaming_cache
+from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
+from tf_sparse_attention.layers.attention.groupers import Grouper, describe_tokens, groups_of_leaves, groups_of_sequence
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.head_settings import HeadSettings
+from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
 from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
-from tf_sparse_attention.layers.parts.masks import normalize_self_attention, token_masks, zero_padding
-from tf_sparse_attention.layers.parts.segment_memory import with_memory
-from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Tensor
-
-
-@renamed_attributes(
-    decode_across="decode_cross",
-    further_masks="extra_mask_names",
-    reason_against_cache="cache_unsupported_reason",
-    reason_against_crossing="cross_cache_unsupported_reason",
+from tf_sparse_attention.layers.parts.integers import values_of
+from tf_sparse_attention.layers.parts.masks import (
+    as_tensor,
+    mask_of_tokens,
+    normalize_self_attention,
+    token_masks,
+    zero_padding,
 )
-class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
-    """Base of the attention layers: the constructor and the call of `keras.layers.MultiHeadAttention`.
+from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory, with_memory
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.masks import TokenMasks, merge
+from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_key, rotate_query_and_key
+from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.choices import with_choices
+from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
+from tf_sparse_attention.patterns.engine.decoding import decode_pattern
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
+from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
+from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, check_length
+from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
 
-    A subclass gives `make_pattern`; the rest follows from the pattern. The projections have the names, the shapes and
-    the order of those in Keras: `set_weights` takes the list of a Keras layer's weights, and `load_weights` reads a
-    file of a model that had Keras layers of the same names.
+# Queries (B, N, T, H), keys (B, M, S, H) or None where queries serve as keys, and values (B, M, S, Hv); a subclass may
+# append more.
+ProjectedHeads: TypeAlias = tuple[Any, ...]
 
-    Note: differs from Keras in these points.
 
-    - A pattern is defined along one sequence: inputs have rank 3 or 4, and `attention_axes` may be None, (1,) for
-      sequences or (1, 2) for images.
-    - Kernels are chosen automatically. `flash_attention` may be None or False.
-    - Only `LocalAttention` and `GlobalLocalAttention` take a `sliding_window`, and store it as `window`. For other
-      layers it must be None.
-    - Masks are boolean or integers; floating-point masks are an error.
-    - A padded query has heads of zeros.
-    - Arguments from the third one on are written by name: their order differs.
-    - `compute_attention` is the method to override, not `_compute_attention`.
+class AttentionLayer(AdaptableMixin, keras.layers.Layer):
+    """Base of the attention layers, with the constructor and the call of `keras.layers.MultiHeadAttention`.
+
+    A subclass sets `self._pattern` in its constructor, or overrides the property `pattern`. Attention, the dense
+    reference mask and decoding follow from the pattern. A layer without a pattern (`ClusteredAttention`) overrides
+    `compute_attention` and `dense_mask`.
+
+    The projections have the names, shapes and order of those in Keras: `set_weights` accepts the weights of a Keras
+    layer, and `load_weights` reads files of models whose Keras layers have the same names.
+
+    Note: differs from `keras.layers.MultiHeadAttention` as follows.
+
+    - Inputs have rank 3 (sequences) or 4 (images). `attention_axes` must be None, (1,) for sequences or (1, 2) for
+      images.
+    - Kernels are selected automatically: `flash_attention` must be None or False.
+    - `sliding_window` must be None, except in `LocalAttention` and `GlobalLocalAttention`, which store it as `window`.
+    - Masks are boolean or integer; floating-point masks raise an error.
+    - The attended heads of a padded query are zeros.
+    - Arguments after the second are passed by name, because their order differs.
+    - `compute_attention` is the method to override, in place of `_compute_attention`.
+
+    Decoding adds three methods: `init_cache`, `prefill` for a prompt, and `decode` for the next token. A cache is a
+    dictionary of tensors with fixed shapes, as `while_loop` requires. It holds the keys and values that later queries
+    can attend to, as the cache policy of the pattern selects them, and "num_tokens", int32 (B,), the number of tokens
+    per row. The outputs equal those of one causal call on the whole sequence, without dropout. In a compiled program,
+    where values cannot be checked, an invalid row yields NaN and its cache stays unchanged; after an invalid `prefill`
+    all later outputs of the row are NaN.
+
+    Cross-attention decoding has two methods: `init_cross_cache` computes keys and values of the source sequence once,
+    and `decode_cross` attends to them. The outputs equal those of `layer(x, value, key)` without a causal mask.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         value_dim: Hv, size of each head for values. None: `key_dim`.
-        dropout: rate at which attention weights are dropped in training, in [0, 1). Default 0.
-        use_bias: whether the projections have biases. Default True.
-        use_output_bias: the same for the output projection alone. None: `use_bias`. `MixedAttention` leaves it to its
-            first part.
+        dropout: dropout rate of attention weights, in [0, 1). Default 0.
+        use_bias: whether projections have biases. Default True.
+        use_output_bias: whether the output projection has a bias. None: `use_bias`. In `MixedAttention` only the first
+            part has one.
         output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query.
-        position: None, "relative" (Shaw et al. 2018, learned tables), "rotary" (`key_dim` even) or "alibi".
-        max_distance: the largest distance that "relative" tells apart; larger ones are clipped. None: the reach
-            of the pattern.
-        kernel_initializer: of the projections and tables, as in Keras; so are `bias_initializer`,
-            `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint`.
-        seed: integer for dropout and random state. None: another one each time.
-        num_key_value_heads: M, heads of keys and values, each shared by N / M query heads beside each other (grouped
-            queries, Ainslie et al. 2023); centroids and hash axes are those of a key head. None: N.
-        attention_scale: factor of q . k. None: that of the pattern, mostly 1 / sqrt(key_dim).
-        logit_soft_cap: c of c tanh(q . k / c) in place of the scaled q . k, before what positions add. None: no cap.
-        use_sink: whether the softmax of each head has a learned logit without a value, as in gpt-oss. Default False.
-        use_query_key_norm: whether queries and keys are divided by their root mean square, with a learned scale for
-            each channel, before positions turn them; `query_key_norm_epsilon`, default 1e-6, is added to the square.
-        use_gate: whether attended heads are multiplied by a sigmoid of a projection of the query, as Keras's gate is
+        position: None, "relative" (learned tables, Shaw et al. 2018), "rotary" (`key_dim` must be even) or "alibi".
+        max_distance: largest distance in the tables of "relative"; larger distances are clipped. None: the `reach` of
+            the pattern.
+        kernel_initializer: initializer of projection kernels and position tables. `bias_initializer`,
+            `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
+            are as in Keras, too.
+        seed: integer seed of dropout and random state. None: a new seed per layer.
+        num_key_value_heads: M, key and value heads, each shared by N / M consecutive query heads (grouped-query
+            attention, Ainslie et al. 2023). Centroids and hash axes belong to key heads. None: N.
+        attention_scale: factor of q . k. None: the default of the layer, mostly 1 / sqrt(key_dim).
+        logit_soft_cap: c of c tanh(q . k / c), which replaces scaled scores before position biases. None: no cap.
+        use_sink: whether each head has an attention sink, a learned logit without a value, as in gpt-oss. Default
+            False.
+        use_query_key_norm: whether queries and keys are RMS-normalized with a learned scale per channel, before rotary
+            positions. Default False. `query_key_norm_epsilon`, default 1e-6, is added to the mean square.
+        use_gate: whether attended heads are multiplied by a sigmoid gate computed from the query, as in Keras
             (Qiu et al. 2025, arXiv 2505.06708). Default False.
-        rotary_max_wavelength: base of the frequencies of position "rotary", default 10000. `rotary_type` "linear",
-            "dynamic", "yarn" or "llama3" and `rotary_scaling_factor` stretch them, `rotary_dim` is how many channels
-            of a head turn; these and the others are those of `ops.rotary.RotarySettings` with "rotary_" before.
+        rotary_max_wavelength: base of the frequencies of "rotary", default 10000. `rotary_type` "linear", "dynamic",
+            "yarn" or "llama3" and `rotary_scaling_factor` scale them; `rotary_dim` is the number of rotated channels
+            per head. These and further "rotary_" arguments are the fields of `ops.rotary.RotarySettings`.
         **kwargs: the arguments from `num_key_value_heads` on, `name`, `dtype` and `trainable`.
 
     Call arguments:
-        query: float (B, T, D), or images (B, H, W, D), whose pixels row by row are the T = H W tokens; its masks and
-            segment ids may then be (B, H, W). `value` and `key` likewise.
-        value: float (B, S, D'). None, or `query` itself: self-attention.
+        query: float (B, T, D), or images (B, H, W, D), flattened row by row to T = H W tokens. Masks and segment ids of
+            images may have shape (B, H, W). `value` and `key` may be images, too.
+        value: float (B, S, D'). None or `query` itself: self-attention.
         key: float (B, S, D''). None: `value`.
-        query_mask: bool (B, T), False where a query is padding; its heads are zeros. In self-attention it masks the
-            keys too. None: the mask that `query` carries, if any. What padding contains, NaN included, changes neither
-            results nor gradients.
-        value_mask: bool (B, S), False for padding that no query may see, which may contain anything if `value` is
-            another sequence. None: the mask that `value` carries.
-        key_mask: bool (B, S), likewise.
-        attention_mask: bool of rank 2 (T, S), with a warning if B = T; 3 (B, T, S) or 4, broadcastable to (B, N, T, S).
-        return_attention_scores: whether to return the weights (B, N, T, S) too: O(T S) memory.
-        training: whether to drop weights and update state.
-        use_causal_mask: whether later positions are hidden.
-        segment_ids: int (B, T), the document of each token of a packed batch, each one run of an id of its own; tokens
-            see their own document alone.
-        value_segment_ids: int (B, S), the document of each key of another sequence, with `segment_ids`. None:
-            `segment_ids`, of sequences of one length.
-        memory: float (B, L, D), inputs of the L positions before the query, in self-attention of layers with
-            `supports_memory`: further keys, to which no gradient goes and of which `attention_mask` says nothing.
-        memory_segment_ids: int (B, L), their documents, -1 where there is none yet; tokens see their own, which is 0
-            without `segment_ids`. None, without `segment_ids`: all are seen.
-        mask: as `query_mask`; the name by which Keras passes the mask that a lone `query` carries.
+        query_mask: bool (B, T), False for padding, whose heads are zeros. In self-attention it masks keys, too. None:
+            the mask that `query` carries, if any. Values at padding, NaN included, change neither results nor
+            gradients.
+        value_mask: bool (B, S), False for padding, which no query attends to. None: the mask that `value` carries.
+        key_mask: bool (B, S), False for padding. None: the mask that `key` carries.
+        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S). Rank 2 warns if B = T.
+        return_attention_scores: whether to return the weights (B, N, T, S), too, in O(T S) memory.
+        training: whether to apply dropout and update state.
+        use_causal_mask: whether later positions are masked.
+        segment_ids: int (B, T), the document of each token of a packed batch. Each document is one run of a distinct
+            id, and tokens attend within their document.
+        value_segment_ids: int (B, S), the document of each key of another sequence, used with `segment_ids`. None:
+            `segment_ids`, for sequences of equal length.
+        memory: float (B, L, D), inputs at the L positions before the query (Transformer-XL segment memory), for
+            self-attention of layers whose pattern has `takes_memory`. It has no gradient, and `attention_mask` does
+            not cover it.
+        memory_segment_ids: int (B, L), the documents of the memory, -1 for empty positions. Without `segment_ids`
+            tokens belong to document 0. None, without `segment_ids`: all positions are visible.
+        mask: the name under which Keras passes the mask of a single `query`; the same as `query_mask`.
 
     Returns:
-        Float (B, T, D), (B, H, W, D) of images, or the pair of it and the weights. A query with nothing to attend to
-        has heads of zeros, so its output is the output bias.
+        Float (B, T, D) or (B, H, W, D), or the pair of output and weights. The heads of a query with nothing to attend
+        to are zeros, so its output is the output bias.
 
     Raises:
-        ValueError: for an argument of the wrong type, shape or length; T = 0 too.
+        ValueError: if an argument has an invalid type, shape or length, or T = 0.
     """
 
-    position_kinds: tuple[str | None, ...] = (None, "relative", "rotary", "alibi")  # what `position` may be
-    # Of masks that a subclass takes in addition to those of every layer, see `add_extra_masks`.
-    extra_mask_names: tuple[str, ...] = ()
+    position_kinds: tuple[str | None, ...] = (None, "relative", "rotary", "alibi")
+    share_qk = False  # whether queries serve as keys, so that there is no key projection
+    groupers: Sequence[Grouper | None] = ()  # one per leaf of the pattern, None for leaves without groups
 
     def __init__(
         self,
@@ -141,6 +174,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         self.supports_masking = True
         self.num_heads = num_heads
         self.num_key_value_heads = self.head_settings.num_key_value_heads
+        self.num_key_heads = self.num_key_value_heads or self.num_pattern_heads
         self.key_dim = key_dim
         self.value_dim = key_dim if value_dim is None else value_dim
         self.dropout = dropout
@@ -152,7 +186,24 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         self._output_sizes = attention_checks.checked_sizes(output_shape)
         self._objects = projections.get_keras_objects(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
+        scale = self.head_settings.attention_scale
+        self.score_scale = key_dim**-0.5 if scale is None else scale
+        self.extra_mask_names: tuple[str, ...] = ()  # masks by name that `add_extra_masks` accepts
+        self.mask_self: bool | None = False  # None: `share_qk`
+        self.has_relative_values = True  # whether position "relative" has a table for values
         self.head_settings.check_for(self)
+
+    @property
+    def pattern(self) -> Pattern:
+        """The `tsa.patterns` pattern of the heads. None for `ClusteredAttention`, which has no pattern."""
+        if not hasattr(self, "_pattern"):
+            raise NotImplementedError(f"{type(self).__name__} must define `pattern`.")
+        return self._pattern
+
+    @property
+    def num_pattern_heads(self) -> int:
+        """The number of heads that attend to the sequence."""
+        return self.num_heads
 
     def build(
         self,
@@ -161,17 +212,46 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         key_shape: Shape | None = None,
         segment_ids_shape: Shape | None = None,
     ) -> None:
-        query_shape, value_shape, key_shape = self._sequence_shapes(query_shape, value_shape, key_shape)
-        self.head_settings.check_for(self)  # again, since a subclass may have set `share_qk` after `__init__` here
-        self.build_projections(query_shape, value_shape, key_shape)
+        query_shape, value_shape, key_shape = _sequence_shapes(self, query_shape, value_shape, key_shape)
+        self.head_settings.check_for(self)  # again: a subclass may have set `share_qk` after `__init__`
+        self.num_features = query_shape[-1]
+        make = functools.partial(projections.input_projection, self, use_bias=self.use_bias, objects=self._objects)
+        self._query = make("query", query_shape, self.num_heads, self.key_dim)
+        self._key = None if self.share_qk else make("key", key_shape, self.num_key_heads, self.key_dim)
+        self._gate_dense = make_gate(self, query_shape, self._objects)  # before the value, as in Keras
+        self._value = make("value", value_shape, self.num_key_heads, self.value_dim)
+        self._attention_output = projections.output_projection(
+            self,
+            "attention_output",
+            (*query_shape[:-1], self.num_heads, self.value_dim),
+            self._output_sizes or (query_shape[-1],),  # type: ignore[arg-type]  # features are known
+            self.use_output_bias,
+            self._objects,
+        )
+        # Weight files name a layer by its attribute. `MultiHeadAttention` saves `query_dense` and its siblings, which
+        # are public in Keras, `GroupQueryAttention` saves `_query_dense`.
+        self.query_dense = self._query_dense = self._query
+        self.key_dense = self._key_dense = self._key
+        self.value_dense = self._value_dense = self._value
+        self.output_dense = self._output_dense = self._attention_output
+        self.head_norms = make_norms(self)
+        self.head_sinks = make_sinks(self)
+        if self.position == "relative":
+            num_rows = 2 * (self.max_distance or max(self.pattern.reach, 1)) + 1
+            self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
 
-    def _sequence_shapes(self, query_shape: Shape, value_shape: Shape | None, key_shape: Shape | None) -> list[Shape]:
-        """Return the shapes (B, T, D) of the inputs of a call, images as sequences of their pixels."""
-        value_shape = query_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
-        shapes = [sequence_shape(self, sizes) for sizes in (query_shape, value_shape, key_shape)]
-        attention_checks.check_shapes(*shapes)
-        return shapes
+    def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
+        """Copy the projection weights of a built attention layer of Keras or of this library.
+
+        Args:
+            attention: `keras.layers.MultiHeadAttention`, `keras.layers.GroupQueryAttention`, or a layer with the
+                sublayers `query`, `key`, `value`, `attention_output` and optionally `gate`.
+            heads: slice of the heads of `attention` to copy. Default: all.
+
+        Raises:
+            ValueError: if `attention` is not built, or a projection is missing or has another shape.
+        """
+        projections.copy(attention, self, heads)
 
     def __call__(
         self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
@@ -207,7 +287,8 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             given |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
             return as_images(self.call(**given), query)
         attention_checks.check_extra_masks(self, extra_masks)
-        attention_checks.check_call(self, query, value, key, (self.num_features, self._value.kernel.shape[0]))
+        attention_checks.check_call(self, value, key, use_causal_mask)
+        attention_checks.check_inputs(self, query, value, key)
         masks = token_masks(
             query,
             value,
@@ -228,6 +309,31 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         heads = self.project(query, value, key)
         return self.attend(query, heads, masks, use_causal_mask, bool(training), return_attention_scores)
 
+    def add_extra_masks(self, masks: TokenMasks, query: Tensor) -> TokenMasks:
+        """Add the masks of `extra_mask_names`, which are passed by name, to the `TokenMasks` of a call."""
+        return masks
+
+    def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
+        """Project inputs to the heads of queries, keys (None where queries serve as keys) and values, heads first."""
+        value = query if value is None else value
+        keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
+        return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
+
+    def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
+        """Project tokens to the heads of queries or keys, normalized if `use_query_key_norm`.
+
+        Args:
+            projection: a projection of the layer.
+            x: tokens (B, T, D).
+            norm: "query" or "key", the norm to apply. None: the name of the projection.
+
+        Returns:
+            Heads (B, N, T, H).
+        """
+        heads = projections.heads_of(projection, x)
+        norm = norm or projection.name
+        return self.head_norms[norm](heads) if norm in self.head_norms else heads
+
     def attend(
         self,
         query: Tensor,
@@ -237,18 +343,368 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         training: bool,
         return_weights: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Returns what a call returns, of the query (B, T, D), projected heads and `TokenMasks`."""
+        """Compute the results of a call from the query (B, T, D), its projected heads and `TokenMasks`."""
         output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
             exists = masks.query_mask[:, None, :, None]
             output = ops.where(exists, output, 0)
             weights = None if weights is None else ops.where(exists, weights, 0)
-        output = self.join_heads(query, output)
+        output = _join_heads(self, query, output)
         return (output, weights) if return_weights else output
 
-    def add_extra_masks(self, masks: TokenMasks, query: Tensor) -> TokenMasks:
-        """Returns the `TokenMasks` of a call with those of `extra_mask_names`, which come by name."""
-        return masks
+    def compute_attention(
+        self,
+        heads: ProjectedHeads,
+        masks: TokenMasks,
+        causal: bool,
+        training: bool = False,
+        return_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute attention of projected heads.
+
+        Args:
+            heads: result of `project`: queries (B, N, T, H), not scaled, keys (B, M, S, H) or None where queries serve
+                as keys, and values (B, M, S, Hv).
+            masks: a `TokenMasks`. The caller applies `query_mask` to the result.
+            causal: whether later positions are masked.
+            training: whether to apply dropout and update state.
+            return_weights: whether to return the weights.
+
+        Returns:
+            Pair of the attended heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
+        """
+        query, key, value = heads
+        attended = attend_pattern(
+            self.pattern,
+            *self.score_inputs(query, key),
+            value,
+            causal=causal,
+            masks=masks,
+            known=self.describe_tokens(query, key, masks, training),
+            dropout=dropout_of_call(self, training),
+            return_weights=return_weights,
+            **self.attention_options(training)._asdict(),
+        )
+        return attended.output, attended.weights
+
+    def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Scale queries and keys (None where queries serve as keys) for the scores, in the compute dtype."""
+        if key is None:  # both sides of the scores are the same rows, so each has half of the scale
+            return query * self.score_scale**0.5, None
+        return query * self.score_scale, key
+
+    @property
+    def position_encoding(self) -> NoPosition:
+        """The position encoding, an object of `ops.positions`."""
+        tables = (self._relative_key, self._relative_value) if self.position == "relative" else (None, None)
+        return make_position(self.position, self.num_heads, *tables, self.head_settings.rotary)
+
+    def attention_options(self, training: bool = False) -> AttentionOptions:
+        """Return the `AttentionOptions` of a call, and add their losses in training."""
+        hides = self.share_qk if self.mask_self is None else self.mask_self
+        return AttentionOptions(
+            self.position_encoding,
+            hide_self="unless_alone" if hides else None,
+            soft_cap=self.head_settings.logit_soft_cap,
+            sinks=None if self.head_sinks is None else ops.convert_to_tensor(self.head_sinks),
+        )
+
+    def group_inputs(self, heads: Tensor) -> Tensor:
+        """Return queries or keys (B, n, T, H) as groupers compare them."""
+        return heads
+
+    def describe_tokens(
+        self, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+    ) -> Sequence[Known] | None:
+        """Assign projected heads to groups, for the `known` of `attend_pattern`. Groupers learn in training."""
+        return describe_tokens(self, self.pattern, query, key, masks, training)
+
+    def attention_pattern(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        use_causal_mask: bool = False,
+        **masks: Tensor | None,
+    ) -> Tensor:
+        """Compute the dense reference mask of a call, for tests and pictures, in O(T S) memory.
+
+        Args:
+            query: as in a call, like `value` and `key`.
+            use_causal_mask: as in a call.
+            **masks: masks of a call: `query_mask`, `value_mask`, `key_mask`, `attention_mask`, `segment_ids` and
+                `value_segment_ids`.
+
+        Returns:
+            Bool (B, N, T, S), True where a query attends to a key.
+
+        Raises:
+            ValueError: as in a call, and for a mask that the layer does not accept.
+        """
+        value, key = normalize_self_attention(query, value, key)
+        if any(map(is_image, (query, value, key))):
+            return self.attention_pattern(
+                **as_sequences(self, query, value, key, **masks), use_causal_mask=use_causal_mask
+            )
+        attention_checks.check_call(self, value, key, use_causal_mask)
+        if not self.built:
+            self.build(query.shape, *(None if x is None else x.shape for x in (value, key)))
+        names = ("query_mask", "value_mask", "key_mask", "attention_mask", "segment_ids", "value_segment_ids")
+        attention_checks.check_mask_names(masks, [*names, *self.extra_mask_names])
+        given = {name: masks.pop(name, None) for name in names}
+        tokens = token_masks(query, value, key, **given, num_heads=self.num_heads)
+        tokens = self.add_extra_masks(tokens, query, **masks)
+        heads = self.project(query, value, key)
+        sizes = (*shape(heads[0])[:3], shape(heads[2])[2])
+        return ops.broadcast_to(self.dense_mask(heads, tokens, use_causal_mask), sizes)
+
+    def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
+        """Compute the dense reference mask of projected heads, bool broadcastable to (B, N, T, S)."""
+        query, key, pattern = *heads[:2], self.pattern
+        known = self.describe_tokens(query, key, masks)
+        call = Call.of(pattern, query, query if key is None else key, causal, masks)
+        if any(leaf.queries_choose for leaf in pattern.leaves()):
+            query, key = self.score_inputs(query, key)
+            rotated = rotate_query_and_key(self.position_encoding, query, query if key is None else key)
+            known = with_choices(pattern, known, *rotated, masks)
+        return dense_pattern(pattern, call, query.shape[1], masks, known, self.attention_options())
+
+    @property
+    def cache_unsupported_reason(self) -> str | None:
+        """Why the layer cannot decode with a KV cache. None if it can."""
+        if not attention_checks.can_be_causal(self):
+            return f"{type(self).__name__} cannot mask later positions"
+        return self.pattern.cache_unsupported_reason()
+
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+    ) -> Cache:
+        """Create the cache before the first token.
+
+        Args:
+            batch_size: B, an integer or a scalar tensor.
+            max_length: maximum number of tokens per sequence, an integer, or in a graph a scalar tensor. None: any
+                number up to 2^30, for patterns with a bounded cache, such as a window or `Window(w) | First(n)`.
+            memory: float (B, L, D), inputs at the L positions before the first token, as in a call. The first token
+                keeps position 0. None: no memory.
+            memory_mask: bool (B, L), False for empty positions and other documents. None: all are visible.
+            positions_in_cache: whether rotary positions are places in the cache, as in StreamingLLM (Xiao et al.
+                2024), for windows with or without first tokens. Positions then stay below the size of the cache. With
+                more tokens than the cache holds, results differ from those of a call, and longer prompts raise an
+                error. Default False.
+
+        Returns:
+            Dictionary of tensors: floats in the compute dtype, counters int32, and the mask of a memory.
+
+        Raises:
+            ValueError: if the layer is not built or cannot decode with a cache, if it does not accept the memory, or if
+                its pattern needs `max_length` or does not allow `positions_in_cache`.
+        """
+        check_has_cache(self)
+        if not self.built:
+            raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+        plans = head_plans(self)
+        max_length = streaming_cache.cache_length(self, plans, max_length)
+        for name, size in (("batch_size", batch_size), ("max_length", max_length)):
+            if not ops.is_tensor(size):
+                checks.check_count(name, size)
+        check_length(self.pattern, "max_length", max_length)
+        length = max_length if memory is None else max_length + shape(memory)[1]
+        cache = empty_cache(plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype)
+        if positions_in_cache:
+            cache = streaming_cache.mark_unrotated(self, plans, cache, memory)
+        if memory is not None:
+            cache = fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
+        return {**cache, NUM_TOKENS: ops.zeros((batch_size,), dtype="int32")}
+
+    def prefill(
+        self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
+    ) -> tuple[Tensor, Cache]:
+        """Compute a prompt in one pass.
+
+        Args:
+            x: float (B, T, D), from the first token on.
+            cache: result of `init_cache`, without tokens.
+            mask: bool (B, T), False for padding, which must be on the right. None: no padding.
+            kept: int32 () or (B,), number of leading tokens per row to keep in the cache. None: all but padding.
+
+        Returns:
+            Pair of the output (B, T, D) and the cache after the prompt.
+
+        Raises:
+            ValueError: if the cache belongs to another layer or batch size or already holds tokens, if padding is on
+                the left, or if the cache cannot hold the prompt.
+        """
+        check_has_cache(self)
+        attention_checks.check_inputs(self, x)
+        plans = head_plans(self)
+        attention_checks.check_cache(x, cache, plans)
+        attention_checks.check_space("x", plans, cache, x.shape[1])
+        if streaming_cache.is_unrotated(cache):
+            streaming_cache.check_prompt(self, plans, x.shape[1])
+        masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
+        is_valid = attention_checks.check_prompt_start(cache, masks.query_mask)
+        x = zero_padding(x, masks.query_mask)
+        heads = self.project(x)
+        output = self.attend(
+            x, *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
+        )
+        batch, length = shape(x)[:2]
+        lengths = ops.full((batch,), length, dtype="int32")
+        if masks.query_mask is not None:
+            lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
+        if kept is not None:
+            lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
+        cache = {**self.fill_attention(heads, cache, lengths), NUM_TOKENS: lengths}
+        if is_valid is not None:
+            output = ops.where(is_valid[:, None, None], output, float("nan"))
+            cache[NUM_TOKENS] = ops.where(is_valid, lengths, -1)
+        return output, cache
+
+    def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
+        """Compute the next token.
+
+        Args:
+            x: float (B, 1, D).
+            cache: result of `init_cache`, `prefill` or the previous `decode`.
+            index: int32 () or (B,), the position of the token, which equals the number of tokens in the cache. In a
+                tensor, -1 marks rows without a token: their output is NaN and their cache stays unchanged.
+
+        Returns:
+            Pair of the output (B, 1, D) and the cache after the token.
+
+        Raises:
+            ValueError: if the cache belongs to another layer or batch size, if `index` is not the number of tokens in
+                the cache, or if the cache cannot hold the position.
+        """
+        check_has_cache(self)
+        checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
+        plans = head_plans(self)
+        attention_checks.check_cache(x, cache, plans)
+        attention_checks.check_index(x, index)
+        known = values_of(index)
+        if known is not None:
+            attention_checks.check_space("index", plans, cache, int(np.max(known)) + 1)
+        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
+        index = attention_checks.next_positions(cache, index)
+        output, new = self.decode_attention(self.project(x), cache, index)
+        num_tokens = cache[NUM_TOKENS] + ops.cast(index >= 0, "int32")
+        return _join_heads(self, x, output), {**new, NUM_TOKENS: num_tokens}
+
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
+        """Write the projected heads of a prompt to the cache.
+
+        Args:
+            heads: result of `project`.
+            cache: the cache before the prompt.
+            lengths: int32 (B,), number of tokens per row.
+
+        Returns:
+            The cache after the prompt.
+        """
+        query, key, value = heads[:3]
+        is_rotated = not streaming_cache.is_unrotated(cache)
+        groups, key = describe_keys(self, self.pattern, query, key, is_rotated=is_rotated)
+        return fill_cache(head_plans(self), cache, key, value, groups, lengths)
+
+    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+        """Compute attention of one token.
+
+        Args:
+            heads: result of `project` for one token.
+            cache: the cache before the token.
+            index: int32 (B,), the position of the token.
+
+        Returns:
+            Pair of the attended heads (B, N, 1, Hv) and the cache after the token.
+        """
+        query, key, value = heads[:3]
+        queries = groups_of_leaves(self, self.pattern, query, index[:, None])
+        keys = queries if key is None else groups_of_leaves(self, self.pattern, key, index[:, None])
+        query, key = self.score_inputs(query, key)
+        groups = list(zip(queries, keys, strict=True))
+        plans, options = head_plans(self), self.attention_options()
+        if streaming_cache.is_unrotated(cache):
+            options = options._replace(position=streaming_cache.position_in_cache(self, plans, index))
+        return decode_pattern(plans, cache, query, query if key is None else key, value, groups, index, options)
+
+    @property
+    def cross_cache_unsupported_reason(self) -> str | None:
+        """Why the layer cannot decode with a cross-attention cache. None if it can."""
+        if self.pattern.must_be_causal:
+            return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} is for causal self-attention alone"
+        if self.share_qk:
+            return "queries serve as keys"
+        return None if self.pattern.causal_selection else self.pattern.cache_unsupported_reason()
+
+    def init_cross_cache(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Cache:
+        """Compute the keys and values of the source sequence.
+
+        Args:
+            value: float (B, S, D').
+            key: float (B, S, D''). None: `value`.
+            value_mask: bool (B, S). None: the mask that `value` carries.
+            key_mask: bool (B, S). None: the mask that `key` carries.
+
+        Returns:
+            Dictionary of tensors, which decoding does not change: floats in the compute dtype, and masks.
+
+        Raises:
+            ValueError: if the layer is not built or has no cross-attention cache, or if arguments do not match.
+        """
+        check_has_cross_cache(self)
+        if not self.built:
+            raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+        value, key = as_tensor(value), as_tensor(value if key is None else key)
+        attention_checks.check_shapes(value.shape, value.shape, key.shape)
+        sizes = (projection.kernel.shape[0] for projection in (self._value, self._key))  # type: ignore[union-attr]
+        attention_checks.check_features(self.name, sizes, value=value.shape, key=key.shape)
+        masks = mask_of_tokens("value_mask", value_mask, value), mask_of_tokens("key_mask", key_mask, key)
+        mask = merge(*masks)
+        mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
+        value, key = zero_padding(value, mask), zero_padding(key, mask)
+        key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
+        check_length(self.pattern, "value", shape(value)[2])
+        groups, key = describe_keys(self, self.pattern, key, key, mask)
+        return cross_cache(head_plans(self), key, value, mask, groups)
+
+    def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
+        """Compute cross-attention of one query per row.
+
+        Args:
+            x: float (B, 1, D).
+            cache: result of `init_cross_cache`.
+            index: int32 () or (B,), the position of the query in its sequence.
+
+        Returns:
+            The output (B, 1, D).
+
+        Raises:
+            ValueError: if the cache belongs to another layer, or `index` is negative or not an integer.
+        """
+        check_has_cross_cache(self)
+        attention_checks.check_pattern_entries(cache, head_plans(self))
+        attention_checks.check_index(x, index)
+        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
+        heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
+        return _join_heads(self, x, heads)
+
+    def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
+        """Attend to the cross-attention cache: queries (B, N, 1, H) at `index` (B,) to heads (B, N, 1, Hv)."""
+        groups = groups_of_leaves(self, self.pattern, query, index[:, None])
+        query, _ = self.score_inputs(query, query)
+        return decode_cross_pattern(head_plans(self), cache, query, groups, index, self.attention_options())
 
     def compute_output_shape(
         self,
@@ -257,7 +713,7 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         key_shape: Shape | None = None,
         segment_ids_shape: Shape | None = None,
     ) -> tuple[int | None, ...]:
-        self._sequence_shapes(query_shape, value_shape, key_shape)  # check that the shapes agree
+        _sequence_shapes(self, query_shape, value_shape, key_shape)  # check that the shapes agree
         return (*query_shape[:-1], *(self._output_sizes or (query_shape[-1],)))
 
     def compute_output_spec(
@@ -269,12 +725,9 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
         use_causal_mask: bool = False,
         **kwargs: Any,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
-        attention_checks.check_symbolic_call(self, value, key, use_causal_mask)
+        attention_checks.check_call(self, value, key, use_causal_mask)
         sizes = self.compute_output_shape(query.shape, *(None if x is None else x.shape for x in (value, key)))
         return projections.output_spec(self, sizes, query, value, return_attention_scores)
-
-    def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        return previous_mask  # that of the query; weights that are returned carry none
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "use_output_bias")
@@ -286,3 +739,69 @@ class AttentionLayer(HeadProjections, AdaptableMixin, keras.layers.Layer):
             **self.head_settings.config(),
             **projections.config_of(self._objects),
         }
+
+
+def _sequence_shapes(
+    layer: keras.layers.Layer, query_shape: Shape, value_shape: Shape | None, key_shape: Shape | None
+) -> list[Shape]:
+    """Return the shapes (B, T, D) of the inputs of a call, with images as sequences of their pixels."""
+    value_shape = query_shape if value_shape is None else value_shape
+    key_shape = value_shape if key_shape is None else key_shape
+    shapes = [sequence_shape(layer, sizes) for sizes in (query_shape, value_shape, key_shape)]
+    attention_checks.check_shapes(*shapes)
+    return shapes
+
+
+def _join_heads(layer: Any, query: Tensor, heads: Tensor) -> Tensor:
+    """Compute the output (B, T, D) from the query (B, T, D) and its attended heads (B, N, T, Hv)."""
+    return projections.join_heads(layer._attention_output, gated(layer._gate_dense, query, heads))
+
+
+def head_plans(layer: Any, pattern: Pattern | None = None) -> list[HeadPlan]:
+    """Return the `HeadPlan` of each set of heads of a pattern, by default that of the layer."""
+    return plan_heads(layer.pattern if pattern is None else pattern, layer.num_pattern_heads, layer.num_key_heads)
+
+
+def describe_keys(
+    layer: AttentionLayer,
+    pattern: Pattern,
+    query: Tensor,
+    key: Tensor | None,
+    mask: Tensor | None = None,
+    is_rotated: bool = True,
+) -> tuple[list[Any], Tensor]:
+    """Compute the groups of keys, and the keys as a cache holds them.
+
+    Args:
+        layer: an attention layer.
+        pattern: pattern of the keys.
+        query: queries (B, N, S, H), which serve as keys if `key` is None.
+        key: keys (B, M, S, H), or None.
+        mask: bool (B, S), False for keys that no query may attend to; or None.
+        is_rotated: whether rotary positions rotate the keys. Default True.
+
+    Returns:
+        Pair of `groups_of_sequence` and the scaled keys (B, M, S, H).
+    """
+    groups = groups_of_sequence(layer, pattern, query if key is None else key, mask)
+    query, key = layer.score_inputs(query, key)
+    key = query if key is None else key
+    return groups, rotate_key(layer.position_encoding, key) if is_rotated else key
+
+
+def check_has_cache(layer: keras.layers.Layer) -> None:
+    """Raise a `ValueError` for a layer or model that cannot decode with a KV cache."""
+    if layer.cache_unsupported_reason is not None:
+        raise ValueError(
+            f"`{layer.name}` must be one that decodes with a cache: {layer.cache_unsupported_reason}. "
+            "Generation without a cache computes the whole sequence for each token."
+        )
+
+
+def check_has_cross_cache(layer: keras.layers.Layer) -> None:
+    """Raise a `ValueError` for a layer that cannot decode with a cross-attention cache."""
+    if layer.cross_cache_unsupported_reason is not None:
+        raise ValueError(
+            f"`{layer.name}` must be one that decodes with a cross-attention cache: "
+            f"{layer.cross_cache_unsupported_reason}. Call it with all queries at once."
+        )

@@ -3,15 +3,17 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
-from tf_sparse_attention.layers.parts.key_convolution import KeyConvolution
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
+from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.causal_convolution import convolve_keys, convolve_next
+from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
 from tf_sparse_attention.patterns.engine.slots import Cache
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.selected import SelectedBlocks
+from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 CONVOLUTION = "convolution"  # the entry of a cache
@@ -76,15 +78,18 @@ class BlockSelectedAttention(AttentionLayer):
         self.use_shared_choice = use_shared_choice
         self.choice_chunk_size = choice_chunk_size
 
-    def build_projections(self, query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
-        super().build_projections(query_shape, value_shape, key_shape)
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
+        super().build(query_shape, value_shape, key_shape)
         self._convolution = None
         if self.key_convolution is not None:
             sizes = self.key_convolution, self.num_key_heads, self.key_dim
             self._convolution = KeyConvolution(*sizes, name="key_convolution", dtype=self.dtype_policy)
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        return self._pattern
 
     def compute_attention(
         self,
@@ -104,8 +109,9 @@ class BlockSelectedAttention(AttentionLayer):
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
 
-    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
-        return {} if self._convolution is None else {CONVOLUTION: self._convolution.empty_cache(batch_size)}
+    def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
+        cache = super().init_cache(batch_size, *args, **kwargs)
+        return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
         # Padding is on the right, and so comes into no key of a token.
@@ -125,3 +131,54 @@ class BlockSelectedAttention(AttentionLayer):
     def get_config(self) -> Config:
         names = ("block_size", "num_blocks", "key_convolution", "use_shared_choice", "choice_chunk_size")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+class KeyConvolution(keras.layers.Layer):
+    """A short causal convolution over the keys of each head, see `ops.key_convolution.convolve_keys`.
+
+    Zeros at first, by which keys stay what they are. Decoding keeps the last K - 1 keys as they were projected.
+
+    Args:
+        size: K, positions of the kernel, with the key's own.
+        num_heads: M, heads of keys.
+        key_dim: H.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(self, size: int, num_heads: int, key_dim: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.size = size
+        self.kernel = self.add_weight(name="kernel", shape=(size, num_heads, key_dim), initializer="zeros")
+        self.built = True
+
+    def of_sequence(self, key: Tensor, masks: TokenMasks = TokenMasks()) -> Tensor:
+        """Returns the keys (B, M, S, H) of a sequence with those before each in it, under `TokenMasks`."""
+        return convolve_keys(key, ops.cast(self.kernel, self.compute_dtype), masks)
+
+    def empty_cache(self, batch_size: Size) -> dict[str, Tensor]:
+        """Returns what decoding keeps, "last_keys" (B, M, K - 1, H), before the first token."""
+        _, heads, key_dim = self.kernel.shape
+        return {"last_keys": ops.zeros((batch_size, heads, self.size - 1, key_dim), self.compute_dtype)}
+
+    def after_prompt(self, cache: dict[str, Tensor], key: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+        """Returns what is kept after a prompt of keys (B, M, T, H), of which `lengths` (B,) exist."""
+        if self.size == 1:
+            return cache
+        positions = ring_positions(self.size - 1, lengths - 1)[:, None]  # (B, 1, K - 1)
+        return {"last_keys": _existing(take_positions(key, positions), positions)}
+
+    def of_next(self, cache: dict[str, Tensor], key: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the key (B, M, 1, H) of the token at `index` (B,) with those before it, and what is kept after it."""
+        count, kept = self.size - 1, cache["last_keys"]
+        if count == 0:
+            return convolve_next(key, kept, ops.cast(self.kernel, self.compute_dtype)), cache
+        positions = index[:, None] - 1 - ops.arange(count, dtype="int32")
+        slots = ops.broadcast_to(((positions + count) % count)[:, None], (*shape(kept)[:2], count))
+        before = _existing(take_positions(kept, slots), positions[:, None])
+        after = write_slot(kept, key, (ops.maximum(index, 0) % count)[:, None], (index >= 0)[:, None])
+        return convolve_next(key, before, ops.cast(self.kernel, self.compute_dtype)), {"last_keys": after}
+
+
+def _existing(rows, positions):
+    """Returns rows (B, M, K, H), zeros where their positions (B, 1, K) are negative."""
+    return ops.where(positions[..., None] >= 0, rows, 0)

@@ -6,15 +6,13 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, dropout_of_call, random_directions
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
+from tf_sparse_attention.layers.parts.variables import drawn_seed, dropout_of_call, random_directions
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_query_and_key
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -52,7 +50,7 @@ class ClusteredAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    can_be_causal = False  # queries of a cluster share the mean of later ones
+    pattern = None  # type: ignore[assignment]  # all queries of a cluster attend to all keys by their mean
     cross_cache_unsupported_reason = "the queries of a cluster share their mean"
 
     def __init__(
@@ -106,7 +104,7 @@ class ClusteredAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        self._check_call(masks, causal)
+        self._check_masks(masks)
         query, key, value = heads
         query, key = rotate_query_and_key(self.position_encoding, query, key)
         key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
@@ -123,13 +121,6 @@ class ClusteredAttention(AttentionLayer):
             attended = improved_clustered_attention(*given, self.top_k, **options)
         return attended.output, attended.weights
 
-    def make_pattern(self, causal: bool) -> Pattern:
-        """Raise a `ValueError`: there is no pattern, and so no `reach`, `dense_up_to` or cache."""
-        raise ValueError(
-            f"{type(self).__name__} has no pattern: all queries of a cluster attend to all keys by their mean. "
-            f"Received: make_pattern(causal={causal})."
-        )
-
     def _clusters_of(self, query: Tensor, query_mask: Tensor | None) -> Tensor:
         """Returns the cluster of each query, int32 (B, N, T)."""
         batch, _, length, _ = shape(query)
@@ -138,13 +129,7 @@ class ClusteredAttention(AttentionLayer):
         bits = hash_bits(query, ops.convert_to_tensor(self.planes))
         return hamming_clusters(bits, self.num_clusters, self.num_iterations, starts, query_mask)
 
-    def _check_call(self, masks: TokenMasks, causal: bool) -> None:
-        if causal:
-            raise ValueError(
-                "`use_causal_mask` must be False: a cluster's query is the mean of later ones too. Use LocalAttention, "
-                "StridedAttention, FixedAttention or RoutingAttention where later positions must be hidden. "
-                "Received: use_causal_mask=True."
-            )
+    def _check_masks(self, masks: TokenMasks) -> None:
         if masks.query_segments is not None:
             raise ValueError(
                 "`segment_ids` must be None: queries of several documents share a cluster. Give each document a row of "
@@ -157,7 +142,7 @@ class ClusteredAttention(AttentionLayer):
             )
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        self._check_call(masks, causal)
+        self._check_masks(masks)
         seen = ops.ones((1, 1, shape(heads[0])[2], shape(heads[1])[2]), "bool")
         return dense_mask(seen, masks)
 

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.stride import Stride
 
 
@@ -34,11 +33,9 @@ class DenseAttention(AttentionLayer):
 
     def __init__(self, num_heads: int, key_dim: int, **kwargs: Any) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
+        self._pattern = Stride(1)
         if self.position == "relative" and self.max_distance is None:
             raise ValueError(
                 "`max_distance` must be given with position='relative': a query sees keys at any distance. "
                 "Received: max_distance=None."
             )
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        return Stride(1)

@@ -8,7 +8,6 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.factorized_attention import check_heads, divide_heads, num_far_heads
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.summary import Summary
 from tf_sparse_attention.types import Config
 
@@ -81,15 +80,10 @@ class FixedAttention(AttentionLayer):
                 "`num_groups` must divide the number of heads that see summaries. Received: "
                 f"num_groups={num_groups}, {seeing} such heads."
             )
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        far = [Summary(self.block_size, self.num_summary, group) for group in range(self.num_groups)]
-        near = Blocks(self.block_size, 0, 0)
-        return divide_heads(self.num_heads, self.heads, self.layer_index, near, far)
-
-    @property
-    def reach(self) -> int:
-        return self.block_size
+        far = [Summary(block_size, num_summary, group) for group in range(num_groups)]
+        self._pattern = divide_heads(num_heads, heads, layer_index, Blocks(block_size, 0, 0), far)
+        if self.position == "relative" and self.max_distance is None:
+            self.max_distance = block_size  # also of interleaved layers, whose patterns differ in `reach`
 
     def get_config(self) -> Config:
         names = ("block_size", "num_summary", "num_groups", "heads", "layer_index")

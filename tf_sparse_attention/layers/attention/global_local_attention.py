@@ -1,35 +1,30 @@
 """Local attention with global tokens as a Keras layer."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
+from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
 from tf_sparse_attention.layers.parts.masks import as_tensor
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global
-from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
-
-RENAMED = {"first_global": "num_first_global"}
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(**RENAMED)
 class GlobalLocalAttention(LocalAttention):
     """Self-attention to a window or blocks around each token, and to global tokens, which attend to all.
 
@@ -65,12 +60,8 @@ class GlobalLocalAttention(LocalAttention):
         (2, 1000, 64)
     """
 
-    can_be_causal = False
-    sees_beyond_window = True
     cross_cache_unsupported_reason = "global tokens are of the sequence that attends"
-    extra_mask_names = ("global_mask",)
 
-    @renamed_arguments(**RENAMED)
     def __init__(
         self,
         num_heads: int,
@@ -103,6 +94,12 @@ class GlobalLocalAttention(LocalAttention):
         self.num_first_global = num_first_global
         self.own_projections = own_projections
         self.dense_length = dense_length
+        self.extra_mask_names = ("global_mask",)
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern of the tokens that are not global."""
+        return Global(self.num_global) | super().pattern
 
     def build(
         self,
@@ -164,7 +161,6 @@ class GlobalLocalAttention(LocalAttention):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        _check_not_causal(causal)
         call = heads, masks, training, return_weights
         length = shape(heads[0])[2]
         if isinstance(length, int) or self.dense_length == 0:
@@ -181,11 +177,11 @@ class GlobalLocalAttention(LocalAttention):
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         if masks.global_counts is None:
-            return super().compute_attention(heads[:3], masks, False, training, return_weights)
+            span = span_of_call(self, training)
+            return self._attend(super().pattern, heads[:3], masks, training, return_weights, span=span)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
-        pattern = Union((Global(self.num_global), super().make_pattern(False)))
-        others = self._attend(pattern, heads[:3], *call, known=[tokens, None], span=span_of_call(self, training))
+        others = self._attend(self.pattern, heads[:3], *call, known=[tokens, None], span=span_of_call(self, training))
         # Rows of global tokens are another attention, by heads that may be their own, and not a part of the union.
         own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, known=[tokens])
         marks = tokens.marks[:, None, :, None]
@@ -210,7 +206,7 @@ class GlobalLocalAttention(LocalAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Returns what `compute_attention` does, under a pattern."""
         query, key, value = heads
-        options = super().attention_options(False)._replace(span=span, hide_self=None)
+        options = super().attention_options()._replace(span=span, hide_self=None)
         attended = attend_pattern(
             pattern,
             *self.score_inputs(query, key),
@@ -224,9 +220,10 @@ class GlobalLocalAttention(LocalAttention):
         return attended.output, attended.weights
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        _check_not_causal(causal)
-        without_masks = TokenMasks()
-        seen = ops.logical_or(super().dense_mask(heads, without_masks, False), shape(heads[0])[2] <= self.dense_length)
+        query, pattern = heads[0], super().pattern
+        call = Call.of(pattern, query, query, False, TokenMasks())
+        seen = dense_pattern(pattern, call, self.num_heads, options=self.attention_options())
+        seen = ops.logical_or(seen, shape(query)[2] <= self.dense_length)
         if masks.global_counts is not None:
             marks = find_global(masks.global_counts, masks.key_mask, self.num_global).marks
             seen = ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
@@ -236,18 +233,6 @@ class GlobalLocalAttention(LocalAttention):
         names = ("num_global", "num_first_global", "own_projections", "dense_length")
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in config.items() if name != "key_block_size"}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**renamed_keys(config, RENAMED))
-
-
-def _check_not_causal(causal: bool) -> None:
-    if causal:
-        raise ValueError(
-            "`use_causal_mask` must be False: a global token sees later ones, and all see it. Use LocalAttention. "
-            "Received: use_causal_mask=True."
-        )
 
 
 def _without_none(results: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:

@@ -15,12 +15,11 @@ from tf_sparse_attention.ops.grouped_heads import fold_groups, unfold_groups
 from tf_sparse_attention.ops.groups import groups_of, segment_ranks
 from tf_sparse_attention.ops.hashing import lsh_buckets
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.member_blocks import ChosenKeys
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.random_bits import random_groups
-from tf_sparse_attention.patterns.call import Known
-from tf_sparse_attention.patterns.engine.plan import take_heads
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.engine.plan import plan_heads, take_heads
+from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.patterns.top_keys import ChosenKeys
 from tf_sparse_attention.types import Tensor
 
 
@@ -234,7 +233,7 @@ def leaves_with_groupers(layer: keras.layers.Layer, pattern: Pattern, *tokens: T
     Yields:
         The `HeadPlan`, the `Leaf`, its grouper, and its heads of each of `tokens`, as the grouper sees them.
     """
-    for plan in layer.plan_heads(pattern) if pattern.by_content else ():
+    for plan in plan_heads(pattern, layer.num_pattern_heads, layer.num_key_heads) if pattern.by_content else ():
         leaves = [leaf for leaf in plan.leaves if leaf.pattern.by_content]
         numbers = [plan.heads if x.shape[1] == layer.num_pattern_heads else plan.key_heads for x in tokens]
         own = [layer.group_inputs(take_heads(*x)) for x in zip(tokens, numbers, strict=True)] if leaves else []

@@ -11,6 +11,7 @@ from tf_sparse_attention.layers.parts.adaptive_span import checked_span, compute
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape
 
@@ -104,6 +105,19 @@ class LocalAttention(AttentionLayer):
         self.window = window
         self.use_successor_values = use_successor_values
         self.adaptive_span = checked_span(adaptive_span, window)
+        if window is None:
+            before = 1 if num_blocks_before is None else num_blocks_before
+            self._pattern: Pattern = Blocks(block_size, before, num_blocks_after, key_block_size)
+        else:
+            self._pattern = self._window_pattern(window)
+
+    def _window_pattern(self, window: int) -> Pattern:
+        return Successors(Window(window)) if self.use_successor_values else Window(window)
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern of the heads, whose window shrinks with that of `adaptive_span`."""
+        return self._pattern if self.adaptive_span is None else self._window_pattern(computed_window(self))
 
     def build(
         self,
@@ -115,23 +129,8 @@ class LocalAttention(AttentionLayer):
         super().build(query_shape, value_shape, key_shape)
         self.span = make_span(self, self.num_heads)
 
-    @property
-    def can_be_causal(self) -> bool:
-        return self.key_block_size is None  # else the two sequences have other positions
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        if causal and self.key_block_size is not None:
-            raise ValueError(
-                "`use_causal_mask` must be False with `key_block_size`: the two sequences have other positions. "
-                f"Received: use_causal_mask=True, key_block_size={self.key_block_size}."
-            )
-        if self.window is not None:
-            return self.with_successors(Window(computed_window(self)))
-        before = 1 if self.num_blocks_before is None else self.num_blocks_before
-        return Blocks(self.block_size, before, self.num_blocks_after, self.key_block_size)
-
-    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
-        return super().attention_options(causal)._replace(span=span_of_call(self, training))
+    def attention_options(self, training: bool = False) -> AttentionOptions:
+        return super().attention_options()._replace(span=span_of_call(self, training))
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size")

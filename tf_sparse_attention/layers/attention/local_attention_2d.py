@@ -9,9 +9,8 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.ops.image_positions import ORDERS, Image, Relative2D, Rotary2D
 from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.image import ImageBlocks
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.summary import First
 from tf_sparse_attention.types import Config, Shape
 
 
@@ -101,6 +100,10 @@ class LocalAttention2D(AttentionLayer):
             self.num_blocks_after = checks.checked_pair("num_blocks_after", num_blocks_after, minimum=0)
         self.order = order
         self.num_class_tokens = num_class_tokens
+        before = self.num_blocks_before or (1, 1)
+        around = before, self.num_blocks_after or before
+        self._blocks = ImageBlocks(width, self.block_shape, *around, order, height, num_first=num_class_tokens)
+        self._pattern = self._blocks if not num_class_tokens else First(num_class_tokens, False) | self._blocks
 
     def build(
         self,
@@ -111,7 +114,7 @@ class LocalAttention2D(AttentionLayer):
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
         if self.position == "relative_2d":
-            farthest = self._blocks_of_image().farthest_pixels
+            farthest = self._blocks.farthest_pixels
             self._relative_row, self._relative_column = (
                 projections.relative_table(self, name, 2 * (self.max_distance or max(reach, 1)) + 1, self._objects)
                 for name, reach in zip(("relative_row", "relative_column"), farthest, strict=True)
@@ -125,22 +128,10 @@ class LocalAttention2D(AttentionLayer):
             return Relative2D(self.image, self._relative_row, self._relative_column, self.num_class_tokens)
         return super().position_encoding
 
-    def make_pattern(self, causal: bool) -> Pattern:
-        blocks = self._blocks_of_image()
-        if not self.num_class_tokens:
-            return blocks
-        return First(self.num_class_tokens, per_document=False) | blocks
-
-    def _blocks_of_image(self):
-        before = (1, 1) if self.num_blocks_before is None else self.num_blocks_before
-        after = before if self.num_blocks_after is None else self.num_blocks_after
-        sizes = self.width, self.block_shape, before, after, self.order, self.height
-        return ImageBlocks(*sizes, num_first=self.num_class_tokens)
-
     @property
     def image(self) -> Image:
         """The `Image` that sequences are the first pixels of."""
-        return self._blocks_of_image().image
+        return self._blocks.image
 
     def get_config(self) -> Config:
         names = ("width", "height", "block_shape", "num_blocks_before", "num_blocks_after", "order", "num_class_tokens")

@@ -8,17 +8,14 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
-from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_mask
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
-from tf_sparse_attention.ops.chunks import ChunkedRounds
+from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops.hashing import l2_normalize
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.call import Known
-from tf_sparse_attention.patterns.hashed import Hashed, HashedChunk
-from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.patterns.hashed import ChunkedRounds, Hashed, HashedChunk
+from tf_sparse_attention.patterns.pattern import Known, Pattern, Union
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 SELECTIONS = ("band", "chunks")
@@ -101,6 +98,14 @@ class LSHAttention(AttentionLayer):
         self.mask_self = mask_self
         self.use_successor_values = use_successor_values
         self.seed = drawn_seed(self.seed)
+        rounds = [self._round_pattern(number) for number in range(num_rounds)]
+        self._pattern = rounds[0] if num_rounds == 1 else Union(tuple(rounds), count_each=True)
+
+    def _round_pattern(self, number: int) -> Pattern:
+        if self.selection == "chunks":
+            return HashedChunk(self.num_buckets, self.bucket_size, number)
+        hashed = Hashed(self.num_buckets, self.bucket_size, number)
+        return Successors(hashed) if self.use_successor_values else hashed
 
     def build(
         self,
@@ -113,18 +118,8 @@ class LSHAttention(AttentionLayer):
         sizes = self.num_rounds, self.num_key_heads, self.key_dim, self.num_buckets // 2
         self.rotations = random_directions(self, "rotations", sizes)
 
-    def make_pattern(self, causal: bool) -> Pattern:
-        if self.selection == "chunks":
-            rounds: list[Pattern] = [
-                HashedChunk(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds)
-            ]
-        else:
-            hashed = (Hashed(self.num_buckets, self.bucket_size, number) for number in range(self.num_rounds))
-            rounds = [self.with_successors(each) for each in hashed]
-        return rounds[0] if len(rounds) == 1 else Union(tuple(rounds), count_each=True)
-
     @property
-    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
+    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed here
         return [HashAxes(self.rotations, number) for number in range(self.num_rounds)]
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -141,13 +136,17 @@ class LSHAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         attention_checks.check_lengths(heads[0], heads[2])
         if causal and self.selection == "chunks":
-            warn_of_causal_mask(self, "which keys share a chunk", instead="band")
+            attention_checks.warn_once(
+                self,
+                "under a causal mask is not causal: which keys share a chunk depends on the whole sequence. Use "
+                "selection='band', the default.",
+            )
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
     def describe_tokens(
-        self, pattern: Pattern, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+        self, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
     ) -> Sequence[Known] | None:
-        known = super().describe_tokens(pattern, query, key, masks, training)
+        known = super().describe_tokens(query, key, masks, training)
         if known is None or self.selection == "band":
             return known
         queries = [each[0]["group"] for each in known]

@@ -1,6 +1,6 @@
 """Heads of several patterns in one attention."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -8,27 +8,23 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_attributes
 from tf_sparse_attention.layers.attention import attention_checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.mixed_attention_cache import MixedAttentionCache
+from tf_sparse_attention.layers.attention.attention_checks import check_entries
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache, check_has_cross_cache
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
-from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
+from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
 from tf_sparse_attention.ops.masks import slice_mask_heads
-from tf_sparse_attention.types import Config, Shape, Tensor
+from tf_sparse_attention.patterns.engine.slots import Cache
+from tf_sparse_attention.patterns.heads import Heads
+from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(
-    decode_across="decode_cross",
-    further_masks="extra_mask_names",
-    reason_against_cache="cache_unsupported_reason",
-    reason_against_crossing="cross_cache_unsupported_reason",
-)
-class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
+class MixedAttention(AdaptableMixin, keras.layers.Layer):
     """Attention whose heads follow different patterns: the sum of its parts.
 
     Each part is an attention layer with projections of its own. Concatenating the heads of all parts before one output
@@ -81,24 +77,15 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         return sum(part.num_heads for part in self.parts)
 
     @property
-    def num_features(self) -> int:
+    def num_features(self) -> int | None:
         """D, the channels of the query that the layer was built for."""
         return self.parts[0].num_features
 
     @property
-    def can_be_causal(self) -> bool:
-        """Whether every part can hide later positions."""
-        return all(part.can_be_causal for part in self.parts)
-
-    @property
-    def causal_selection(self) -> bool:
-        """Whether every part chooses what a query sees without later tokens, under a causal mask."""
-        return all(part.causal_selection for part in self.parts)
-
-    @property
-    def supports_memory(self) -> bool:
-        """Whether every part takes the inputs of earlier positions as further keys."""
-        return all(part.supports_memory for part in self.parts)
+    def pattern(self) -> Pattern | None:
+        """The patterns of the parts as `Heads`. None if a part has no pattern."""
+        groups = [(part.num_heads, part.pattern) for part in self.parts]
+        return None if any(pattern is None for _, pattern in groups) else Heads(groups)
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
@@ -245,6 +232,90 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         ]
         return ops.concatenate(patterns, axis=1)
 
+    parts: list[AttentionLayer]
+
+    @property
+    def cache_unsupported_reason(self) -> str | None:
+        """Why a part cannot decode with a cache, as text; None if all can."""
+        return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
+
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+    ) -> dict[str, Cache]:
+        """Returns the caches of the parts by their names, before the first token.
+
+        The arguments and errors are those of `AttentionLayer.init_cache`.
+        """
+        check_has_cache(self)
+        given = batch_size, max_length, memory, memory_mask, positions_in_cache
+        return {name: part.init_cache(*given) for name, part in self._named_parts()}
+
+    def prefill(
+        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
+    ) -> tuple[Tensor, dict[str, Cache]]:
+        """Returns the results (B, T, D) for a prompt, and the caches after it.
+
+        The caches must hold no tokens, and padding must be on the right. The arguments and errors are those of
+        `AttentionLayer.prefill`.
+        """
+        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask, kept))
+
+    def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
+        """Returns the result (B, 1, D) for the next token, and the caches after it.
+
+        `index` must be the number of tokens in the caches. The arguments and errors are those of
+        `AttentionLayer.decode`.
+        """
+        return self._sum_of_cached(cache, lambda part, own: part.decode(x, own, index))
+
+    @property
+    def cross_cache_unsupported_reason(self) -> str | None:
+        """Why a part cannot decode with a cross-attention cache, as text; None if all can."""
+        return next(
+            (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
+        )
+
+    def init_cross_cache(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> dict[str, Cache]:
+        """Returns what the parts keep of the other sequence; see `AttentionLayer.init_cross_cache`, likewise below."""
+        check_has_cross_cache(self)
+        given = value, key, value_mask, key_mask
+        return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
+
+    def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
+        """Returns the result (B, 1, D) for one query a row."""
+        return self._sum([part.decode_cross(x, own, index) for _, part, own in self._parts_with(cache)])
+
+    def _named_parts(self) -> list[tuple[str, AttentionLayer]]:
+        names = [part.name for part in self.parts]
+        return [
+            (name if names.count(name) == 1 else f"{name}_{number}", part)
+            for number, (name, part) in enumerate(zip(names, self.parts, strict=True))
+        ]
+
+    def _parts_with(self, cache: dict[str, Cache]) -> list[tuple[str, AttentionLayer, Cache]]:
+        """Returns name, part and cache of all parts."""
+        named = self._named_parts()
+        check_entries(cache, [name for name, _ in named])
+        return [(name, part, cache[name]) for name, part in named]
+
+    def _sum_of_cached(
+        self, cache: dict[str, Cache], run: Callable[[AttentionLayer, Cache], tuple[Tensor, Cache]]
+    ) -> tuple[Tensor, dict[str, Cache]]:
+        """Returns the sum of what the parts compute with their caches, and the caches after it."""
+        results = {name: run(part, own) for name, part, own in self._parts_with(cache)}
+        return self._sum([output for output, _ in results.values()]), {name: new for name, (_, new) in results.items()}
+
     def compute_output_shape(
         self,
         query_shape: Shape,
@@ -264,12 +335,9 @@ class MixedAttention(MixedAttentionCache, AdaptableMixin, keras.layers.Layer):
         **kwargs: Any,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         for part in self.parts:
-            attention_checks.check_symbolic_call(part, value, key, use_causal_mask)
+            attention_checks.check_call(part, value, key, use_causal_mask)
         output_shape = self.compute_output_shape(query.shape, *(None if x is None else x.shape for x in (value, key)))
         return projections.output_spec(self, output_shape, query, value, return_attention_scores)
-
-    def compute_mask(self, query: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        return previous_mask
 
     def get_config(self) -> Config:
         return {**super().get_config(), "parts": [keras.saving.serialize_keras_object(part) for part in self.parts]}

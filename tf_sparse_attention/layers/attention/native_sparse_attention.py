@@ -6,33 +6,37 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.cross_attention_cache import describe_keys
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
+from tf_sparse_attention.layers.attention.attention_layer import (
+    AttentionLayer,
+    ProjectedHeads,
+    describe_keys,
+    head_plans,
+)
 from tf_sparse_attention.layers.parts import projections
-from tf_sparse_attention.layers.parts.block_pooling import BlockPooling
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
-from tf_sparse_attention.ops.attend import Attended
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.layers.parts.projections import clone_initializer
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
+from tf_sparse_attention.ops.attend import Attended, score_dtype
+from tf_sparse_attention.ops.blocks import in_range, shape, split
 from tf_sparse_attention.ops.compressed_attention import (
     attend_compressed_blocks,
     select_blocks_by_weight,
     visible_blocks,
 )
+from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.selected_blocks import BlockKeys, choices_by_name
-from tf_sparse_attention.patterns.call import Call, Known, check_causal
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
-from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache
+from tf_sparse_attention.patterns.engine.slots import Cache, fill_cache
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.selected import ChosenBlocks
+from tf_sparse_attention.patterns.pattern import Call, Known
+from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
 from tf_sparse_attention.patterns.window import Window
-from tf_sparse_attention.types import Config, Shape, Size, Tensor
+from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
 
-# Entries of a cache: that of a pattern of one part, which is the selected blocks, and those beside it.
-PART, WINDOW, KEYS, VALUES = "part_0", "window", "compressed_key", "compressed_value"
+# Entries of the cache: the selected blocks, the window, and the compressed blocks.
+PART, WINDOW, KEYS, VALUES = "part_0", "part_1", "compressed_key", "compressed_value"
 
 
 class _Heads(NamedTuple):
@@ -92,8 +96,6 @@ class NativeSparseAttention(AttentionLayer):
         (2, 200, 64)
     """
 
-    sees_beyond_window = True
-
     def __init__(
         self,
         num_heads: int,
@@ -106,25 +108,20 @@ class NativeSparseAttention(AttentionLayer):
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("window", window)
-        self._pattern = ChosenBlocks(block_size, num_blocks)
-        self._window = Window(window)
+        self._selected, self._window = ChosenBlocks(block_size, num_blocks), Window(window)
+        self._pattern = self._selected | self._window
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.window = window
 
-    @property
-    def reach(self) -> int:
-        return max(self.block_size, self._window.reach)
-
-    @property
-    def dense_up_to(self) -> int:
-        return max(self._pattern.dense_up_to, self.window)
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        return self._pattern
-
-    def build_projections(self, query_shape: Shape, value_shape: Shape, key_shape: Shape) -> None:
-        super().build_projections(query_shape, value_shape, key_shape)
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+        segment_ids_shape: Shape | None = None,
+    ) -> None:
+        super().build(query_shape, value_shape, key_shape)
 
         def make(name, num_heads, size):
             return projections.input_projection(self, name, query_shape, num_heads, size, self.use_bias, self._objects)
@@ -163,14 +160,13 @@ class NativeSparseAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        check_causal(type(self).__name__, causal)
         own = _Heads(*heads)
-        options = {**self.attention_options(causal, training)._asdict(), "return_weights": return_weights}
+        options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
         options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
         compressed, chosen = self._attend_compressed(heads, masks, training)
         known: list[Known] = [(choices_by_name(chosen), {})]
         selected = attend_pattern(
-            self._pattern, *self.score_inputs(own.query, own.key), own.value, known=known, **options
+            self._selected, *self.score_inputs(own.query, own.key), own.value, known=known, **options
         )
         near = attend_pattern(self._window, *self.score_inputs(own.query, own.window_key), own.window_value, **options)
         weights = None
@@ -200,34 +196,38 @@ class NativeSparseAttention(AttentionLayer):
         ), chosen
 
     def _compressed_options(self) -> dict[str, Any]:
-        options = self.attention_options(causal=True)
+        options = self.attention_options()
         return {"soft_cap": options.soft_cap, "sinks": options.sinks}
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        check_causal(type(self).__name__, causal)
-        query, options = heads[0], self.attention_options(causal)
-        call = Call.of(self._pattern, query, query, causal, masks)
+        query, options = heads[0], self.attention_options()
+        call = Call.of(self._selected, query, query, causal, masks)
         _, chosen = self._attend_compressed(heads, masks)
         known: list[Known] = [(choices_by_name(chosen), {})]
-        selected = dense_pattern(self._pattern, call, query.shape[1], masks, known, options)
+        selected = dense_pattern(self._selected, call, query.shape[1], masks, known, options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
-    def extra_entries(self, cache: Cache, batch_size: Size, max_length: Size) -> Cache:
-        sizes = self.key_dim, self.value_dim
-        near = empty_cache(self.plan_heads(self._window), batch_size, sizes, max_length, self.compute_dtype)
-        num_blocks = shape(cache[PART]["key"])[2] // self.block_size
-        own = batch_size, self.num_key_heads, num_blocks
-        poolings = {KEYS: self._key_pooling.empty_cache(*own), VALUES: self._value_pooling.empty_cache(*own)}
-        return {WINDOW: near[PART], **poolings}
+    def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
+        cache = super().init_cache(batch_size, *args, **kwargs)
+        sizes = batch_size, self.num_key_heads, shape(cache[PART]["key"])[2] // self.block_size
+        return {
+            **cache,
+            KEYS: self._key_pooling.empty_cache(*sizes),
+            VALUES: self._value_pooling.empty_cache(*sizes),
+        }
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
-        own, filled = _Heads(*heads), super().fill_attention(heads, cache, lengths)
-        _, turned = describe_keys(self, self._window, own.query, own.window_key)
-        near = {PART: cache[WINDOW]}
-        near = fill_cache(self.plan_heads(self._window), near, turned, own.window_value, [None], lengths)
+        own = _Heads(*heads)
+
+        def fill(pattern, entry, key, value):
+            _, rotated = describe_keys(self, pattern, own.query, key)
+            return fill_cache(head_plans(self, pattern), {PART: entry}, rotated, value, [None], lengths)[PART]
+
+        selected = fill(self._selected, cache[PART], own.key, own.value)
+        near = fill(self._window, cache[WINDOW], own.window_key, own.window_value)
         keys = self._key_pooling.after_prompt(cache[KEYS], own.compressed_key, lengths)
         values = self._value_pooling.after_prompt(cache[VALUES], own.compressed_value, lengths)
-        return {**filled, WINDOW: near[PART], KEYS: keys, VALUES: values}
+        return {**cache, PART: selected, WINDOW: near, KEYS: keys, VALUES: values}
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
         own = _Heads(*heads)
@@ -235,15 +235,15 @@ class NativeSparseAttention(AttentionLayer):
         keys = self._key_pooling.after_next(cache[KEYS], own.compressed_key, index, kept)
         values = self._value_pooling.after_next(cache[VALUES], own.compressed_value, index, kept)
         compressed, chosen = self._decode_compressed(own.query, keys["block"], values["block"], index)
-        options, groups = self.attention_options(causal=True), [(None, None)]
+        options, groups = self.attention_options(), [(None, None)]
 
         def attend(pattern, entry, key, value, known):
-            (query, key), plans = self.score_inputs(own.query, key), self.plan_heads(pattern)
+            (query, key), plans = self.score_inputs(own.query, key), head_plans(self, pattern)
             output, cached = decode_pattern(plans, {PART: entry}, query, key, value, groups, index, options, known)
             return Attended(output), cached[PART]
 
         known = {0: choices_by_name([block[..., 0] for block in chosen])}
-        selected, entry = attend(self._pattern, cache[PART], own.key, own.value, known)
+        selected, entry = attend(self._selected, cache[PART], own.key, own.value, known)
         near, window = attend(self._window, cache[WINDOW], own.window_key, own.window_value, {})
         after = {PART: entry, WINDOW: window, KEYS: keys, VALUES: values}
         return _gated(own.gates, compressed, selected, near), {**cache, **after}
@@ -267,3 +267,80 @@ class NativeSparseAttention(AttentionLayer):
 def _gated(gates, *parts):
     """Returns the sum of the outputs of parts, each times its gate of (B, N, T, 3)."""
     return sum(gates[..., i : i + 1] * part.output for i, part in enumerate(parts))
+
+
+class BlockPooling(keras.layers.Layer):
+    """Makes one vector of the b vectors of a block: W silu(sum_s A_s (x_s + p_s) + c), s the position in the block.
+
+    The same for all heads. Vectors that do not count are left out of the sum. O(T H^2) for each head.
+
+    Args:
+        block_size: b.
+        size: H, channels.
+        use_bias: whether there is a bias c.
+        kernel_initializer: of A, W and the positions p.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(
+        self, block_size: int, size: int, use_bias: bool, kernel_initializer: Initializer, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.block_size = block_size
+
+        def make(name, *sizes):
+            return self.add_weight(name=name, shape=sizes, initializer=clone_initializer(kernel_initializer))
+
+        self.position = make("position", block_size, size)
+        self.inner_kernel = make("inner_kernel", block_size, size, size)
+        self.outer_kernel = make("outer_kernel", size, size)
+        self.inner_bias = self.add_weight(name="inner_bias", shape=(size,), initializer="zeros") if use_bias else None
+        self.built = True
+
+    def sums(self, x: Tensor, counted: Tensor | None, num_blocks: Size) -> Tensor:
+        """Returns the sum over each block, (B, M, G, H), of vectors (B, M, T, H) that are `counted`, bool (B, G, b)."""
+        position, kernel = (ops.cast(weight, self.compute_dtype) for weight in (self.position, self.inner_kernel))
+        blocks = split(x, self.block_size, -2, num_blocks) + position  # (B, M, G, b, H)
+        if counted is not None:
+            blocks = ops.where(counted[:, None, ..., None], blocks, 0)
+        batch, heads, _, _, size = shape(blocks)
+        flat = ops.reshape(blocks, (batch, heads, num_blocks, self.block_size * size))
+        return ops.matmul(flat, ops.reshape(kernel, (self.block_size * size, size)))
+
+    def of_sums(self, sums: Tensor) -> Tensor:
+        """Returns the vectors of blocks, (..., H), of their sums."""
+        inner = sums if self.inner_bias is None else sums + ops.cast(self.inner_bias, self.compute_dtype)
+        return ops.matmul(ops.silu(inner), ops.cast(self.outer_kernel, self.compute_dtype))
+
+    def empty_cache(self, batch_size: Size, num_heads: int, num_blocks: Size) -> dict[str, Tensor]:
+        """Returns "block" (B, M, G, H) and "sum" (B, M, 1, H), not in half precision, of the block not yet complete."""
+        size = self.outer_kernel.shape[0]
+        block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)
+        return {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), score_dtype(self.compute_dtype))}
+
+    def after_prompt(self, cache: dict[str, Tensor], x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+        """Returns the cache after a prompt of vectors (B, M, T, H), of which `lengths` (B,) exist."""
+        num_blocks = shape(cache["block"])[2]
+        exists = ops.arange(num_blocks * self.block_size, dtype="int32") < lengths[:, None]
+        counted = ops.reshape(exists, (-1, num_blocks, self.block_size))
+        sums = self.sums(x, counted, num_blocks)
+        last = in_range((lengths - 1) // self.block_size, num_blocks)[:, None, None]
+        last = ops.broadcast_to(last, (*shape(x)[:2], 1))
+        return {"block": self.of_sums(sums), "sum": ops.cast(take_rows(sums, last), cache["sum"].dtype)}
+
+    def after_next(self, cache: dict[str, Tensor], x: Tensor, index: Tensor, kept: Tensor | None) -> dict[str, Tensor]:
+        """Returns the cache after a vector (B, M, 1, H) at `index` (B,), as it was in rows that are not `kept` (B, 1).
+
+        The vector of a block that is not complete is not yet its own; no query sees it.
+        """
+        at = in_range(index % self.block_size, self.block_size)
+        position, kernel = (
+            ops.cast(ops.take(weight, at, axis=0), self.compute_dtype) for weight in (self.position, self.inner_kernel)
+        )
+        new = ops.matmul(x + position[:, None, None], kernel[:, None])  # (B, M, 1, H)
+        total = ops.where((at > 0)[:, None, None, None], cache["sum"], 0) + ops.cast(new, cache["sum"].dtype)
+        if kept is not None:
+            total = ops.where(kept[..., None, None], total, cache["sum"])
+        block = in_range(index // self.block_size, shape(cache["block"])[2])[:, None]
+        new = self.of_sums(ops.cast(total, self.compute_dtype))
+        return {"block": write_slot(cache["block"], new, block, kept), "sum": total}

@@ -1,38 +1,42 @@
 """Routing attention as a Keras layer."""
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers.attention import routing_checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention import checks
+from tf_sparse_attention.layers.attention import attention_checks
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.attention.groupers import Grouper, RandomGroups, sides_of, train_grouper
-from tf_sparse_attention.layers.attention.lookahead import refuse_causal_mask, warn_of_causal_mask
-from tf_sparse_attention.layers.attention.pattern_heads import ProjectedHeads
-from tf_sparse_attention.layers.attention.routing_checks import OF_ALL_TOKENS, WITHOUT_CENTROIDS
+from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
 from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.masks import mask_of_tokens
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
+from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.grouped_heads import fold_groups
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
-from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.patterns.call import Known
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.nearest import BestOfCluster, Nearest
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.nearest import Nearest
+from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.top_keys import TopKeys
-from tf_sparse_attention.types import Config, Shape, Tensor
+from tf_sparse_attention.types import Config, Tensor
+
+OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections that look at the whole sequence for queries and keys
+OF_ANY_LENGTHS = (*OF_ALL_TOKENS, "top_keys")
+WITHOUT_CENTROIDS = ("hash", "random")
+SELECTIONS = ("nearest", *OF_ANY_LENGTHS, "random")
+DISTANCES = ("rank", "token")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class RoutingAttention(AttentionLayer):
+class RoutingAttention(SparseAttention):
     """Multi-head attention inside clusters of tokens found by online k-means (Roy et al. 2021), in O(T cluster_size).
 
     Queries and keys are layer-normalised without scale, x = LN(x W); scores are LN(q) . LN(k), not divided; a token
@@ -118,25 +122,27 @@ class RoutingAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
-        routing_checks.check_arguments(arguments)
-        self.share_qk = share_qk  # first, for the checks of heads
-        super().__init__(num_heads, key_dim, **kwargs)
-        routing_checks.check_sink(self.head_settings.use_sink, selection)
+        _check_arguments(arguments)
+        super().__init__(
+            num_heads,
+            key_dim,
+            _pattern_of(num_clusters, cluster_size, selection, use_successor_values, share_qk, reproduce_reference),
+            share_qk=share_qk,
+            mask_self=mask_self,
+            normalize_queries_and_keys=True,
+            **kwargs,
+        )
+        check_sink(self.head_settings.use_sink, selection)
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
         self.selection = selection
-        self.mask_self = mask_self
         self.use_successor_values = use_successor_values
-        self.seed = drawn_seed(self.seed)
         self.distance = distance
+        self.has_relative_values = distance == "rank"
         self.ema_decay = ema_decay
         self.commitment_loss = commitment_loss
         self.revive_after = revive_after
         self.reproduce_reference = reproduce_reference
-
-    @property
-    def has_relative_values(self) -> bool:
-        return self.distance == "rank"
 
     @property
     def centroids(self) -> keras.Variable | None:
@@ -154,80 +160,41 @@ class RoutingAttention(AttentionLayer):
         Raises:
             ValueError: if fewer than `num_clusters` tokens are not masked out, or the selection has no centroids.
         """
-        routing_checks.check_has_centroids(self.selection)
+        check_has_centroids(self.selection)
         if not self.built:
             self.build(inputs.shape)
         mask = mask_of_tokens("mask", mask, inputs)
-        query = super().project_heads(self._query, ops.cast(inputs, self.compute_dtype))
+        query = AttentionLayer.project_heads(self, self._query, ops.cast(inputs, self.compute_dtype))
         query = fold_groups(query, self.num_key_heads)
         if mask is not None:
             mask = ops.tile(ops.broadcast_to(mask, inputs.shape[:2]), (1, self.num_heads // self.num_key_heads))
         self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
 
-    def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-        segment_ids_shape: Shape | None = None,
-    ) -> None:
-        super().build(query_shape, value_shape, key_shape)
-        self._clusters = None if self.selection in WITHOUT_CENTROIDS else self._make_centroids()
+    def _make_groupers(self) -> list[Grouper | None]:
+        self._clusters = None
         if self.selection == "hash":
             sizes = self.num_key_heads, self.num_clusters.bit_length() - 1, self.key_dim
             self.planes = random_directions(self, "planes", sizes)
-
-    def _make_centroids(self) -> Centroids:
-        sizes = self.num_key_heads, self.num_clusters, self.key_dim
+            return [None]
+        if self.selection == "random":
+            return [RandomGroups(self.num_clusters, self.seed)]
         # The published code counts the commitment of shared queries twice, as queries and as keys.
         twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
-        loss = twice * self.commitment_loss
-        return Centroids(
-            *sizes, self.ema_decay, self.revive_after, self.seed, loss, name="clusters", dtype=self.dtype_policy
+        self._clusters = Centroids(
+            self.num_key_heads,
+            self.num_clusters,
+            self.key_dim,
+            self.ema_decay,
+            self.revive_after,
+            self.seed,
+            twice * self.commitment_loss,
+            name="clusters",
+            dtype=self.dtype_policy,
         )
+        return [self._clusters]
 
-    @property
-    def position_encoding(self) -> NoPosition:
-        position = super().position_encoding
-        if self.share_qk:
-            position = position.scaled(self.score_scale**0.5)
-        if isinstance(position, Relative) and self.distance == "token":
-            return dataclasses.replace(position, by_token=True)
-        return position
-
-    @property
-    def can_be_causal(self) -> bool:
-        return self.selection != "top_keys"
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        sizes = self.num_clusters, self.cluster_size
-        if self.selection == "top_keys":
-            if causal:
-                refuse_causal_mask("selection='top_keys'", instead="selection='nearest'")
-            return TopKeys(*sizes)
-        if self.selection not in OF_ALL_TOKENS:
-            return self.with_successors(Nearest(*sizes))
-        by_rank = self.share_qk or self.reproduce_reference  # the same as by position where queries are the keys
-        return BestOfCluster(*sizes, by_rank, extra_count=0.01 if self.reproduce_reference else 0.0)
-
-    @property
-    def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
-        return [RandomGroups(self.num_clusters, self.seed) if self.selection == "random" else self._clusters]
-
-    def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
-        return kmeans.normalize(super().project_heads(projection, x, norm))
-
-    def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        query, key = super().score_inputs(query, key)
-        return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
-
-    @property
-    def score_scale(self) -> float:
-        scale = self.head_settings.attention_scale
-        return 1.0 if scale is None else scale  # LN(q) . LN(k) has none by itself
-
-    def attention_options(self, causal: bool, training: bool = False) -> AttentionOptions:
-        options = super().attention_options(causal)
+    def attention_options(self, training: bool = False) -> AttentionOptions:
+        options = super().attention_options()
         by_default = self.mask_self is None and self.selection in OF_ALL_TOKENS
         return options._replace(hide_self=None) if by_default else options
 
@@ -239,16 +206,20 @@ class RoutingAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        routing_checks.check_lengths(self.selection, heads[0], heads[2])
+        check_lengths(self.selection, heads[0], heads[2])
         if causal and self.selection in OF_ALL_TOKENS:
-            warn_of_causal_mask(self, "which tokens a cluster holds", instead="nearest")
+            attention_checks.warn_once(
+                self,
+                "under a causal mask is not causal: which tokens a cluster holds depends on the whole sequence. Use "
+                "selection='nearest', the default.",
+            )
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
     def describe_tokens(
-        self, pattern: Pattern, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+        self, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
     ) -> Sequence[Known] | None:
-        if not isinstance(pattern, BestOfCluster):
-            return super().describe_tokens(pattern, query, key, masks, training)
+        if self.selection not in OF_ALL_TOKENS:
+            return super().describe_tokens(query, key, masks, training)
         sides = sides_of(query, key, masks)
         scores = [self._scores(x) for x, _ in sides]
         choose = strided_members if self.selection == "strided" else best_members
@@ -272,12 +243,101 @@ class RoutingAttention(AttentionLayer):
     def cache_unsupported_reason(self) -> str | None:
         if self.selection in OF_ALL_TOKENS:
             return f"with selection={self.selection!r} which tokens a cluster holds depends on later ones"
-        if not self.can_be_causal:
-            reason = self.make_pattern(causal=False).cache_unsupported_reason()
-            return f"with selection={self.selection!r} {reason}"
-        return None
+        return super().cache_unsupported_reason
 
     def get_config(self) -> Config:
-        names: tuple[str, ...] = ("num_clusters", "cluster_size", "selection", "share_qk", "mask_self", "distance")
+        names: tuple[str, ...] = ("num_clusters", "cluster_size", "selection", "distance")
         names += ("use_successor_values", "ema_decay", "commitment_loss", "revive_after", "reproduce_reference")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {name: value for name, value in config.items() if name not in ("pattern", "normalize_queries_and_keys")}
+
+
+def _pattern_of(
+    num_clusters: int,
+    cluster_size: int,
+    selection: str,
+    use_successor_values: bool,
+    share_qk: bool,
+    reproduce_reference: bool,
+) -> Pattern:
+    """Return the pattern of a selection."""
+    if selection == "top_keys":
+        return TopKeys(num_clusters, cluster_size)
+    if selection in OF_ALL_TOKENS:
+        by_rank = share_qk or reproduce_reference  # equals the order by position where queries serve as keys
+        return BestOfCluster(num_clusters, cluster_size, by_rank, extra_count=0.01 if reproduce_reference else 0.0)
+    nearest = Nearest(num_clusters, cluster_size)
+    return Successors(nearest) if use_successor_values else nearest
+
+
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` for a wrong argument of `RoutingAttention`, given by name."""
+    for name in ("num_clusters", "cluster_size"):
+        checks.check_count(name, arguments[name])
+    checks.check_choice("selection", arguments["selection"], SELECTIONS)
+    checks.check_choice("distance", arguments["distance"], DISTANCES)
+    position = arguments["kwargs"].get("position")
+    if arguments["distance"] == "token" and position != "relative":
+        raise ValueError(
+            "`distance` must be 'rank' unless `position` is 'relative'; the others go by token. "
+            f"Received: distance='token', position={position!r}."
+        )
+    checks.check_switch("share_qk", arguments["share_qk"])
+    checks.check_optional_switch("mask_self", arguments["mask_self"])
+    attention_checks.check_successors(arguments["use_successor_values"], arguments["mask_self"])
+    if arguments["use_successor_values"] and arguments["selection"] in OF_ANY_LENGTHS:
+        raise ValueError(
+            "`selection` must be 'nearest' or 'random' with `use_successor_values`. "
+            f"Received: selection={arguments['selection']!r}."
+        )
+    checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
+    if arguments["selection"] == "top_keys":
+        _check_top_keys(arguments)
+    checks.check_rate("ema_decay", arguments["ema_decay"])
+    checks.check_not_negative("commitment_loss", arguments["commitment_loss"])
+    checks.check_count("revive_after", arguments["revive_after"], minimum=0)
+    num_clusters = arguments["num_clusters"]
+    if arguments["selection"] == "hash" and (num_clusters < 2 or num_clusters & (num_clusters - 1)):
+        raise ValueError(
+            "`num_clusters` must be 2, 4, 8 or another power of two where `selection` is 'hash'. "
+            f"Received: num_clusters={num_clusters}."
+        )
+
+
+def _check_top_keys(arguments):
+    wrong = {
+        "share_qk": "which is for queries and keys of their own",
+        "mask_self": "where a query is no key",
+        "reproduce_reference": "which is not in the published code",
+    }
+    for name, reason in wrong.items():
+        if arguments[name]:
+            raise ValueError(f"`{name}` must be False with selection='top_keys', {reason}. Received: {name}=True.")
+
+
+def check_has_centroids(selection: str) -> None:
+    """Raises a `ValueError` for a selection without centroids."""
+    if selection in WITHOUT_CENTROIDS:
+        raise ValueError(
+            f"`selection` must be one with centroids to start them from data, not one of {list(WITHOUT_CENTROIDS)}. "
+            f"Received: selection={selection!r}."
+        )
+
+
+def check_sink(use_sink: bool, selection: str) -> None:
+    """Raises a `ValueError` for a sink with a selection that has several softmaxes for a query."""
+    if use_sink and selection in OF_ALL_TOKENS:
+        raise ValueError(
+            "`use_sink` must be False where clusters choose queries, each of which has several softmaxes then: "
+            f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
+        )
+
+
+def check_lengths(selection: str, query: Tensor, value: Tensor) -> None:
+    """Raises a `ValueError` if a selection cannot serve queries and values (B, N, T, H) of these lengths."""
+    lengths = query.shape[2], value.shape[2]
+    if selection not in OF_ANY_LENGTHS and None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"`selection` must be one of {list(OF_ANY_LENGTHS)} where `query` and `value` have different lengths. "
+            f"Received: selection={selection!r}, lengths {lengths[0]} and {lengths[1]}."
+        )

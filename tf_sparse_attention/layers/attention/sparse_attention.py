@@ -5,19 +5,20 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import keras
+from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, head_plans
 from tf_sparse_attention.layers.attention.groupers import Grouper, HashAxes
-from tf_sparse_attention.layers.attention.lookahead import refuse_causal_mask
 from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import drawn_seed, random_directions
+from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.ops.random_bits import derived_seed
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.groups import CentroidPattern
 from tf_sparse_attention.patterns.hashed import Hashed
+from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -62,6 +63,7 @@ class SparseAttention(AttentionLayer):
         *,
         share_qk: bool = False,
         mask_self: bool | None = None,
+        normalize_queries_and_keys: bool = False,
         **kwargs: Any,
     ) -> None:
         checks.check_switch("share_qk", share_qk)
@@ -70,21 +72,16 @@ class SparseAttention(AttentionLayer):
         checks.check_optional_switch("mask_self", mask_self)
         if isinstance(pattern, dict):
             pattern = keras.saving.deserialize_keras_object(pattern)
-        self.pattern = _checked_pattern(pattern)
-        self.plan_heads(self.pattern)  # refuses another number of heads
+        checks.check_switch("normalize_queries_and_keys", normalize_queries_and_keys)
+        self._pattern = _checked_pattern(pattern)
+        head_plans(self)  # raises an error for another number of heads
         self.mask_self = mask_self
+        self.normalize_queries_and_keys = normalize_queries_and_keys
+        self.has_relative_values = not self.pattern.by_content
+        if normalize_queries_and_keys and self.head_settings.attention_scale is None:
+            self.score_scale = 1.0
         if self.pattern.by_content:
             self.seed = drawn_seed(self.seed)
-
-    @property
-    def can_be_causal(self) -> bool:
-        return self.pattern.can_be_causal
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        if causal and not self.can_be_causal:
-            never = next(part for part in self.pattern.leaves() if not part.can_be_causal)
-            refuse_causal_mask(type(never).__name__, instead="Nearest")
-        return self.pattern
 
     def build(
         self,
@@ -94,17 +91,21 @@ class SparseAttention(AttentionLayer):
         segment_ids_shape: Shape | None = None,
     ) -> None:
         super().build(query_shape, value_shape, key_shape)
+        self._groupers = self._make_groupers()
+
+    def _make_groupers(self) -> list[Grouper | None]:
+        """Create the grouper of each leaf of the pattern, None for leaves without groups."""
         made = {
             leaf.index: self._make_grouper(leaf, len(plan.key_heads))
-            for plan in self.plan_heads(self.pattern)
+            for plan in head_plans(self)
             for leaf in plan.leaves
             if leaf.pattern.by_content
         }
-        self._groupers = [made.get(index) for index in range(len(self.pattern.leaves()))]
+        return [made.get(index) for index in range(len(self.pattern.leaves()))]
 
     def _make_grouper(self, leaf: Leaf, num_heads: int) -> Grouper:
         """Returns what assigns tokens to the groups of a leaf: the pattern's own, or centroids, or axes of a hash."""
-        pattern, seed = leaf.pattern.rule, cast(int, derived_seed(self.seed, leaf.index))
+        pattern, seed = leaf.pattern, cast(int, derived_seed(self.seed, leaf.index))
         if isinstance(pattern, CentroidPattern):
             return Centroids(
                 num_heads,
@@ -127,26 +128,33 @@ class SparseAttention(AttentionLayer):
     def groupers(self) -> Sequence[Grouper | None]:  # type: ignore[override]  # computed, where others keep it
         return self._groupers
 
-    def group_inputs(self, heads: Tensor) -> Tensor:
-        return kmeans.normalize(heads)
+    def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
+        heads = super().project_heads(projection, x, norm)
+        return kmeans.normalize(heads) if self.normalize_queries_and_keys else heads
 
-    @property
-    def has_relative_values(self) -> bool:
-        return not self.pattern.by_content
+    def group_inputs(self, heads: Tensor) -> Tensor:
+        return heads if self.normalize_queries_and_keys else kmeans.normalize(heads)
+
+    def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        query, key = super().score_inputs(query, key)
+        if not self.normalize_queries_and_keys:
+            return query, key
+        # Normalized heads are float32.
+        return ops.cast(query, self.compute_dtype), None if key is None else ops.cast(key, self.compute_dtype)
 
     @property
     def position_encoding(self) -> NoPosition:
         position = super().position_encoding
-        if not isinstance(position, Relative):
-            return position
         if self.share_qk:
             position = position.scaled(self.score_scale**0.5)
-        return position.with_token_distances() if self.pattern.by_content else position
+        if isinstance(position, Relative) and not self.has_relative_values:
+            return position.with_token_distances()
+        return position
 
     def get_config(self) -> Config:
-        pattern = keras.saving.serialize_keras_object(self.pattern)
-        config = super().get_config()
-        return {**config, "pattern": pattern, "share_qk": self.share_qk, "mask_self": self.mask_self}
+        names = ("share_qk", "mask_self", "normalize_queries_and_keys")
+        config = {**super().get_config(), "pattern": keras.saving.serialize_keras_object(self.pattern)}
+        return {**config, **{name: getattr(self, name) for name in names}}
 
 
 def _checked_pattern(pattern: Any) -> Pattern:
@@ -161,8 +169,12 @@ def _checked_pattern(pattern: Any) -> Pattern:
             "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
             f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
         )
-    for part in (leaf.rule for leaf in pattern.leaves()):
-        if part.by_content and not isinstance(part, CentroidPattern | Hashed) and not hasattr(part, "make_grouper"):
+    for part in (getattr(leaf, "pattern", leaf) for leaf in pattern.leaves()):
+        if (
+            part.by_content
+            and not isinstance(part, CentroidPattern | Hashed | BestOfCluster)
+            and not hasattr(part, "make_grouper")
+        ):
             raise ValueError(
                 "`pattern` must define `make_grouper` in each part in which content decides. "
                 f"Received: {type(part).__name__} without it."

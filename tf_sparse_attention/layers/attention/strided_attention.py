@@ -7,7 +7,6 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.factorized_attention import check_heads, divide_heads
-from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.stride import Stride
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config
@@ -64,14 +63,9 @@ class StridedAttention(AttentionLayer):
         self.stride = stride
         self.heads = heads
         self.layer_index = layer_index
-
-    def make_pattern(self, causal: bool) -> Pattern:
-        near, far = Window(self.stride), Stride(self.stride)
-        return divide_heads(self.num_heads, self.heads, self.layer_index, near, [far])
-
-    @property
-    def reach(self) -> int:
-        return self.stride
+        self._pattern = divide_heads(num_heads, heads, layer_index, Window(stride), [Stride(stride)])
+        if self.position == "relative" and self.max_distance is None:
+            self.max_distance = stride  # also of interleaved layers, whose patterns differ in `reach`
 
     def get_config(self) -> Config:
         names = ("stride", "heads", "layer_index")

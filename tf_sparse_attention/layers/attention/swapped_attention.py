@@ -3,6 +3,10 @@
 Here and not in `convert`, since models that hold one are loaded where only the library itself was imported.
 """
 
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -12,13 +16,91 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
-from tf_sparse_attention.layers.attention.swapped_caches import caches_in_use
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
+from tf_sparse_attention.layers.parts.segment_memory import supports_memory
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
+
+
+@dataclasses.dataclass
+class Prompt:
+    """A prompt that fills the caches of a model.
+
+    The model may put other tokens in front of the prompt, such as the tokens of an image. The caches have these too.
+
+    Attributes:
+        length: tokens of the prompt, padding included, an integer or int32 ().
+        kept: how many of them the caches are to have, likewise.
+        max_length: positions of the caches of the model itself, likewise. None: not known yet.
+        fits: whether the caches of the layers can take the place of the model's own.
+    """
+
+    length: Size
+    kept: Size
+    max_length: Size | None = None
+    fits: bool = True
+
+
+@dataclasses.dataclass
+class CachesInUse:
+    """The caches of the layers of a model during one of its calls.
+
+    Attributes:
+        caches: by the id of a layer, its cache before the call, afterwards the one after it. A prompt creates
+            new caches; a layer that it does not reach has an empty dictionary.
+        prompt: the prompt of the call, or None for a step.
+        called: the ids of the layers that attended, one for each time.
+    """
+
+    caches: dict[int, Any]
+    prompt: Prompt | None = None
+    called: list[int] = dataclasses.field(default_factory=list)
+
+    def attend(self, layer: keras.layers.Layer, x: Tensor, index: Size) -> Tensor:
+        """Returns the output (B, T, D) of an attention layer for a prompt, or for the token at `index`."""
+        self.called.append(id(layer))
+        if self.prompt is None:
+            output, self.caches[id(layer)] = layer.decode(x, self.caches[id(layer)], index)
+            return output
+        prompt, (rows, length, _) = self.prompt, shape(x)
+        max_length = length if prompt.max_length is None else prompt.max_length
+        if isinstance(length, int) and isinstance(max_length, int) and length != max_length:
+            prompt.fits = False  # the first step is not at the position after the prompt
+        cache = layer.init_cache(rows, max_length)
+        output, self.caches[id(layer)] = layer.prefill(x, cache, kept=prompt.kept + length - prompt.length)
+        return output
+
+
+_in_use: contextvars.ContextVar[CachesInUse | None] = contextvars.ContextVar("caches_in_use", default=None)
+
+
+def caches_in_use(layer: keras.layers.Layer) -> CachesInUse | None:
+    """Returns what the calling model said of the caches of an attention layer, or None if it said nothing."""
+    used = _in_use.get()
+    return used if used is not None and id(layer) in used.caches else None
+
+
+@contextlib.contextmanager
+def using_caches(
+    layers: Sequence[keras.layers.Layer], caches: Sequence[Any], prompt: Prompt | None = None
+) -> Iterator[CachesInUse]:
+    """Context in which attention layers use some caches.
+
+    Args:
+        layers: attention layers of this library.
+        caches: for each what its `init_cache`, `prefill` or `decode` returned; an empty dictionary with a prompt.
+        prompt: see `CachesInUse`.
+    """
+    used = CachesInUse({id(layer): cache for layer, cache in zip(layers, caches, strict=True)}, prompt)
+    token = _in_use.set(used)
+    try:
+        yield used
+    finally:
+        _in_use.reset(token)
+
 
 MISSING: Any = object()  # an argument that is not given, where None is given for a tensor that is not there
 
@@ -184,12 +266,12 @@ def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
 def _goes_by_content(attention: keras.layers.Layer) -> bool:
     """Whether queries are in clusters or groups too, so that padding must be no query."""
     parts = getattr(attention, "parts", [attention])
-    return any(isinstance(part, ClusteredAttention) or part.make_pattern(False).by_content for part in parts)
+    return any(isinstance(part, ClusteredAttention) or part.pattern.by_content for part in parts)
 
 
 def _sees_a_window(attention: keras.layers.Layer) -> bool:
     """Whether what a query sees lies in a window before it, so that keys and values of the window are enough."""
-    if not isinstance(attention, AttentionLayer) or not attention.supports_memory:
+    if not isinstance(attention, AttentionLayer) or not supports_memory(attention):
         return False
     return getattr(attention, "window", None) is not None and attention.key_dim == attention.value_dim
 
@@ -205,7 +287,7 @@ def _attend_near(attention, query, key_mask, attention_mask, cache, index):
     new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, M, H)
     cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
     batch, length, count = shape(cache)[0], shape(cache)[2], shape(query)[1]
-    before = min(attention.reach, length)
+    before = min(attention.pattern.reach, length)
     positions = ops.arange(before + count, dtype="int32") + (index - before)
     # The rows themselves: zeros before the cache would be a copy of all of it at every step.
     rows = ops.clip(positions, 0, length - 1)

@@ -1,22 +1,18 @@
 """A feed-forward sublayer that is attention to persistent vectors."""
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_arguments, renamed_attributes, renamed_keys
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import dropout_of_call
+from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import attend_persistent
 from tf_sparse_attention.ops.blocks import merge_heads, unmerge_heads
 from tf_sparse_attention.types import Config, Shape, Tensor
 
-RENAMED = {"num_vectors": "num_persistent"}
 
-
-@renamed_attributes(**RENAMED)
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SoftmaxFeedForward(keras.layers.Layer):
     """A feed-forward sublayer with a softmax in place of the activation: softmax(x K) V.
@@ -47,7 +43,6 @@ class SoftmaxFeedForward(keras.layers.Layer):
         (2, 10, 64)
     """
 
-    @renamed_arguments(**RENAMED)
     def __init__(
         self, num_persistent: int, num_heads: int = 1, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
     ) -> None:
@@ -88,7 +83,3 @@ class SoftmaxFeedForward(keras.layers.Layer):
     def get_config(self) -> Config:
         names = ("num_persistent", "num_heads", "dropout", "seed")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**renamed_keys(config, RENAMED))

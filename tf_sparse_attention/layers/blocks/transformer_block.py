@@ -1,32 +1,34 @@
 """One block of a Transformer: attentions and feed-forward with residuals and norms."""
 
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.deprecation import renamed_attributes
-from tf_sparse_attention.layers.attention.attention_checks import check_extra_masks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.attention.lookahead import warn_of_causal_block
+from tf_sparse_attention.layers.attention.attention_checks import (
+    can_be_causal,
+    check_entries,
+    check_extra_masks,
+    check_source,
+    name_with_leaf,
+    warn_once,
+)
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
-from tf_sparse_attention.layers.blocks.block_cache import BlockCache
-from tf_sparse_attention.layers.blocks.block_checks import check_causal, check_sublayers, parts_of
+from tf_sparse_attention.layers.attention.routing_attention import OF_ALL_TOKENS, RoutingAttention
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import finite_padding, hide_from_attention, implicit_mask, mask_of_tokens
-from tf_sparse_attention.layers.parts.norms import NORMS, is_around, is_before, make_norm
-from tf_sparse_attention.layers.parts.sublayers import deserialize_unbuilt
-from tf_sparse_attention.types import Config, Shape, Tensor
+from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
+from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 SUBLAYERS = ("attention", "cross_attention", "feed_forward")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-@renamed_attributes(reason_against_cache="cache_unsupported_reason")
-class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
+class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     """Attention, perhaps cross-attention, and feed-forward, each with a residual connection and a layer norm.
 
     pre: x + f(LN(x)). post: LN(x + f(x)), as in the published Routing Transformer. pre_and_post: x + LN(f(LN(x))), with
@@ -123,8 +125,7 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
     @property
     def causal_selection(self) -> bool:
         """Whether, in a causal block, which keys a query sees is independent of later tokens."""
-        layers = self.attention, self.cross_attention
-        return all(layer.causal_selection for layer in layers if layer is not None)
+        return all(map(_is_causal_selection, [*parts_of(self.attention), *parts_of(self.cross_attention)]))
 
     def build(
         self, inputs_shape: Shape, encoder_sequence_shape: Shape | None = None, **other_shapes: Shape | None
@@ -212,8 +213,12 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         if self.reproduce_reference:
             encoder_sequence, masks = hide_from_attention(encoder_sequence, "value_mask", {**masks, "query_mask": None})
         for part in parts_of(self.cross_attention):
-            if self.causal and not part.causal_selection:
-                warn_of_causal_block(part)
+            if self.causal and not _is_causal_selection(part):
+                warn_once(
+                    part,
+                    "as cross-attention of a causal block is not causal: which tokens a cluster holds depends on later "
+                    "queries. Use selection='top_keys'.",
+                )
 
         def attend(x):
             return self._run(self.cross_attention, x, training, encoder_sequence, **masks)
@@ -240,11 +245,119 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         call = remat_call if self.remat and training else type(layer).__call__
         return call(layer, x, *sources, training=training, **arguments)
 
+    @property
+    def cache_unsupported_reason(self) -> str | None:
+        """Why the block cannot decode with a cache, as text; None if it can."""
+        if not self.causal:
+            return "it sees later positions"
+        if self.reproduce_reference:
+            return "with reproduce_reference=True padding takes part in what attention chooses"
+        across = None if self.cross_attention is None else self.cross_attention.cross_cache_unsupported_reason
+        return self.attention.cache_unsupported_reason or across
+
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+    ) -> dict[str, Any]:
+        """Returns the caches by the names of the attention layers, before the first token.
+
+        The arguments are those of `AttentionLayer.init_cache`. A memory is inputs of this block, as in a call. The keys
+        and values of an encoder's sequence are computed here.
+
+        Raises:
+            ValueError: as `AttentionLayer.init_cache`, and where a block with `cross_attention` gets no
+                `encoder_sequence`, or another gets one.
+        """
+        check_has_cache(self)
+        self._check_encoder_sequence(encoder_sequence)
+        if memory is not None and is_before(self.norm):
+            memory = self._attention_norm(memory)
+        given = batch_size, max_length, memory, memory_mask, positions_in_cache
+        cache = {self.attention.name: self.attention.init_cache(*given)}
+        if self.cross_attention is not None:
+            across = self.cross_attention.init_cross_cache(encoder_sequence, value_mask=encoder_padding_mask)
+            cache[self.cross_attention.name] = across
+        return cache
+
+    def prefill(
+        self,
+        inputs: Tensor,
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the results (B, T, D) for a prompt and the cache after it.
+
+        Args:
+            inputs: float (B, T, D), from the first token on.
+            cache: what `init_cache` returned; it must hold no tokens yet.
+            mask: bool (B, T), False for padding, which must be on the right. None: the mask that `inputs` carries.
+            encoder_sequence: the one that `init_cache` had.
+            encoder_padding_mask: the one that `init_cache` had.
+
+        Raises:
+            ValueError: as `AttentionLayer.prefill`, and for another encoder sequence than that of `init_cache`.
+        """
+        self._check_encoder_sequence(encoder_sequence)
+        mask = mask_of_tokens("mask", mask, inputs)
+        inputs = finite_padding(inputs, mask)
+
+        def attend_across(x, own):
+            check_source("encoder_sequence", encoder_sequence, own)
+            masks = {"query_mask": mask, "value_mask": encoder_padding_mask}
+            return self.cross_attention(x, encoder_sequence, training=False, **masks)  # type: ignore[misc]
+
+        return self._decoded(
+            inputs,
+            cache,
+            lambda x, own: self.attention.prefill(x, own, mask),
+            attend_across,
+        )
+
+    def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the result (B, 1, D) for the next token, and the cache after it.
+
+        Args:
+            inputs: float (B, 1, D).
+            cache: what `init_cache`, `prefill` or the last `decode` returned.
+            index: int32 () or (B,), the position of the token: the number of tokens in the cache.
+
+        Raises:
+            ValueError: as `AttentionLayer.decode`.
+        """
+        return self._decoded(
+            inputs,
+            cache,
+            lambda x, own: self.attention.decode(x, own, index),
+            lambda x, own: self.cross_attention.decode_cross(x, own, index),  # type: ignore[union-attr]
+        )
+
+    def _decoded(self, inputs, cache, attend, attend_across):
+        """Returns the results for inputs, and the cache of which its attentions keep what they return."""
+        check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
+        name, new, inputs = self.attention.name, dict(cache), ops.cast(inputs, self.compute_dtype)
+
+        def attend_and_keep(x):
+            output, new[name] = attend(x, cache[name])
+            return output
+
+        x = self._residual(inputs, attend_and_keep, self._attention_norm, training=False)
+        if self.cross_attention is not None:
+            own = cache[self.cross_attention.name]  # which does not change
+            x = self._residual(x, lambda x: attend_across(x, own), self._cross_attention_norm, training=False)
+        if self.feed_forward is not None:
+            x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
+        return x, new
+
     def compute_output_shape(self, inputs_shape: Shape, **other_shapes: Shape | None) -> Shape:
         return inputs_shape
-
-    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        return previous_mask
 
     def get_config(self) -> Config:
         names = ("norm", "causal", "dropout", "epsilon", "remat", "seed", "reproduce_reference")
@@ -260,3 +373,95 @@ class TransformerBlock(BlockCache, AdaptableMixin, keras.layers.Layer):
         given = {name: config.get(name) for name in SUBLAYERS}  # earlier configs have no cross-attention
         parts = {name: None if part is None else deserialize_unbuilt(part) for name, part in given.items()}
         return cls(**{**config, **parts})
+
+
+Attention: TypeAlias = AttentionLayer | MixedAttention
+
+
+def check_sublayers(attention: Any, feed_forward: Any, cross_attention: Any) -> None:
+    """Raises a `ValueError` unless these can be the sublayers of a block."""
+    kinds = (AttentionLayer, MixedAttention)
+    if not isinstance(attention, kinds):
+        raise ValueError(f"`attention` must be an attention layer of this library. Received: attention={attention!r}.")
+    if feed_forward is not None and not isinstance(feed_forward, keras.layers.Layer):
+        raise ValueError(f"`feed_forward` must be a Keras layer or None. Received: feed_forward={feed_forward!r}.")
+    if cross_attention is not None and (
+        not isinstance(cross_attention, kinds) or cross_attention.name == attention.name
+    ):
+        raise ValueError(
+            "`cross_attention` must be another attention layer of this library, of another name, or None. "
+            f"Received: cross_attention={cross_attention!r}, attention={attention!r}."
+        )
+
+
+def check_causal(attention: Attention, cross_attention: Attention | None, causal: bool) -> None:
+    """Raises a `ValueError` for attentions of which one needs a causal block, or one that is not."""
+    parts = parts_of(attention)
+    if not causal and (alone := _causal_parts(parts)):
+        raise ValueError(
+            f"`causal` must be True with {alone[0]}, which is for causal self-attention alone. Received: causal=False."
+        )
+    never = [part for part in parts if not can_be_causal(part)]
+    if causal and never:
+        raise ValueError(
+            f"`causal` must be False with {name_with_leaf(never[0], 'can_be_causal', False)}, which cannot mask later "
+            "positions. Received: causal=True."
+        )
+    across = parts_of(cross_attention)
+    if alone := _causal_parts(across):
+        raise ValueError(
+            f"`cross_attention` must be for two sequences, and {alone[0]} is for causal self-attention alone. "
+            f"Received: cross_attention={cross_attention!r}."
+        )
+    others = [part for part in across if part.cross_cache_unsupported_reason and not _is_published(part)]
+    if causal and others:
+        raise ValueError(
+            "`cross_attention` of a causal block must be one in which no query depends on others: "
+            f"{others[0].cross_cache_unsupported_reason}. Received: cross_attention={cross_attention!r}."
+        )
+
+
+def parts_of(attention: Attention | None) -> list[AttentionLayer]:
+    """Returns the parts of an attention, itself if it has none, or no part of None."""
+    if attention is None:
+        return []
+    return attention.parts if isinstance(attention, MixedAttention) else [attention]
+
+
+def _causal_parts(parts):
+    """Return the names of the parts for causal self-attention alone."""
+    patterns = ((part, part.pattern) for part in parts)
+    return [name_with_leaf(part, "must_be_causal") for part, own in patterns if own is not None and own.must_be_causal]
+
+
+def _is_causal_selection(part):
+    """Return whether, in a causal block, the keys that a query of an attention layer sees depend on no later token."""
+    return part.pattern is None or part.pattern.causal_selection
+
+
+def _is_published(part):
+    """Returns whether cross-attention chooses among all queries because the published code does."""
+    if not isinstance(part, RoutingAttention) or part.share_qk:
+        return False
+    return part.reproduce_reference and part.selection in OF_ALL_TOKENS
+
+
+# Before a sublayer, after its residual, or before it and on its result; layer norms, or by the root mean square alone,
+# without a mean and a bias.
+NORMS = ("pre", "post", "pre_and_post", "pre_rms", "post_rms", "pre_and_post_rms")
+
+
+def is_before(norm: str) -> bool:
+    """Returns whether one of `NORMS` stands before its sublayer."""
+    return norm.startswith("pre")
+
+
+def is_around(norm: str) -> bool:
+    """Returns whether one of `NORMS` stands before its sublayer and, once more, on what the sublayer returns."""
+    return norm.startswith("pre_and_post")
+
+
+def make_norm(norm: str, epsilon: float, name: str, dtype: keras.DTypePolicy) -> keras.layers.Layer:
+    """Returns a layer of the kind that one of `NORMS` says."""
+    kind = keras.layers.RMSNormalization if norm.endswith("rms") else keras.layers.LayerNormalization
+    return kind(epsilon=epsilon, name=name, dtype=dtype)

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import state_dtype
+from tf_sparse_attention.layers.parts.variables import state_dtype
 from tf_sparse_attention.ops.span import Span, needed_window
 from tf_sparse_attention.types import Tensor
 

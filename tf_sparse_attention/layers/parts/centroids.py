@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import data_parallel
-from tf_sparse_attention.layers.parts.seeds_and_dtypes import state_dtype
+from tf_sparse_attention.layers.parts.variables import state_dtype
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.types import Shape, Tensor
 

@@ -42,7 +42,7 @@ def with_memory(
         memory_segment_ids = as_integers("memory_segment_ids", as_tensor(memory_segment_ids))
     _check(layer, query, value, memory, memory_segment_ids)
     batch, length = shape(query)[:2]
-    num_memory = min(memory.shape[1], layer.reach)  # no query sees further back
+    num_memory = min(memory.shape[1], layer.pattern.reach)  # no query sees further back
     if num_memory == 0:
         return masks, value
     memory, memory_segment_ids = (latest(x, num_memory) for x in (memory, memory_segment_ids))
@@ -134,12 +134,18 @@ def _segments(masks, query, memory_segment_ids):
     return {"query_segments": own, "key_segments": keys}
 
 
+def supports_memory(layer: keras.layers.Layer) -> bool:
+    """Return whether an attention layer, or each part of a `MixedAttention`, accepts a segment memory."""
+    parts = getattr(layer, "parts", [layer])
+    return all(not part.share_qk and part.pattern is not None and part.pattern.takes_memory for part in parts)
+
+
 def check_supported(layer: keras.layers.Layer) -> None:
     """Raises a `ValueError` for a layer that takes no memory."""
-    if not layer.supports_memory:
+    if not supports_memory(layer):
         raise ValueError(
-            "`memory` must be None for a layer without `supports_memory`: where queries serve as keys, and for a "
-            "pattern that takes none; Window and Blocks without `key_size` do, so LocalAttention and AllAttention. "
+            "`memory` must be None unless the pattern of the layer has `takes_memory` and queries do not serve as "
+            "keys, as in LocalAttention and AllAttention. "
             f"Received: a memory for {layer.name}, a {type(layer).__name__}."
         )
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from keras import ops
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Together
 from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
@@ -19,13 +18,13 @@ from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.span import Span
-from tf_sparse_attention.patterns.call import Call, Known
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.choices import with_choices
 from tf_sparse_attention.patterns.engine.fused import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
-from tf_sparse_attention.patterns.engine.plan import Leaf, join_heads, plan_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, join_heads, plan_heads
 from tf_sparse_attention.patterns.engine.visible import visible_pairs
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Tensor
 
 
@@ -84,12 +83,31 @@ def attend_pattern(
         _attend_heads(plan.leaves, own, call, dropout, returns)
         for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
-    attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
-    if persistent is not None:
-        attended = _with_persistent(attended, query, persistent, dropout, soft_cap)
-    if sinks is not None:
-        attended = apply_sinks(attended, sinks)
+    options = AttentionOptions(persistent=persistent, soft_cap=soft_cap, sinks=sinks)
+    attended = join_results(results, plans, query, options, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
+
+
+def join_results(
+    results: Sequence[Attended],
+    plans: Sequence[HeadPlan],
+    query: Tensor,
+    options: AttentionOptions,
+    dropout: Dropout | None = None,
+) -> Attended:
+    """Join the results of all plans, and add persistent vectors and sinks.
+
+    Args:
+        results: the `Attended` of each plan; with persistent vectors or sinks it has the log-sum-exp.
+        plans: of `plan_heads`.
+        query: scaled queries (B, N, T, H), not rotated.
+        options: an `AttentionOptions`.
+        dropout: an `attend.Dropout`, or None.
+    """
+    attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
+    if options.persistent is not None:
+        attended = _with_persistent(attended, query, options.persistent, dropout, options.soft_cap)
+    return attended if options.sinks is None else apply_sinks(attended, options.sinks)
 
 
 def _attend_heads(
@@ -108,16 +126,9 @@ def _attend_leaf(
     leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
 ) -> Attended:
     call = call._replace(group_size=inputs.query.shape[1] // inputs.key.shape[1])
-    arrangements = leaf.pattern.arrange(call, inputs.known[leaf.index])
-    inputs = inputs.of_next() if leaf.pattern.reads_successors else inputs
-    if isinstance(arrangements, Arrangement):
-        return attend_arranged(arrangements, leaf, inputs, call, dropout, **returns)
-    if isinstance(arrangements, Together):
-        returns = {**returns, "return_log_sum_exp": True}
-        parts = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements.arrangements]
-        return arrangements.merge(parts)
-    runs = [attend_arranged(each, leaf, inputs, call, dropout, **returns) for each in arrangements]
-    return runs[0] if len(runs) == 1 else _join_runs(runs)
+    arrangement = leaf.arrange(call, inputs.known[leaf.index])
+    inputs = inputs.of_next() if leaf.reads_successors else inputs
+    return attend_arranged(arrangement, leaf, inputs, call, dropout, **returns)
 
 
 def attend_arranged(
@@ -126,7 +137,7 @@ def attend_arranged(
     """Computes attention inside the groups of one arrangement: arrange, attend, restore.
 
     Args:
-        arrangement: an `ops.arrangement.Arrangement`.
+        arrangement: an `Arrangement`.
         leaf: the `Leaf` that it arranges.
         inputs: an `Inputs`.
         call: a `Call`.
@@ -136,11 +147,16 @@ def attend_arranged(
     Returns:
         An `Attended`, in the order of the sequence.
     """
+    if arrangement.parts:
+        returns["return_log_sum_exp"] = returns["return_log_sum_exp"] or arrangement.shares_softmax
+        return arrangement.combine(
+            [attend_arranged(part, leaf, inputs, call, dropout, **returns) for part in arrangement.parts]
+        )
     fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
     if fused is not None:
         return fused
     distances = arrangement.distances()
-    if leaf.pattern.reads_successors:
+    if leaf.reads_successors:
         distances = distances.shifted(arrangement.lead)
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
     masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
@@ -174,16 +190,6 @@ def attend_arranged(
         dense=lambda weights: scatter_weights(
             weights, arrangement.key_positions()[..., None, :], arrangement.key_length
         ),
-    )
-
-
-def _join_runs(runs: Sequence[Attended]) -> Attended:
-    """Returns the results of consecutive runs of queries as one."""
-    output, weights, log_sum_exp = (None if part[0] is None else part for part in zip(*runs, strict=True))
-    return Attended(
-        ops.concatenate(output, axis=-2),
-        None if weights is None else ops.concatenate(weights, axis=-2),
-        None if log_sum_exp is None else ops.concatenate(log_sum_exp, axis=-1),
     )
 
 

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, plan_heads, take_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, cache_policy, entry_name
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 

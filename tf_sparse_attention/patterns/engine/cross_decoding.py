@@ -1,17 +1,17 @@
 """Decoding that attends to another, complete sequence, whose keys and values are computed once.
 
-The cache is a dictionary with an entry for each leaf of the pattern, see `patterns.cross_caches`.
+The cache is a dictionary with an entry for each leaf of the pattern, see `patterns.caches`.
 """
 
 from collections.abc import Iterable, Sequence
 
 from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.members import Members
-from tf_sparse_attention.patterns.engine.decoding import CachedKeys, attend_cached
+from tf_sparse_attention.patterns.engine.decoding import ReadSlots, attend_read
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
+from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, TokenFeatures, leaves_with_heads
 from tf_sparse_attention.patterns.engine.slots import Cache, entry_name
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
@@ -57,27 +57,21 @@ def decode_cross_pattern(
         index: int32 (B,), the positions of the queries in their own sequence.
         options: an `AttentionOptions`.
     """
-    turned = options.position.rotate(query, index[:, None, None])
-
-    def read(leaf):
-        places = {
-            each.index: Place(
-                index[:, None],
-                0,
-                each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], index),
-            )
-            for each in (leaf, *leaf.excluded)
-        }
-        return places, _read(leaf, cache, places[leaf.index])
-
-    return attend_cached(plans, query, turned, read, options, causal=False)
+    rotated = options.position.rotate(query, index[:, None, None])
+    return attend_read(plans, query, rotated, lambda leaf: _read(leaf, cache, groups, index), index, options, False)
 
 
-def _read(leaf: Leaf, cache: Cache, place: Place) -> CachedKeys:
-    """Returns the `CachedKeys` that a query at a `Place` reads."""
-    found, places = leaf.pattern.cross_cache().read(cache[entry_name(leaf)], place), {}
+def _read(leaf: Leaf, cache: Cache, groups: Sequence[Tensor | None], index: Tensor) -> ReadSlots:
+    """Return the `ReadSlots` of the queries at `index` (B,)."""
+    queries = {
+        each.index: each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], index)
+        for each in (leaf, *leaf.excluded)
+    }
+    found = leaf.pattern.cross_cache().read(cache[entry_name(leaf)], Place(index[:, None], 0, queries[leaf.index]))
+    features = {}
     for each in (leaf, *leaf.excluded):
         entry, names = cache[entry_name(each)], each.pattern.cross_cache().names
         known = {name: take_positions(entry[name][..., None], found.positions)[..., 0] for name in names}
-        places[each.index] = Place(found.positions, 0, {**known, **found.known} if each is leaf else known)
-    return CachedKeys(found.key, found.value, places, found.exists)
+        known |= found.known if each is leaf else {}
+        features[each.index] = TokenFeatures({name: x[..., None] for name, x in queries[each.index].items()}, known)
+    return ReadSlots(found.key, found.value, found.positions, found.exists, features)

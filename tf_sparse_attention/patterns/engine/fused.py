@@ -7,17 +7,17 @@ from keras import ops
 from tf_sparse_attention.kernels import mosaic, triton
 from tf_sparse_attention.kernels.choice import LONGEST, MOSAIC, SHORTEST, TRITON, Kernel, SlotPairs, kernel_here
 from tf_sparse_attention.kernels.rules import can_ask
-from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
-from tf_sparse_attention.ops.columns import FirstGrid
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
-from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.group_pairs import pairs_in_groups
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.slot_pairs import documents_in_order, pairs_in_order
 from tf_sparse_attention.patterns.engine.slot_rules import AnyRule, EverySlot, OwnSlot, SlotRule
+from tf_sparse_attention.patterns.first import FirstGrid
+from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.types import Tensor
 
 KERNELS = {MOSAIC: mosaic, TRITON: triton}
@@ -166,7 +166,7 @@ def _drops(dropout):
 def _are_one_rule_of_positions(leaves, inputs):
     """Whether leaves go by positions alone, and a pair that several show counts once."""
     return all(
-        inputs.known[leaf.index] is None and not leaf.pattern.reads_successors and len(leaf.excluded) == number
+        inputs.known[leaf.index] is None and not leaf.reads_successors and len(leaf.excluded) == number
         for number, leaf in enumerate(leaves)
     )
 

@@ -3,10 +3,9 @@
 from keras import ops
 
 from tf_sparse_attention.kernels.choice import SlotPairs
-from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.slot_pairs import (
@@ -19,6 +18,7 @@ from tf_sparse_attention.patterns.engine.slot_pairs import (
 )
 from tf_sparse_attention.patterns.engine.slot_rules import GROUP, ORDER, POSITION, EverySlot, Number, OwnPosition
 from tf_sparse_attention.patterns.engine.visible import token_masks
+from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.types import Tensor
 
 
@@ -85,7 +85,7 @@ def _add_described(known, arrangement, each, leaf, inputs):
     """Adds what the rule of a leaf reads beside positions; `leaf` is the one that is arranged."""
     described = inputs.known[each.index]
     if each is not leaf:
-        described = each.pattern.describe(described)
+        described = each.features(described)
     if described is not None:
         for own, numbers in zip(known, arrangement.known(described), strict=True):
             own |= {Number(name, each.index): x for name, x in numbers.items()}

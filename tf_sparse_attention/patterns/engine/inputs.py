@@ -1,14 +1,14 @@
 """What attention under a pattern is computed of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from tf_sparse_attention.ops.blocks import shift_left
 from tf_sparse_attention.ops.masks import TokenMasks, has_successor
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.ops.span import Span
-from tf_sparse_attention.patterns.call import Known
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, as_slice, split_heads
+from tf_sparse_attention.patterns.pattern import Known
 from tf_sparse_attention.types import Tensor
 
 
@@ -57,7 +57,7 @@ class Inputs(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    known: Sequence[Known]
+    known: Sequence[Known] | Mapping[int, Known]
     masks: TokenMasks
     options: AttentionOptions
 

@@ -1,27 +1,65 @@
-"""Which heads compute which parts of a pattern, as one flat list."""
+"""Head plans: which heads compute which primitive patterns of a composition."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.ops.blocks import shape, shift_left, shift_right, slice_axis
+from tf_sparse_attention.ops.groups import NO_GROUP
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern, Union, dense_rule
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
 
 
-class Leaf(NamedTuple):
-    """A pattern that is no composition, as a part of one.
+class TokenFeatures(NamedTuple):
+    """Features of tokens that mask rules read, by name.
 
     Attributes:
-        pattern: the `Pattern`.
-        index: its number among all leaves.
-        excluded: the leaves of the same heads whose keys it leaves out, since they show them already.
+        query: int32 (B or 1, n, T).
+        key: int32 (B or 1, m, S).
+    """
+
+    query: Mapping[str, Tensor]
+    key: Mapping[str, Tensor]
+
+
+class Leaf(NamedTuple):
+    """A primitive pattern as part of a composition.
+
+    Attributes:
+        pattern: the `Pattern`, neither a composition nor `Successors`.
+        index: its number among all leaves of the composition.
+        excluded: leaves of the same heads. Pairs that their patterns allow are left out of this one.
+        reads_successors: whether key j contributes the value of token j + 1, see `Successors`. Then the pattern
+            applies to keys at position j + 1.
     """
 
     pattern: Pattern
-    index: int  # type: ignore[assignment]  # in place of the method of tuples
+    index: int  # type: ignore[assignment]  # instead of the method of tuples
     excluded: "tuple[Leaf, ...]" = ()
+    reads_successors: bool = False
+
+    def arrange(self, call: Call, known: Known) -> Arrangement:
+        """Return the arrangement of a call, see `Pattern.arrange`."""
+        return self.pattern.arrange(call._replace(lead=-1) if self.reads_successors else call, known)
+
+    def dense(self, call: Call, known: Known) -> Tensor:
+        """Return the dense reference mask, see `Pattern.dense`."""
+        if not self.reads_successors:
+            return self.pattern.dense(call, known)
+        return dense_rule(self.pattern, call._replace(lead=-1), self.features(known))
+
+    def features(self, known: Known) -> Numbers | None:
+        """Return the features that the mask rule reads, of tokens in the order of the sequence, or None."""
+        if isinstance(known, TokenFeatures):
+            return known
+        if known is None or not self.reads_successors:
+            return self.pattern.describe(known)
+        later = known[0], {"group": shift_right(known[1]["group"], -1, NO_GROUP)}
+        queries, keys = cast(Numbers, self.pattern.describe(later))
+        return queries, {name: shift_left(x, -1) for name, x in keys.items()}
 
 
 class HeadPlan(NamedTuple):
@@ -83,9 +121,11 @@ def _plan(pattern, heads, first_leaf):
 
 def _leaves(pattern, first_leaf, excluded):
     """Returns the `Leaf` of each part, in the order in which they are computed."""
-    if not pattern.parts:  # a key with the value of its successor is another pair
-        kind = pattern.reads_successors
-        return (Leaf(pattern, first_leaf, tuple(x for x in excluded if x.pattern.reads_successors == kind)),)
+    if not pattern.parts:
+        shifts = isinstance(pattern, Successors)
+        # The pair of a query and a key differs from the pair of the query and the key's successor.
+        others = tuple(leaf for leaf in excluded if leaf.reads_successors == shifts)
+        return (Leaf(pattern.pattern if shifts else pattern, first_leaf, others, shifts),)
     numbered = []
     for part in pattern.parts:
         numbered.append((part, first_leaf))

@@ -8,15 +8,14 @@ from keras import ops
 
 from tf_sparse_attention.kernels.choice import SlotNumbers, SlotPairs, SpanRule
 from tf_sparse_attention.kernels.rules import can_ask
-from tf_sparse_attention.ops.arrangement import Arrangement
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.groups import groups_of_keys
-from tf_sparse_attention.patterns.call import Call
+from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.engine.slot_rules import GROUP, POSITION, Number, NumberRule, OwnSlot, SlotRule
-from tf_sparse_attention.patterns.groups import GroupBand
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.group_band import GroupBand
+from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.types import Tensor
 
 HIDDEN = np.iinfo("int32").min  # the document of a key that no query sees; one of this number is the next
@@ -60,7 +59,7 @@ def pairs_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: C
     pairs = SlotPairs(rule, arrangement.limits, numbers, last)
     if span is not None:
         # A key that has the value of its successor is as far as it is itself.
-        span_rule = SpanRule(span.ramp, 0 if leaf.pattern.reads_successors else arrangement.lead)
+        span_rule = SpanRule(span.ramp, 0 if leaf.reads_successors else arrangement.lead)
         pairs = pairs._replace(span=span_rule, span_reach=_reach(span, shape(inputs.query)[:3]))
     return if_it_can_be_asked(pairs)
 
@@ -83,13 +82,13 @@ def if_it_can_be_asked(pairs: SlotPairs) -> SlotPairs | None:
 
 def goes_by_groups_alone(leaf: Leaf) -> bool:
     """Returns whether a rule reads nothing but groups and the ranks in them."""
-    return type(leaf.pattern.rule).visible is GroupBand.visible  # that of a subclass may read positions as well
+    return type(leaf.pattern).visible is GroupBand.visible  # that of a subclass may read positions as well
 
 
 def _groups_in_order(arrangement, leaf, inputs):
     """Returns the `SlotNumbers` of an arrangement in groups."""
     keys = groups_of_keys(arrangement.groups)
-    if inputs.masks.key_mask is not None and leaf.pattern.reads_successors:
+    if inputs.masks.key_mask is not None and leaf.reads_successors:
         keys = ops.where(arrangement.in_order(inputs.masks.key_mask[:, None], -1), keys, 0)
     known = {GROUP: arrangement.groups}, {GROUP: keys}
     if leaf.excluded:
@@ -97,7 +96,7 @@ def _groups_in_order(arrangement, leaf, inputs):
         for own in known:
             own[POSITION] = arrangement.in_order(positions, -1)
     for each in leaf.excluded:
-        described = each.pattern.describe(inputs.known[each.index])
+        described = each.features(inputs.known[each.index])
         for own, numbers in zip(known, described or (), strict=False):
             own |= {Number(name, each.index): arrangement.in_order(x, -1) for name, x in numbers.items()}
     return slot_numbers(known, excluded=numbered(leaf.excluded))

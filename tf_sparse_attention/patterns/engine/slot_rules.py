@@ -7,9 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tf_sparse_attention.patterns.conditions import rule_conditions
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import Pattern, rule_conditions
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 Pair: TypeAlias = tuple[Tensor, Tensor]  # of queries and of keys

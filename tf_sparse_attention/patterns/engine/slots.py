@@ -16,9 +16,10 @@ from keras import ops
 
 from tf_sparse_attention.ops.blocks import max_over, shape, shift_right
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_positions
-from tf_sparse_attention.patterns.caches import CachePolicy, group_counts
+from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, leaves_with_heads
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.group_band import group_counts
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
@@ -75,7 +76,7 @@ def empty_cache(
                     entry[f"{name}_{each.index}"] = ops.zeros((batch_size, heads, slots), dtype="int32")
             if leaf.pattern.by_content:
                 entry["count"] = ops.zeros((batch_size, heads, leaf.pattern.num_groups), dtype="int32")
-            if leaf.pattern.reads_successors:
+            if leaf.reads_successors:
                 entry["last_key"] = ops.zeros((batch_size, heads, 1, sizes[0]), dtype=dtype)
                 if leaf.pattern.by_content:
                     entry["last_group"] = ops.zeros((batch_size, heads, 1), dtype="int32")
@@ -135,7 +136,7 @@ def fill_cache(
     cache, known = dict(cache), {}
     for leaf, own_key, own_value in leaves_with_heads(plans, key, value):
         entry, own_groups = cache[entry_name(leaf)], groups[leaf.index]
-        if leaf.pattern.reads_successors:
+        if leaf.reads_successors:
             entry = {**entry, **_last_of(own_key, own_groups, lengths, entry["key"].dtype)}
             own_key = shift_right(own_key, -2)
             own_groups = None if own_groups is None else shift_right(own_groups, -1, leaf.pattern.num_groups)
@@ -146,7 +147,7 @@ def fill_cache(
             entry = {**entry, "count": count}
         place = Place(tokens, 0, known.get(leaf.index, {}))
         positions = cache_policy(leaf).held(place, lengths, shape(entry["key"])[2])
-        if leaf.pattern.reads_successors:  # no token comes before the first
+        if leaf.reads_successors:  # no token comes before the first
             positions = ops.where(positions > 0, positions, -1)
         entry = {**entry, **cache_policy(leaf).digest_of_prompt(entry, own_key, lengths)}
         cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, group_columns(leaf, known))

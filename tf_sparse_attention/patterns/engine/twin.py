@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, hide_self_unless_alone, merge
-from tf_sparse_attention.patterns.call import Call, Known
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
-from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
 from tf_sparse_attention.types import Tensor
 
 
@@ -63,8 +62,8 @@ def _dense_heads(
 
 def _dense_leaf(leaf: Leaf, call: Call, known: Sequence[Known], masks: TokenMasks) -> Tensor:
     """Returns what a leaf shows, broadcastable to (B, n, T, S), without the masks of a call but for successors."""
-    seen = leaf.pattern.dense(call, known[leaf.index])
-    if not leaf.pattern.reads_successors:
+    seen = leaf.dense(call, known[leaf.index])
+    if not leaf.reads_successors:
         return seen
     followed = has_successor(masks)
     return seen if followed is None else merge(seen, followed[:, None, None])

@@ -1,13 +1,11 @@
 """Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
 
-from tf_sparse_attention.ops.arrangement import Arrangement, Numbers
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, take_mask_pairs
-from tf_sparse_attention.patterns.call import Call
-from tf_sparse_attention.patterns.conditions import rule_conditions
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.place import Place
+from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
+from tf_sparse_attention.patterns.token_info import Place
 from tf_sparse_attention.types import Tensor
 
 
@@ -18,7 +16,7 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     if not arrangement.is_exact:
         conditions += arranged_conditions(arrangement, leaf.pattern, inputs.known[leaf.index], call)
     for other in leaf.excluded:
-        described = other.pattern.describe(inputs.known[other.index])
+        described = other.features(inputs.known[other.index])
         conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, described, call))))
     if call.causal:
         conditions.append(arrangement.past())
@@ -37,7 +35,7 @@ def token_masks(arrangement: Arrangement, leaf: Leaf, masks: TokenMasks) -> Toke
     if not arrangement.keeps_token_masks:
         return masks
     # But for the tokens that have no successor.
-    return masks._replace(key_mask=masks.key_mask if leaf.pattern.reads_successors else None, query_segments=None)
+    return masks._replace(key_mask=masks.key_mask if leaf.reads_successors else None, query_segments=None)
 
 
 def arranged_conditions(

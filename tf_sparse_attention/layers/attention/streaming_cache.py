@@ -8,15 +8,15 @@ import keras
 from tf_sparse_attention.ops.positions import NoPosition, Rotary, StreamingRotary
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, cache_policy
-from tf_sparse_attention.patterns.summary import First
+from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Size, Tensor
 
 ENDLESS = 2**30 - 1  # tokens: positions in a cache are kept above -2^30 as int32
-UNTURNED = "unturned"  # an entry of a cache whose keys positions have not turned
+UNROTATED = "unturned"  # an entry of a cache whose keys positions have not turned
 
 
-def length_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_length: Size | None) -> Size:
+def cache_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_length: Size | None) -> Size:
     """Returns the `max_length` of a cache, the largest there is for None.
 
     Raises:
@@ -34,7 +34,7 @@ def length_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_le
     return ENDLESS
 
 
-def mark_unturned(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: Cache, memory: Tensor | None) -> Cache:
+def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: Cache, memory: Tensor | None) -> Cache:
     """Returns an empty cache whose keys are to be turned where they are read, by their place in it.
 
     Raises:
@@ -48,7 +48,7 @@ def mark_unturned(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: C
             f"position={layer.position!r}."
         )
     sizes_of_cache(layer, plans)
-    return {name: {**entry, UNTURNED: entry["position"][:, 0, :1]} for name, entry in cache.items()}
+    return {name: {**entry, UNROTATED: entry["position"][:, 0, :1]} for name, entry in cache.items()}
 
 
 def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tuple[int, int]:
@@ -67,14 +67,14 @@ def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tupl
     if found or sizes is None or len(sizes) != 2:
         raise ValueError(
             "`positions_in_cache` must be False unless the pattern is `Window(w)` or `Window(w) | First(n)`, the same "
-            f"for all heads. Received: {layer.name} with {layer.make_pattern(causal=True)}."
+            f"for all heads. Received: {layer.name} with {layer.pattern}."
         )
     return sizes
 
 
-def is_unturned(cache: Cache) -> bool:
+def is_unrotated(cache: Cache) -> bool:
     """Returns whether keys are turned where they are read."""
-    return any(UNTURNED in entry for entry in cache.values() if isinstance(entry, Mapping))
+    return any(UNROTATED in entry for entry in cache.values() if isinstance(entry, Mapping))
 
 
 def check_prompt(layer: keras.layers.Layer, plans: Sequence[HeadPlan], length: int | None) -> None:

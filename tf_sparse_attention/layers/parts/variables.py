@@ -1,11 +1,13 @@
 """Seeds and dtypes of state that is not trained, and random numbers of a call."""
 
 import random
+from typing import Any
 
 import keras
+from keras import ops
 
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.types import Shape
+from tf_sparse_attention.types import Shape, Tensor
 
 
 def state_dtype(layer: keras.layers.Layer) -> str:
@@ -37,3 +39,21 @@ def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: 
         autocast=False,
         trainable=False,
     )
+
+
+def assign_copy(variable: keras.Variable, value: keras.Variable | Tensor) -> None:
+    """Gives a variable the value of another one, in memory of its own.
+
+    On JAX `variable.assign(other)` makes both share one array, which the training step of either then gives away
+    ("buffer has been deleted or donated").
+
+    Args:
+        variable: the variable to change.
+        value: another variable or a tensor of the same shape; cast to the dtype of `variable`.
+    """
+    variable.assign(ops.copy(ops.cast(ops.convert_to_tensor(value), variable.dtype)))
+
+
+def deserialize_unbuilt(serialized: dict[str, Any]) -> keras.layers.Layer:
+    """Returns the layer of a serialised form, not built: so the paths of its weights begin with what it will be in."""
+    return keras.saving.deserialize_keras_object({**serialized, "build_config": None})

@@ -1,13 +1,14 @@
-"""What every arrangement offers: queries and keys side by side in groups, and what each slot of a group holds."""
+"""Arrangements: queries and keys in groups, so that a query attends within its group."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, combine_attended
-from tf_sparse_attention.ops.blocks import min_size, shape, slice_axis
+from tf_sparse_attention.ops.attend import Attended
+from tf_sparse_attention.ops.blocks import are_known, join, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.types import Size, Tensor
@@ -24,7 +25,12 @@ class Arrangement:
     and documents, are (B or 1, N or 1, T) with `axis` -1. What is outside the sequence is zero or False. Rows of keys
     may be of fewer heads, M, that N query heads share; where content decides, their numbers go to all N.
 
+    An arrangement may consist of `parts`, which are computed one by one and joined by `combine`. Then it has none of
+    the other methods.
+
     Attributes:
+        parts: the arrangements that it consists of; empty for most.
+        shares_softmax: whether the parts have the same queries, so that `combine` needs their log-sum-exps.
         key_length: S.
         offsets: constant int array (t, s), key minus query position where it is the same in every group; of an
             arrangement that sorts tokens, key minus query rank. None where groups differ in it.
@@ -39,6 +45,8 @@ class Arrangement:
             are the slots, or ranks that go with them.
     """
 
+    parts: "tuple[Arrangement, ...]" = ()
+    shares_softmax = False
     key_length: Size
     offsets: np.ndarray | None = None
     is_exact = False
@@ -145,27 +153,32 @@ class Arrangement:
         """Returns tokens in the order of the slots, (.., T, ..) to (.., T', ..); a slot of none is zero or False."""
         return x
 
-    def joined(self, x: Tensor) -> Tensor:
-        """Returns rows in groups in the order of the slots, (B, N, G, t, X) to (B, N, T', X)."""
-        raise NotImplementedError(f"{type(self).__name__} must define `joined`.")
-
     def from_order(self, x: Tensor) -> Tensor:
         """Returns rows in the order of the sequence, (B, N, T', X) to (B, N, T, X)."""
         return x
 
+    def combine(self, results: Sequence[Attended]) -> Attended:
+        """Return the `Attended` of all queries, given that of each part."""
+        raise NotImplementedError(f"{type(self).__name__} must define `combine`.")
 
-class Together:
-    """Several arrangements of the same queries whose results are one softmax.
 
-    Attributes:
-        arrangements: the `Arrangement`s.
+class QueryRuns(Arrangement):
+    """Arrangements of consecutive runs of queries.
+
+    Args:
+        parts: the `Arrangement` of each run, in the order of the queries.
     """
 
-    arrangements: tuple[Any, ...]
+    def __init__(self, parts: Iterable[Arrangement]) -> None:
+        self.parts = tuple(parts)
 
-    def merge(self, results: Sequence[Attended]) -> Attended:
-        """Returns the result of all, an `Attended`, of those of each, which have log-sum-exps."""
-        return combine_attended(results)
+    def combine(self, results: Sequence[Attended]) -> Attended:
+        output, weights, log_sum_exp = (None if part[0] is None else part for part in zip(*results, strict=True))
+        return Attended(
+            ops.concatenate(output, axis=-2),
+            None if weights is None else ops.concatenate(weights, axis=-2),
+            None if log_sum_exp is None else ops.concatenate(log_sum_exp, axis=-1),
+        )
 
 
 class OneGroup(Arrangement):
@@ -195,65 +208,136 @@ class RowsBesideAll(OneGroup):
         return ops.arange(self.key_length, dtype="int32")[None]
 
 
-class FirstRows(RowsBesideAll):
-    """The first tokens of a sequence as queries, as one group, beside all keys.
+@dataclasses.dataclass(frozen=True)
+class Grid(Arrangement):
+    """Query blocks, each beside a run of key blocks: the geometry of every blocked pattern.
+
+    Query block g (positions g b .. g b + b - 1) is paired with the key blocks g - before .. g + after, so that a
+    query sees s = (before + 1 + after) b key slots. Cost: O(T s) where dense attention has O(T S).
 
     Args:
-        count: tokens.
-        query_length: T.
-        key_length: S.
+        query_length: T, an integer or a scalar tensor.
+        key_length: S, likewise.
+        block_size: b, positions in a block of queries and of keys.
+        before: key blocks before the own one.
+        after: key blocks after the own one.
+        lead: keys before the position of the first query, an integer: those of earlier text.
+        key_block_size: positions in a block of keys, block g of which goes with block g of the queries whatever their
+            sizes are. None: `block_size`.
+
+    Example:
+        >>> grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=0)
+        >>> grid.offsets
+        array([[-2, -1,  0,  1],
+               [-3, -2, -1,  0]])
     """
 
-    def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
-        self.query_length, self.key_length = min_size(query_length, count), key_length
+    query_length: Size
+    key_length: Size
+    block_size: int
+    before: int
+    after: int
+    lead: int = 0
+    key_block_size: int | None = None
+
+    @property
+    def key_size(self) -> int:
+        """Positions in a block of keys."""
+        return self.block_size if self.key_block_size is None else self.key_block_size
+
+    @property
+    def limits(self) -> tuple[int, int] | None:  # type: ignore[override]  # computed, where others keep it
+        if self.key_size != self.block_size:
+            return None
+        return self.lead - (self.before + 1) * self.block_size + 1, self.lead + (self.after + 1) * self.block_size - 1
+
+    @property
+    def num_blocks(self) -> Size:
+        """G, the number of query blocks."""
+        return (self.query_length + self.block_size - 1) // self.block_size
+
+    @property
+    def width(self) -> int:
+        """s, the key slots beside a query block."""
+        return (self.before + 1 + self.after) * self.key_size
+
+    @property
+    def offsets(self) -> np.ndarray | None:  # type: ignore[override]  # computed, where others keep it
+        """Key position minus query position, a constant array (t, s); None if blocks differ in it."""
+        if self.key_size != self.block_size:
+            return None
+        queries, keys = self._positions_in_block()
+        return keys - queries
+
+    def _positions_in_block(self):
+        """Returns the positions of the first group as constants, int (t, 1) and (1, s)."""
+        keys = np.arange(self.width) - self.before * self.key_size
+        return np.arange(self.block_size)[:, None], keys[None, :]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, 0, self.query_length), axis)
-
-
-class AfterFirst(Arrangement):
-    """An arrangement of what comes after the first tokens, of queries and of keys alike.
-
-    Args:
-        count: the tokens before.
-        arrangement: that of the rest.
-        key_length: S.
-    """
-
-    def __init__(self, count: int, arrangement: Arrangement, key_length: Size) -> None:
-        self._count, self._rest = count, arrangement
-        self.key_length, self.is_exact = key_length, arrangement.is_exact
-
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._rest.queries(self._after_first(x, axis), axis)
+        return split(x, self.block_size, axis, self.num_blocks)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._rest.keys(self._after_first(x, axis), axis)
-
-    def _after_first(self, x, axis):
-        length = shape(x)[axis]
-        return slice_axis(x, axis, min_size(length, self._count), length)
+        num_blocks, reach = self.num_blocks, self.before + 1 + self.after
+        missing = self.before * self.key_size - self.lead
+        x = pad_axis(x, axis, missing, 0) if missing >= 0 else slice_axis(x, axis, -missing, shape(x)[axis])
+        x = split(x, self.key_size, axis, num_blocks + reach - 1)
+        shifted = [slice_axis(x, axis - 1, first, first + num_blocks) for first in range(reach)]
+        return ops.concatenate(shifted, axis) if reach > 1 else x
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._rest.restore(x, axis)
-
-    def query_positions(self) -> Tensor:
-        return self._rest.query_positions() + self._count
+        return join(x, axis, self.query_length)
 
     def key_positions(self) -> Tensor:
-        return self._rest.key_positions() + self._count
+        starts = (ops.arange(self.num_blocks, dtype="int32") - self.before) * self.key_size + self.lead
+        return starts[:, None] + ops.arange(self.width, dtype="int32")
 
-    def inside(self) -> Tensor | None:
-        return self._rest.inside()
+    def query_positions(self) -> Tensor:
+        starts = ops.arange(self.num_blocks, dtype="int32") * self.block_size
+        return starts[:, None] + ops.arange(self.block_size, dtype="int32")
 
-    def past(self) -> Tensor:
-        return self._rest.past()
+    def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:
+        if self._repeats(period):
+            return self._positions_in_block()
+        return self.query_positions()[..., :, None], (self.key_positions() - self.lead)[..., None, :]
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        return self._rest.order()
+    def _repeats(self, period):
+        """Whether a rule of this period says the same of every group."""
+        if self.key_size == self.block_size and period is not None and self.block_size % period == 0:
+            return True
+        return isinstance(self.query_length, int) and self.num_blocks == 1
 
-    def own_key(self) -> Tensor:
-        return self._rest.own_key()
+    def inside(self) -> Tensor:
+        positions = self.key_positions()
+        return ops.logical_and(positions >= 0, positions < self.key_length)[:, None, :]
 
-    def distances(self) -> Distances:
-        return self._rest.distances()._replace(pairs=self.pairs)
+
+def window_grid(query_length: Size, key_length: Size, window: int, causal: bool, lead: int = 0) -> Grid:
+    """Returns the `Grid` that covers an exact window at the least cost, whatever block size a user has in mind.
+
+    Half the window to a block, between 16 and 128: smaller blocks waste fewer keys outside the band, larger ones make
+    larger matrix products. A window of 256 computes 384 key slots a query.
+    """
+    block_size = 16
+    while block_size < 128 and 2 * block_size < window:
+        block_size *= 2
+    before = -(-(window - 1) // block_size)
+    return Grid(query_length, key_length, block_size, before, 0 if causal else before, lead)
+
+
+def block_grid(
+    query_length: Size,
+    key_length: Size,
+    block_size: int,
+    before: int,
+    after: int,
+    causal: bool,
+    lead: int = 0,
+    key_block_size: int | None = None,
+) -> Grid:
+    """Returns the `Grid` of local blocks; a sequence known to be shorter than a block is one block of its own."""
+    if key_block_size not in (None, block_size):
+        return Grid(query_length, key_length, block_size, before, after, lead, key_block_size)
+    if are_known(query_length, key_length) and lead == 0 and max(query_length, key_length) <= block_size:
+        return Grid(query_length, key_length, max(query_length, key_length), 0, 0)
+    return Grid(query_length, key_length, block_size, before, 0 if causal else after, lead)

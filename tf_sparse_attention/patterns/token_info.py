@@ -1,4 +1,4 @@
-"""What a rule knows of a query or of a key."""
+"""Token information, the input of mask rules."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -7,12 +7,11 @@ from keras import ops
 
 from tests.draws import draws
 from tf_sparse_attention.ops.attend import attend
-from tf_sparse_attention.ops.global_tokens import find_global
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.twin import dense_pattern
-from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global
+from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
 
 
 @draws(20, 60)

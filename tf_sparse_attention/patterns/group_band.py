@@ -1,0 +1,421 @@
+"""Attention within groups of tokens: the last keys of the query's own group."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.ops.blocks import in_range, join, max_size, min_if_known, pad_axis, shape, split
+from tf_sparse_attention.ops.gather import (
+    permute_rows,
+    stable_order,
+    take_numbers,
+    take_positions,
+    take_rows,
+    take_unique_rows,
+)
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
+from tf_sparse_attention.ops.groups import NO_GROUP, groups_of_keys
+from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.ops.ring_buffer import ring_positions
+from tf_sparse_attention.patterns.arrangement import Arrangement, Numbers, window_grid
+from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, ReadKeys, _is_whole
+from tf_sparse_attention.patterns.pattern import Call, Known, Pattern
+from tf_sparse_attention.patterns.token_info import Place
+from tf_sparse_attention.types import Size, Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupBand(Pattern):
+    """The last keys of the query's own group up to its position, itself included, and if not causal the next ones.
+
+    With queries that are the keys, O(T band) after two sorts of integers: a band on the order by (group, position).
+    Keys of their own cost 3 to 4 times as much. What is known of a token is its "group", of `ops.groups.groups_of`.
+
+    A subclass gives `num_groups` and `band`, and `make_grouper(num_heads, key_dim, seed, dtype)`, which returns an
+    object with `assign(heads, positions)`: the group of each token, int32 (B or 1, n, T) in 0 .. `num_groups` - 1.
+    """
+
+    by_content = True
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups there are."""
+        raise NotImplementedError(f"{type(self).__name__} must define `num_groups`.")
+
+    @property
+    def band(self) -> int:
+        """Keys of its group that a query sees on a side, counting the one at its own position."""
+        raise NotImplementedError(f"{type(self).__name__} must define `band`.")
+
+    @property
+    def reach(self) -> int:
+        return self.band - 1
+
+    def visible(self, query: Place, key: Place) -> tuple[Tensor, ...]:
+        # Two comparisons of ranks as they are, rather than one of differences, which are an array of all pairs.
+        return query.group == key.group, key.rank > query.rank - self.band, key.rank < query.rank + self.band
+
+    def arrange(self, call: Call, known: Known = None) -> Arrangement:
+        arrangement = SortedGrid if known[0]["group"] is known[1]["group"] else MergedGrid
+        return arrangement(known, call.batch, self.band, call.causal, call.lead)
+
+    def describe(self, known: Numbers) -> Numbers:
+        query_groups, key_groups = (x["group"] for x in known)
+        _, key_ranks = stable_order(key_groups)
+        query_ranks = key_ranks
+        if query_groups is not key_groups:
+            sizes = shape(query_groups)[0], shape(key_groups)[0]
+            sides = query_groups, repeat_key_heads(key_groups, query_groups.shape[1])
+            merged = merge_orders(*(_with_batch(x, max_size(*sizes)) for x in sides))
+            query_ranks = take_numbers(merged.last_key, merged.query_slots)
+        return {"group": query_groups, "rank": query_ranks}, {"group": groups_of_keys(key_groups), "rank": key_ranks}
+
+    def cache(self) -> CachePolicy:
+        return GroupRings(self.num_groups, self.band)
+
+    def cross_cache(self) -> CrossCachePolicy:
+        return GroupRun(self.band)
+
+
+def _with_batch(groups: Tensor, batch: Size) -> Tensor:
+    return ops.broadcast_to(groups, (batch, *shape(groups)[1:]))
+
+
+def check_sizes(pattern: Pattern, *names: str) -> None:
+    """Raises a `ValueError` unless the named fields of a pattern are positive integers."""
+    for name in names:
+        checks.check_count(name, getattr(pattern, name))
+
+
+class SortedGrid(Arrangement):
+    """Tokens by (group, position) in the blocks of a window of ranks; queries and keys are the same tokens.
+
+    Args:
+        known: pair of dictionaries of what is known of queries and keys, the same of both: "group", int32
+            (B or 1, N, T) of `groups_of`.
+        batch: B, an integer or a scalar tensor.
+        band: keys of a group that a query sees on a side, counting itself.
+        causal: whether later keys are hidden.
+        lead: 0, or -1 where a query sees the keys before its own alone, see `Arrangement`.
+    """
+
+    keeps_token_masks = True
+    sorts_tokens = True
+
+    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
+        groups = known[0]["group"]
+        _, heads, length = shape(groups)
+        self._known, self._sizes = known, (batch, heads, length)
+        groups = ops.broadcast_to(groups, self._sizes)
+        self._order, self._inverse = stable_order(groups)
+        self.groups = take_numbers(groups, self._order)
+        self._grid = window_grid(length, length, band, causal, lead)
+        # Rows by identity: those of queries that are keys too are sorted once.
+        self._sorted: dict[int, tuple[Tensor, Tensor]] = {}
+        self.key_length, self.lead = length, lead
+        self.offsets, self.limits = self._grid.offsets, self._grid.limits
+
+    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -1:
+            return take_numbers(ops.broadcast_to(x, self._sizes), self._order)
+        if id(x) not in self._sorted:
+            self._sorted[id(x)] = x, permute_rows(x, self._order, self._inverse)
+        return self._sorted[id(x)][1]
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._grid.queries(self.in_order(x, axis), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self._grid.keys(self.in_order(x, axis), axis)
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return self.from_order(self._grid.restore(x, axis))
+
+    def from_order(self, x: Tensor) -> Tensor:
+        return permute_rows(x, self._inverse, self._order)
+
+    def query_positions(self) -> Tensor:
+        return self._grid.queries(self._order, -1)
+
+    def key_positions(self) -> Tensor:
+        return self._grid.keys(self._order, -1)
+
+    def distances(self) -> Distances:
+        return Distances(self.offsets, tokens=self.apart())
+
+    def known(self, numbers: Numbers) -> Numbers:
+        if numbers is not self._known:
+            return super().known(numbers)
+        # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
+        query_ranks, key_ranks = self._grid.rule_positions(1)
+        return (
+            {"group": self._grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
+            {"group": self._grid.keys(groups_of_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
+        )
+
+    def row_has_key(self) -> Tensor | None:
+        if self.lead:
+            return None
+        return self._grid.queries(self.groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself
+
+
+class MergedOrder(NamedTuple):
+    """Queries and keys in one order, by (group, position, keys first), on M slots. All int32 (B, N, M) or bool.
+
+    Attributes:
+        positions: the token position at each slot.
+        is_query: whether a slot holds a query.
+        last_key: rank, in the order of the keys alone, of the last key at or before a slot; -1 before the first.
+        query_slots: (B, N, T), the slot of each query.
+    """
+
+    positions: Tensor
+    is_query: Tensor
+    last_key: Tensor
+    query_slots: Tensor
+
+
+def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool = False) -> MergedOrder:
+    """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups.
+
+    Args:
+        query_groups: int32 (B, N, T).
+        key_groups: int32 (B, N, S).
+        queries_first: whether a query comes before the key of its position, and so does not see it.
+    """
+    batch, heads, num_queries = shape(query_groups)
+    num_keys = shape(key_groups)[-1]
+    length = max_size(num_queries, num_keys)
+    pairs = [_lengthen(query_groups, length), _lengthen(key_groups, length)]
+    pairs = ops.stack(pairs if queries_first else pairs[::-1], axis=-1)
+    # Interleaved like this, a stable sort by group leaves the key of a position before its query, or after it.
+    order, inverse = stable_order(ops.reshape(pairs, (batch, heads, 2 * length)))
+    of_queries = 0 if queries_first else 1
+    is_query = order % 2 == of_queries
+    last_key = ops.cumsum(ops.cast(ops.logical_not(is_query), "int32"), axis=-1) - 1
+    query_slots = ops.reshape(inverse, (batch, heads, length, 2))[:, :, :num_queries, of_queries]
+    return MergedOrder(order // 2, is_query, last_key, query_slots)
+
+
+def _lengthen(groups, length):
+    """Returns groups with tokens of no group added at the end."""
+    added = length - shape(groups)[-1]
+    exists = pad_axis(ops.ones_like(groups, dtype="bool"), -1, 0, added)
+    return ops.where(exists, pad_axis(groups, -1, 0, added), NO_GROUP)
+
+
+class KeyBlocks(NamedTuple):
+    """For each block of merged slots, the aligned blocks of sorted keys that its queries can see.
+
+    Attributes:
+        block_size: b, slots and keys in a block.
+        num_slots: M.
+        first: int32 (B, N, G), the block in the order of the keys that holds the first key passed by a block.
+        before, after: blocks of keys taken before and after that one.
+    """
+
+    block_size: int
+    num_slots: Size
+    first: Tensor
+    before: int
+    after: int
+
+    @classmethod
+    def around(cls, merged: MergedOrder, cluster_size: int, causal: bool) -> Self:
+        """Returns the blocks for a band of `cluster_size`.
+
+        A block of b slots passes at most b keys, and the first of them is at most b - 1 into its own block.
+        """
+        size = window_grid(1, 1, cluster_size, causal).block_size
+        num_slots = shape(merged.positions)[-1]
+        passed = ops.cast(ops.logical_not(merged.is_query), "int32")
+        num_blocks = (num_slots + size - 1) // size
+        first = split(merged.last_key + 1 - passed, size, -1, num_blocks)[..., 0] // size
+        last = 2 * size - 2 if causal else 2 * size + cluster_size - 3
+        return cls(size, num_slots, first, -(-cluster_size // size), last // size)
+
+    def slots(self, x: Tensor, axis: int) -> Tensor:
+        """Returns the merged slots in blocks: (..., M, ...) to (..., G, t, ...)."""
+        return split(x, self.block_size, axis, (self.num_slots + self.block_size - 1) // self.block_size)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Returns the rows of sorted keys beside each block: (B, M, S, H) to (B, N, G, s, H), zeros outside."""
+        batch, heads, length, size = shape(x)
+        num_blocks = (length + self.block_size - 1) // self.block_size
+        x = split(x, self.block_size, -2, num_blocks + 1)  # the last block is empty: what lies outside is read there
+        index = self._index()
+        index = ops.where(ops.logical_and(index >= 0, index < num_blocks), index, num_blocks)
+        x = ops.reshape(x, (batch, heads, num_blocks + 1, self.block_size * size))
+        x = take_rows(x, ops.reshape(index, (batch, self.first.shape[1], -1)))
+        return ops.reshape(x, (*shape(self.first), self._width, size))
+
+    def numbers(self, x: Tensor) -> Tensor:
+        """Returns int32 (B, M, S) of sorted keys beside each block, (B, N, G, s), zeros outside."""
+        return self.rows(x[..., None])[..., 0]
+
+    def ranks(self) -> Tensor:
+        """Returns the rank of each key beside each block, int32 (B, N, G, s)."""
+        ranks = self._index()[..., None] * self.block_size + ops.arange(self.block_size, dtype="int32")
+        return ops.reshape(ranks, (*shape(self.first), self._width))
+
+    @property
+    def _width(self):
+        return (self.before + 1 + self.after) * self.block_size
+
+    def _index(self):
+        return self.first[..., None] + ops.arange(-self.before, self.after + 1, dtype="int32")
+
+
+class MergedGrid(Arrangement):
+    """Queries and keys by (group, position, keys first), in blocks, each beside the aligned blocks of sorted keys.
+
+    Blocks are cut on the merged order of queries and keys, so that a block of b slots passes at most b keys and needs
+    a fixed number of aligned key blocks. Half of the slots hold keys and are computed for nothing: 3 to 4 times the
+    cost of `SortedGrid`.
+
+    Args:
+        known: pair of dictionaries of what is known of queries and keys, with "group", int32 (B or 1, N, T) and
+            (B or 1, M, S) of `groups_of`. Keys are sorted once for the query heads that share them, and each of these
+            has blocks of its own beside them.
+        batch: B, an integer or a scalar tensor.
+        band: keys of a group that a query sees on a side, counting the one at its position.
+        causal: whether later keys are hidden.
+        lead: 0, or -1 where a query sees the keys before its position alone, see `Arrangement`.
+    """
+
+    keeps_token_masks = True
+    sorts_tokens = True
+
+    def __init__(self, known: Numbers, batch: Size, band: int, causal: bool, lead: int = 0) -> None:
+        query_groups, key_groups = (x["group"] for x in known)
+        (_, heads, self._num_queries), (_, key_heads, num_keys) = shape(query_groups), shape(key_groups)
+        self._known = known
+        self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
+        query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
+        key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
+        merged = query_groups, repeat_key_heads(key_groups, heads)
+        self._merged = merge_orders(*merged, queries_first=lead < 0)
+        self._blocks = KeyBlocks.around(self._merged, band, causal)
+        self._key_order, self._key_inverse = stable_order(key_groups)
+        self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
+        # Those of queries are of the last key at or before them. (..., t, 1) and (..., 1, s)
+        self._query_ranks = self._blocks.slots(self._merged.last_key, -1)[..., None]
+        self._key_ranks = self._blocks.ranks()[..., None, :]
+        self.key_length, self.lead = num_keys, lead
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -1:
+            x = ops.broadcast_to(x, self._sizes["queries"])
+            return self._blocks.slots(take_numbers(x, self._rows), -1)
+        # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
+        return self._blocks.slots(take_unique_rows(x, self._rows, self._merged.query_slots), -2)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -1:
+            return self._blocks.numbers(take_numbers(ops.broadcast_to(x, self._sizes["keys"]), self._key_order))
+        return self._blocks.rows(permute_rows(x, self._key_order, self._key_inverse))
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        merged = self._merged
+        present = ops.logical_and(merged.is_query, merged.positions < self._num_queries)
+        return take_unique_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
+
+    def query_positions(self) -> Tensor:
+        return self._blocks.slots(self._merged.positions, -1)
+
+    def key_positions(self) -> Tensor:
+        return self._blocks.numbers(self._key_order)
+
+    def known(self, numbers: Numbers) -> Numbers:
+        if numbers is not self._known:
+            return super().known(numbers)
+        query_groups, key_groups = (x["group"] for x in numbers)
+        own, other = super().known(({"group": query_groups}, {"group": groups_of_keys(key_groups)}))
+        return {**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks}
+
+    def order(self) -> tuple[Tensor, Tensor]:
+        return self._query_ranks, self._key_ranks
+
+    def distances(self) -> Distances:
+        return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.apart())
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRings(CachePolicy):
+    """For each of `num_groups` groups its last `size` tokens: that of rank r in group g in slot g size + r mod size."""
+
+    num_groups: int
+    size: int
+    is_bounded = True
+
+    def num_slots(self, max_length: Size) -> Size:
+        return self.num_groups * min_if_known(self.size, max_length)
+
+    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+        return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
+
+    def held(self, place: Place, lengths: Tensor, num_slots: Size) -> Tensor:
+        groups, size = place.group, num_slots // self.num_groups
+        batch, heads, length = shape(groups)
+        order, _ = stable_order(groups)
+        count = group_counts(groups, self.num_groups)
+        first = ops.cumsum(count, axis=-1) - count
+        ranks = ring_positions(size, count - 1)  # (B, n, K, size)
+        at = ops.reshape(first[..., None] + ranks, (batch, heads, num_slots))
+        positions = take_numbers(order, in_range(at, length))
+        return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
+
+    def slot(self, place: Place, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        size = num_slots // self.num_groups
+        return place.group * size + place.rank % size, None
+
+    def read(self, place: Place, num_slots: Size) -> Tensor:
+        size = num_slots // self.num_groups
+        return place.group[..., None] * size + ops.arange(size, dtype="int32")
+
+
+def group_counts(groups: Tensor, num_groups: int) -> Tensor:
+    """Returns how many tokens each group has, int32 (B, n, K) of (B, n, T); groups from K on are not counted."""
+    batch, heads, _ = shape(groups)
+    rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * (num_groups + 1)
+    index = ops.reshape(rows + ops.minimum(groups, num_groups), (-1,))
+    total = batch * heads * (num_groups + 1)
+    count = ops.segment_sum(ops.ones_like(index), index, num_segments=total)
+    return ops.reshape(count, (batch, heads, num_groups + 1))[..., :num_groups]
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRun(CrossCachePolicy):
+    """The `size` keys of the query's group up to its position, and as many after it.
+
+    Keys and values are kept sorted by (group, position): "order" int32 (B, n, S) are the positions of the sorted ones;
+    "group" and "rank" are those of the keys in their order.
+    """
+
+    size: int
+
+    names = ("group", "rank")
+
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+        groups = groups if mask is None else ops.where(mask[:, None], groups, NO_GROUP)
+        order, inverse = stable_order(groups)
+        rows = {"key": take_rows(key, order), "value": take_rows(value, order)}
+        return {**rows, "order": order, "group": groups, "rank": inverse}
+
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
+        groups = repeat_key_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
+        earlier = ops.arange(shape(groups)[-1], dtype="int32") <= index[:, None, None]
+        passed = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
+        last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
+        return {"group": group[..., 0], "rank": last}  # type: ignore[index]  # content decides
+
+    def read(self, entry: Mapping[str, Tensor], place: Place) -> ReadKeys:
+        length = shape(entry["key"])[2]
+        size = min_if_known(self.size, length)
+        at = place.rank[..., None] + ops.arange(1 - size, size, dtype="int32")
+        positions = take_numbers(entry["order"], in_range(at, length))
+        key, value = (take_positions(entry[name], at) for name in ("key", "value"))
+        return ReadKeys(key, value, positions, ops.logical_and(at >= 0, at < length))
