@@ -4,10 +4,10 @@ import numpy as np
 from keras import ops
 
 from benchmarks.worker import DENSE
-from tf_sparse_attention.ops import kmeans, lsh
-from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
+from tf_sparse_attention.ops import hashing, kmeans
+from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.groups import groups_of
-from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.patterns import (
     Blocks,
@@ -53,9 +53,9 @@ def _selected(*groups):
 
 def hashed(query, key, value, extras, span):
     num_buckets = 2 * extras[0].shape[-1]
-    (buckets,) = lsh.buckets(query, extras[0][None])
+    (buckets,) = hashing.lsh_buckets(query, extras[0][None])
     select = _selected(groups_of(buckets, num_buckets))
-    keys = _as(value, lsh.unit(query))
+    keys = _as(value, hashing.l2_normalize(query))
     return causal(Hashed(num_buckets, span), scaled(query), keys, value, select=select, hide_self="unless_alone")
 
 
@@ -124,7 +124,7 @@ def improved_clustered(query, key, value, extras, span):
 def _clusters(query):
     batch, _, length, size = query.shape
     planes = np.random.default_rng(0).standard_normal((NUM_BITS, size + 1), dtype="float32")
-    starts = evenly_spaced(ops.ones((batch, length), "bool"), NUM_CLUSTERS, length)
+    starts = evenly_spaced_tokens(ops.ones((batch, length), "bool"), NUM_CLUSTERS, length)
     return hamming_clusters(hash_bits(query, ops.convert_to_tensor(planes)), NUM_CLUSTERS, NUM_ITERATIONS, starts)
 
 

@@ -12,7 +12,7 @@ import json
 import pathlib
 from collections.abc import Iterator
 
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 
 def passages(text: str, size: int, count: int) -> Iterator[tuple[str, str]]:

@@ -23,8 +23,8 @@ FILES = sorted(ROOT.rglob("test_*goldens.py"))
 MORE = {
     "optimizers/test_adafactor.py::test_every_step_equals_the_published_one": "routing_transformer/adafactor",
     "optimizers/test_adagrad.py::test_every_step_equals_the_published_one": None,
-    "ops/test_word_clusters.py::test_the_embedding_and_its_gradients_equal_the_published_ones": None,
-    "ops/test_word_clusters.py::test_the_loss_its_gradients_and_all_probabilities_equal_the_published_ones": None,
+    "ops/test_adaptive_vocabulary.py::test_the_embedding_and_its_gradients_equal_the_published_ones": None,
+    "ops/test_adaptive_vocabulary.py::test_the_loss_its_gradients_and_all_probabilities_equal_the_published_ones": None,
     "generation/test_samplers.py::test_the_nucleus_is_the_published_one": "routing_transformer/sampling",
     "generation/test_samplers.py::test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1": (
         "routing_transformer/sampling"

@@ -70,7 +70,7 @@ def test_a_file_of_a_model_with_its_own_layers_is_audited(code, tmp_path, capsys
     assert main([*command, f"--custom={code}"]) == 3
     assert "in layer 'flipped'" in capsys.readouterr().out
     assert main(command) == 2
-    assert "error: `--custom` must name a file with the code of Flipped, which " in capsys.readouterr().err
+    assert "error: `--custom` must name a file that defines Flipped, a layer of " in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default")
@@ -100,8 +100,8 @@ def test_a_model_of_one_length_says_so(code, capsys):
         ("model.h5", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: model.h5."),
         ("{code}:listed", "error: one of: this that (--debug"),
         ("{code}:causal --length=1", "`--length` must be at least 2. Received: 1."),
-        ("{code}:causal --custom=nowhere.py", "`--custom` has the code of layers in a file NAME.keras alone."),
-        ("{code}:causal --random_weights", "`--random_weights` is for keras_hub:PRESET alone."),
+        ("{code}:causal --custom=nowhere.py", "`--custom` applies to NAME.keras only."),
+        ("{code}:causal --random_weights", "`--random_weights` applies to keras_hub:PRESET only."),
     ],
 )
 def test_what_cannot_be_audited_gives_2_and_one_line(name, said, code, capsys):

@@ -47,7 +47,7 @@ def test_an_address_without_its_second_slash_is_no_folder_here(tmp_path):
 def test_a_scheme_that_tensorflow_does_not_know_is_told_with_what_to_do(place):
     with (
         pytest.raises(remote_files.RemoteError, match=r"scheme 's3' not implemented; set EPATH_USE_TF=false and"),
-        remote_files.reaching(place),
+        remote_files.raise_remote_errors(place),
     ):
         raise RuntimeError("File system scheme 's3' not implemented")
 
@@ -55,7 +55,7 @@ def test_a_scheme_that_tensorflow_does_not_know_is_told_with_what_to_do(place):
 def test_whatever_a_library_raises_becomes_one_line(place):
     with (
         pytest.raises(remote_files.RemoteError, match=r"^memory:.*/bucket cannot be reached: RuntimeError: no route$"),
-        remote_files.reaching(place),
+        remote_files.raise_remote_errors(place),
     ):
         raise RuntimeError("no route\nand much more")
 

@@ -1,8 +1,8 @@
 """Sparse attention for long sequences in Keras 3.
 
-`tsa.layers.RoutingAttention`, `tsa.models.LanguageModel`, and so on: every public name lies in one of the parts below.
-Parts that need further packages (`convert`, `data`, `export`) are imported on first use: on JAX the library stands
-without TensorFlow.
+Public names are in the submodules below, for example `tsa.layers.RoutingAttention` and `tsa.models.LanguageModel`.
+Submodules that need more packages (`convert`, `data`, `export`) are imported on first use, so that the library works on
+JAX without TensorFlow.
 """
 
 import importlib
@@ -32,16 +32,16 @@ __all__ = [
 if TYPE_CHECKING:
     from tf_sparse_attention import convert, data, export  # noqa: F401
 
-_ON_FIRST_USE = ("convert", "data", "export")
+_LAZY_SUBMODULES = ("convert", "data", "export")
 
 
 def __getattr__(name: str) -> ModuleType:
     if name == "export":
         _require_tensorflow("`tf_sparse_attention.export`")
-    if name in _ON_FIRST_USE:
+    if name in _LAZY_SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ON_FIRST_USE])
+    return sorted([*__all__, *_LAZY_SUBMODULES])

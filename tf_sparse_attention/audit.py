@@ -1,8 +1,8 @@
-"""Audit whether a Keras model is causal, on TensorFlow, JAX or torch (variable KERAS_BACKEND).
+"""Audit whether a Keras model is causal, on TensorFlow, JAX or torch (environment variable KERAS_BACKEND).
 
 MODEL is one of
-  NAME.keras           a file with a model or layer; --custom names a file with the code of its own layers
-  FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that makes one
+  NAME.keras           a file with a model or layer; --custom names a file with the code of custom layers
+  FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that returns one
   keras_hub:PRESET     a causal language model of KerasHub, by the name or the folder of its preset
 
 Examples:
@@ -10,7 +10,7 @@ Examples:
   python -m tf_sparse_attention.audit train.py:make_model --length 256 --training --json
   python -m tf_sparse_attention.audit keras_hub:gpt2_base_en --length 512 --quick --random_weights
 
-Exit status: 0 causal, 3 not causal, 2 nothing can be concluded, with the reason in one line.
+Exit status: 0 causal, 3 not causal, 2 inconclusive, with the reason in one line.
 """
 
 import argparse
@@ -35,50 +35,50 @@ _NO_FILE = "`MODEL` and `--custom` must name files that exist. Received: {}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program.
+    """Run the program.
 
     Args:
-        arguments: of the command line. Default: None, those of the process.
+        arguments: command-line arguments. Default: None, those of the process.
 
     Returns:
         The exit status.
     """
     options = _parser().parse_args(arguments)
-    with warnings.catch_warnings(record=True) as remarks:
+    with warnings.catch_warnings(record=True) as caught:
         try:
-            status = _audit(options, remarks)
-        except Exception as error:  # of the code that is audited, whatever it raises
+            status = _audit(options, caught)
+        except Exception as error:  # the audited code may raise any error
             if options.debug:
                 raise
-            print(f"error: {_in_one_line(error)} (--debug shows where)", file=sys.stderr)
+            print(f"error: {_to_one_line(error)} (--debug shows where)", file=sys.stderr)
             status = FAILED
-    for remark in remarks:  # without the line of the library that it came from
-        print(f"warning: {remark.message}", file=sys.stderr)
+    for warning in caught:  # without the source line
+        print(f"warning: {warning.message}", file=sys.stderr)
     return status
 
 
-def _audit(options, remarks):
+def _audit(options, caught):
     if options.length < 2:
         raise ValueError(f"`--length` must be at least 2. Received: {options.length}.")
     target = load_target(options.model, options.custom, options.random_weights)
     report = _report(target, options)
-    print(_in_json(report, remarks) if options.json else report.to_text(), flush=True)
+    print(_to_json(report, caught) if options.json else report.to_text(), flush=True)
     return exit_status(report)
 
 
 def exit_status(report: CausalityReport) -> int:
-    """Return the exit status of an audit: `CAUSAL`, `NOT_CAUSAL`, or `FAILED` where nothing can be concluded."""
+    """Return the exit status of an audit: `CAUSAL`, `NOT_CAUSAL`, or `FAILED` if it is inconclusive."""
     return CAUSAL if report.is_causal else NOT_CAUSAL if report.leaks else FAILED
 
 
-def _in_json(report, remarks):
-    return json.dumps(json.loads(report.to_json()) | {"warnings": [str(remark.message) for remark in remarks]})
+def _to_json(report, caught):
+    return json.dumps(json.loads(report.to_json()) | {"warnings": [str(warning.message) for warning in caught]})
 
 
-def _in_one_line(error):
+def _to_one_line(error):
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return kind + (" ".join(lines) if lines[0].endswith(":") else lines[0])  # what a list is of says nothing without it
+    return kind + (" ".join(lines) if lines[0].endswith(":") else lines[0])  # a heading needs the list that follows
 
 
 def _report(target, options):
@@ -99,24 +99,23 @@ def _report(target, options):
 
 
 def load_target(name: str, custom: str | None = None, random_weights: bool = False) -> Any:
-    """Returns what the command line calls MODEL.
+    """Load the target of an audit.
 
     Args:
         name: NAME.keras, FILE.py:NAME or keras_hub:PRESET.
-        custom: a file of Python with the layers of NAME.keras, registered with Keras or by their own names.
-            Default: None.
-        random_weights: whether a preset's weights are drawn instead of loaded. Default: False.
+        custom: a Python file with the custom layers of NAME.keras, by registered name or class name. Default: None.
+        random_weights: whether to initialize the weights of a preset at random instead of loading them. Default: False.
 
     Returns:
         A layer, a model or a function.
 
     Raises:
-        ValueError: If there is no such file, name or preset, and for an argument that it has no use for.
+        ValueError: If the file, name or preset does not exist, or an argument does not apply to it.
     """
     if custom is not None and not name.endswith(".keras"):
-        raise ValueError(f"`--custom` has the code of layers in a file NAME.keras alone. Received: {name}.")
+        raise ValueError(f"`--custom` applies to NAME.keras only. Received: {name}.")
     if random_weights and not name.startswith(_KERAS_HUB):
-        raise ValueError(f"`--random_weights` is for keras_hub:PRESET alone. Received: {name}.")
+        raise ValueError(f"`--random_weights` applies to keras_hub:PRESET only. Received: {name}.")
     if name.startswith(_KERAS_HUB):
         return _from_keras_hub(name.removeprefix(_KERAS_HUB), random_weights)
     file, _, attribute = name.rpartition(":")
@@ -135,7 +134,7 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
         if missing is None:
             raise
         raise ValueError(
-            f"`--custom` must name a file with the code of {missing[1]}, which {name} has. Received: --custom={custom}."
+            f"`--custom` must name a file that defines {missing[1]}, a layer of {name}. Received: --custom={custom}."
         ) from error
 
 
@@ -149,10 +148,10 @@ def _from_code(file, attribute):
     needs_inputs = any(
         each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
     )
-    made = found if needs_inputs else found()
-    if not callable(made):
-        raise ValueError(f"`{attribute}` of {file} must return a model. Received: {type(made).__name__}.")
-    return made
+    model = found if needs_inputs else found()
+    if not callable(model):
+        raise ValueError(f"`{attribute}` of {file} must return a model. Received: {type(model).__name__}.")
+    return model
 
 
 def _execute(file: str) -> ModuleType:
@@ -161,9 +160,9 @@ def _execute(file: str) -> ModuleType:
         raise ValueError(_NO_FILE.format(file))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"`MODEL` and `--custom` must name files of Python. Received: {file}.")
+        raise ValueError(f"`MODEL` and `--custom` must name Python files. Received: {file}.")
     module = importlib.util.module_from_spec(spec)
-    # As Python does for a program: what lies beside the file can be imported, and classes find their module.
+    # As for a Python program: the file can import modules in its folder, and classes find their module.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules.setdefault(path.stem, module)
     try:
@@ -178,7 +177,7 @@ def _from_keras_hub(preset, random_weights):
         import keras_hub
     except ImportError as error:
         raise ValueError(f"`MODEL` needs KerasHub: pip install keras-hub. Received: keras_hub:{preset}.") from error
-    from tf_sparse_attention.convert import register_presets  # which stands on more packages than the audit
+    from tf_sparse_attention.convert import register_presets  # needs more packages than the audit
 
     register_presets()
     return keras_hub.models.CausalLM.from_preset(preset, preprocessor=None, load_weights=not random_weights)
@@ -194,21 +193,25 @@ def _parser():
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="see below")
-    add("--length", type=int, default=512, help="positions of the input, more than windows and clusters have (512)")
-    either = parser.add_mutually_exclusive_group().add_argument
-    either("--quick", action="store_true", help="forward passes alone, for large models: sees no leak in gradients")
-    either("--no_gradients", action="store_true", help="leave the gradient check out")
+    add("--length", type=int, default=512, help="positions of the input, longer than windows and clusters (512)")
+    exclusive = parser.add_mutually_exclusive_group().add_argument
+    exclusive("--quick", action="store_true", help="forward passes only, for large models; skips the gradient check")
+    exclusive("--no_gradients", action="store_true", help="skip the gradient check")
     add("--training", action="store_true", help="audit with dropout and batch statistics")
     add("--json", action="store_true", help="print the report as JSON")
     add("--batch_size", type=int, default=2, help="sequences (2)")
-    add("--hidden_dim", type=int, default=32, help="channels of vectors, where the model leaves them open (32)")
-    add("--vocabulary_size", type=int, help="token ids to draw from (those of the embedding)")
-    add("--num_cuts", type=int, default=8, help="positions that are tried as the beginning of the future (8)")
-    add("--seed", type=int, default=0, help="of inputs and cuts (0)")
-    add("--atol", type=float, help="largest change that passes (by dtype, 1e-5 in float32)")
-    add("--dtype", choices=("float32", "float64"), help="audit a copy that computes in it")
-    add("--custom", metavar="FILE.py", help="code of the layers in NAME.keras")
-    add("--random_weights", action="store_true", help="of a preset: draw the weights instead of loading them")
+    add("--hidden_dim", type=int, default=32, help="channels of vector inputs, if the model does not fix them (32)")
+    add("--vocabulary_size", type=int, help="number of token ids to draw from (that of the embedding)")
+    add("--num_cuts", type=int, default=8, help="positions at which the future is replaced (8)")
+    add("--seed", type=int, default=0, help="seed of inputs and cuts (0)")
+    add("--atol", type=float, help="maximum change that passes (depends on the dtype; 1e-5 in float32)")
+    add("--dtype", choices=("float32", "float64"), help="audit a copy that computes in this dtype")
+    add("--custom", metavar="FILE.py", help="file with the code of custom layers in NAME.keras")
+    add(
+        "--random_weights",
+        action="store_true",
+        help="initialize the weights of a preset at random instead of loading them",
+    )
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

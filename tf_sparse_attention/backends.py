@@ -1,17 +1,17 @@
-"""Which backends of Keras are installed, and an error that names the extras where the chosen one is not."""
+"""Checks that the backend of Keras is installed, with errors that name the extra to install."""
 
 import importlib.util
 import os
 
-BACKENDS = ("tensorflow", "jax")  # each with an extra of its name; on TPUs `tpu` and `jax-tpu`
+BACKENDS = ("tensorflow", "jax")  # also the names of extras; on TPUs `tpu` and `jax-tpu`
 
 
 def check_backend() -> None:
-    """Imports Keras with its backend.
+    """Import Keras with its backend.
 
     Raises:
-        ImportError: If the backend is not installed: which extra installs it, or which one to choose that is there.
-        ValueError: If Keras knows no backend of the name.
+        ImportError: If the backend is not installed. The message names the extra, and an installed backend if any.
+        ValueError: If the name of the backend is unknown.
     """
     try:
         import keras  # noqa: F401
@@ -27,17 +27,17 @@ def check_backend() -> None:
             f"Received: the backend {error.name} ({chosen}), which is not installed.",
             name=error.name,
         ) from error
-    except ValueError as error:  # of a backend that Keras does not know
+    except ValueError as error:  # an unknown backend
         if "Unable to import backend" not in str(error):
             raise
         raise ValueError(
-            f"`KERAS_BACKEND`, a variable of the environment, must be {' or '.join(BACKENDS)}. "
+            f"The environment variable `KERAS_BACKEND` must be {' or '.join(BACKENDS)}. "
             f"Received: {os.environ.get('KERAS_BACKEND', 'another one in keras.json')}."
         ) from error
 
 
 def has_tensorflow() -> bool:
-    """Returns whether TensorFlow is installed, and imports it: data are read by it where it is, on every backend."""
+    """Return whether TensorFlow can be imported. If so, data pipelines use it on every backend."""
     try:
         import tensorflow  # noqa: F401
     except ImportError:
@@ -45,11 +45,13 @@ def has_tensorflow() -> bool:
     return True
 
 
-def require_tensorflow(what: str) -> None:
-    """Raises an `ImportError` that names the extra unless TensorFlow is installed.
+def require_tensorflow(feature: str) -> None:
+    """Raise an `ImportError` that names the extra unless TensorFlow is installed.
 
     Args:
-        what: what needs it, "A SavedModel" for example.
+        feature: the feature that needs TensorFlow, for example "A SavedModel".
     """
     if not has_tensorflow():
-        raise ImportError(f"{what} needs TensorFlow: pip install 'tf-sparse-attention[tensorflow]'.", name="tensorflow")
+        raise ImportError(
+            f"{feature} needs TensorFlow: pip install 'tf-sparse-attention[tensorflow]'.", name="tensorflow"
+        )

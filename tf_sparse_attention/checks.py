@@ -1,4 +1,4 @@
-"""Argument checks whose messages name the argument, the expected value and the received one."""
+"""Argument checks with messages that name the argument, the expected value and the received value."""
 
 import difflib
 import inspect
@@ -11,20 +11,20 @@ import numpy as np
 
 
 def check_count(name: str, value: Any, minimum: int = 1) -> None:
-    """Raises a `ValueError` unless `value` is an integer of at least `minimum`."""
+    """Raise a `ValueError` unless `value` is an integer of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         expected = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.")
 
 
 def check_optional_count(name: str, value: Any, minimum: int = 1) -> None:
-    """Raises a `ValueError` unless `value` is None or an integer of at least `minimum`."""
+    """Raise a `ValueError` unless `value` is None or an integer of at least `minimum`."""
     if value is not None:
         check_count(name, value, minimum)
 
 
 def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
-    """Returns `value` as a tuple of two integers of at least `minimum`, or raises a `ValueError`."""
+    """Return `value` as a tuple of two integers of at least `minimum`, or raises a `ValueError`."""
     try:
         first, second = value
         check_count(name, first, minimum)
@@ -36,7 +36,7 @@ def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
 
 
 def checked_counts(name: str, values: Any, minimum: int = 1) -> tuple[int, ...]:
-    """Returns `values`, a sequence of integers of at least `minimum`, as a tuple, or raises a `ValueError`."""
+    """Return `values`, a sequence of integers of at least `minimum`, as a tuple, or raises a `ValueError`."""
     try:
         values = tuple(values)
     except TypeError:
@@ -47,25 +47,25 @@ def checked_counts(name: str, values: Any, minimum: int = 1) -> tuple[int, ...]:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    """Raises a `ValueError` unless `value` is one of `choices`."""
+    """Raise a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {name}={value!r}.")
 
 
 def check_switch(name: str, value: Any) -> None:
-    """Raises a `ValueError` unless `value` is a boolean."""
+    """Raise a `ValueError` unless `value` is a boolean."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}.")
 
 
 def check_optional_switch(name: str, value: Any) -> None:
-    """Raises a `ValueError` unless `value` is a boolean or None."""
+    """Raise a `ValueError` unless `value` is a boolean or None."""
     if value is not None:
         check_switch(name, value)
 
 
 def check_one_given(**values: Any) -> None:
-    """Raises a `ValueError` unless one of the arguments, given by name, is not None."""
+    """Raise a `ValueError` unless exactly one of the named arguments is not None."""
     if sum(value is not None for value in values.values()) != 1:
         names = " and ".join(f"`{name}`" for name in values)
         received = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -73,25 +73,25 @@ def check_one_given(**values: Any) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Raises a `ValueError` unless `seed` is an integer in [0, 2**63)."""
+    """Raise a `ValueError` unless `seed` is an integer in [0, 2**63)."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
         raise ValueError(f"`seed` must be in [0, 2**63). Received: seed={seed!r}.")
 
 
 def check_rate(name: str, value: Any) -> None:
-    """Raises a `ValueError` unless `value` is a number in [0, 1)."""
+    """Raise a `ValueError` unless `value` is a number in [0, 1)."""
     if not _is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raises a `ValueError` unless `value` is a number above 0."""
+    """Raise a `ValueError` unless `value` is a number above 0."""
     if not _is_number(value) or not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
 
 
 def check_not_negative(name: str, value: Any) -> None:
-    """Raises a `ValueError` unless `value` is a number of at least 0."""
+    """Raise a `ValueError` unless `value` is a number of at least 0."""
     if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"`{name}` must be a number of at least 0. Received: {name}={value!r}.")
 
@@ -101,14 +101,14 @@ def _is_number(value):
 
 
 def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] = ()) -> None:
-    """Raises a `ValueError` for a keyword that is nearly an argument of a class's constructors, or part of one.
+    """Raise a `ValueError` for a keyword that resembles an argument of the constructor, and suggest that argument.
 
-    Keras refuses the rest. Letters in place of words are read as these: `num_kv_heads` as `num_key_value_heads`.
+    Keras rejects all other unknown keywords. Abbreviations are expanded: `num_kv_heads` to `num_key_value_heads`.
 
     Args:
-        target: an object in its constructor.
-        keywords: names of the arguments that the constructor itself does not take.
-        further: arguments that constructors take by keyword without naming them.
+        target: the object that is being constructed.
+        keywords: names of keyword arguments that are not in the signature.
+        further: names of valid keyword arguments that are not in the signature.
     """
     constructors = [vars(cls)["__init__"] for cls in type(target).__mro__ if "__init__" in vars(cls)]
     known = {name for constructor in constructors for name in inspect.signature(constructor).parameters} | {*further}
@@ -118,17 +118,17 @@ def check_keywords(target: Any, keywords: Iterable[str], further: Iterable[str] 
         longer = [other for other in others if len(full) > 3 and full in other]  # `soft_cap` of `logit_soft_cap`
         question = did_you_mean(full, longer, 1, similarity=0) or did_you_mean(full, others, 1, similarity=0.75)
         if question:
-            raise ValueError(f"`{name}` is no argument of {type(target).__name__}.{question}")
+            raise ValueError(f"`{name}` is not an argument of {type(target).__name__}.{question}")
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3, similarity: float = 0.6) -> str:
-    """Returns the question whether another name was meant, to follow a sentence; nothing where none is similar.
+    """Return " Did you mean `name`?" for similar names, to append to a sentence; an empty string if there are none.
 
     Args:
-        name: as it was given.
-        known: the names that there are.
-        count: the most of them to ask for.
-        similarity: from 0, all are similar, to 1, none but the name itself.
+        name: the received name.
+        known: valid names.
+        count: maximum number of suggestions.
+        similarity: minimum similarity, from 0 (all names) to 1 (equal names only).
     """
     similar = difflib.get_close_matches(name, sorted(set(known)), count, similarity)
     return f" Did you mean {' or '.join(f'`{other}`' for other in similar)}?" if similar else ""
@@ -144,12 +144,12 @@ def check_dense(name: str, x: Any) -> None:
 
 
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:
-    """Raises a `ValueError` unless the known sizes of `shape` are among those allowed.
+    """Raise a `ValueError` unless the known sizes of `shape` are allowed.
 
     Args:
-        name: the argument that has the shape.
-        shape: sizes, None where unknown.
-        expected: for each axis a tuple of allowed sizes, of which None allows everything.
+        name: name of the argument.
+        shape: sizes, None if unknown.
+        expected: a tuple of allowed sizes per axis, in which None allows any size.
     """
     fits = len(shape) == len(expected) and all(
         size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected, strict=True)

@@ -1,7 +1,6 @@
-"""Files at addresses such as gs://bucket/folder, copied as a whole through `etils.epath`, which knows the schemes.
+"""Remote files such as gs://bucket/folder, copied as a whole through `etils.epath`.
 
-Nothing is renamed there, which is not atomic in a bucket: who writes several files writes last the one without which
-the others do not count.
+Renaming is not atomic in a bucket. So a writer of several files writes the file that marks them as complete last.
 """
 
 import contextlib
@@ -14,43 +13,43 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tf_sparse_attention.files import atomic_file, atomic_folder
+from tf_sparse_attention.atomic_files import atomic_file, atomic_folder
 
-BLOCK = 1 << 22  # bytes that are copied at once
-SAVED_MODEL = "saved_model.pb"  # the file without which a folder is no SavedModel
-CACHE = "TSA_CACHE_DIR"  # the variable with the folder of local copies
-# What TensorFlow says of schemes that it has no files of, and what to do.
-NO_SCHEME, SCHEME_ADVICE = "File system scheme", "; set EPATH_USE_TF=false and install its package of fsspec, as s3fs"
+BLOCK = 1 << 22  # bytes per read
+SAVED_MODEL = "saved_model.pb"  # marks a SavedModel as complete
+CACHE = "TSA_CACHE_DIR"  # environment variable with the folder of local copies
+# Start of TensorFlow's message for an unsupported scheme, and the advice to append.
+NO_SCHEME, SCHEME_ADVICE = "File system scheme", "; set EPATH_USE_TF=false and install its fsspec package, e.g. s3fs"
 
 
 class RemoteError(OSError):
-    """Raised where a remote file cannot be read or written, whatever the library of its scheme raises."""
+    """Raised if a remote file cannot be read or written."""
 
 
 class Content(NamedTuple):
-    """What a file holds: its size in bytes and its checksum, BLAKE2b of 16 bytes."""
+    """Size of a file in bytes and its checksum, BLAKE2b of 16 bytes."""
 
     size: int
     blake2b: str
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Returns whether a path is an address with a scheme, as gs://bucket/folder.
+    """Return whether a path has a scheme, for example gs://bucket/folder.
 
     Raises:
-        ValueError: If it begins like one and lacks a slash, which would be a folder here that is called "gs:".
+        ValueError: If the scheme is followed by one slash only, which would be a local folder named "gs:".
     """
     text = os.fspath(path)
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", text):  # a single letter is a drive
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", text):  # one letter: a Windows drive
         raise ValueError(
-            "`path` must have two slashes after its scheme, as in gs://bucket/folder, of which `pathlib.Path` leaves "
-            f"one; a local path of this name begins with ./. Received: path={text}."
+            "`path` must have two slashes after its scheme, as in gs://bucket/folder; `pathlib.Path` removes one of "
+            f"them. Write ./ before a local path of this name. Received: path={text}."
         )
     return "://" in text
 
 
 def remote_path(address: str | os.PathLike) -> Any:
-    """Returns the `epath.Path` of an address.
+    """Return the `epath.Path` of a remote path.
 
     Raises:
         ValueError: If its scheme is unknown.
@@ -64,15 +63,15 @@ def remote_path(address: str | os.PathLike) -> Any:
         return epath.Path(address)
     except KeyError as error:
         raise ValueError(
-            "`path` must be on a local disk, or have a scheme that `etils.epath` knows, as gs, s3, az and hf. "
+            "`path` must be on a local disk, or have a scheme that `etils.epath` supports: gs, s3, az or hf. "
             f"Received: path={address}."
         ) from error
 
 
 def cache_folder(address: str | os.PathLike) -> pathlib.Path:
-    """Returns the folder of the local copy of what is at an address.
+    """Return the folder of the local copy of a remote path.
 
-    It is in the folder that the variable TSA_CACHE_DIR names, otherwise in ~/.cache/tf_sparse_attention.
+    It is in the folder of the environment variable TSA_CACHE_DIR, by default ~/.cache/tf_sparse_attention.
     """
     root = pathlib.Path(os.environ.get(CACHE) or "~/.cache/tf_sparse_attention").expanduser()
     text = os.fspath(address).rstrip("/")
@@ -80,18 +79,18 @@ def cache_folder(address: str | os.PathLike) -> pathlib.Path:
     return root / f"{re.sub('[^A-Za-z0-9]+', '_', text)[-80:]}_{digest}"
 
 
-def any_path(path: str | os.PathLike) -> Any:
-    """Returns the `epath.Path` of an address, or the `pathlib.Path` of a path on the local disk."""
+def as_path(path: str | os.PathLike) -> Any:
+    """Return an `epath.Path` for a remote path, or a `pathlib.Path` for a local path."""
     return remote_path(path) if is_remote(path) else pathlib.Path(path).expanduser()
 
 
 @contextlib.contextmanager
-def reaching(path: Any) -> Iterator[None]:
-    """Turns the errors of a block that reads or writes a remote path into a `RemoteError` of one line."""
+def raise_remote_errors(path: Any) -> Iterator[None]:
+    """Convert errors of a block that reads or writes a remote path to a `RemoteError` with one line."""
     try:
         yield
-    except Exception as error:  # those of TensorFlow, of gcsfs, of aiohttp and so on
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)  # the disk here
+    except Exception as error:  # of TensorFlow, gcsfs, aiohttp and others
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)  # of the local disk
         if isinstance(error, RemoteError) or is_full or not is_remote(path):
             raise
         lines = str(error).strip().splitlines() or [""]
@@ -100,14 +99,14 @@ def reaching(path: Any) -> Iterator[None]:
 
 
 def exists(path: Any) -> bool:
-    """Returns whether there is a remote file or folder."""
-    with reaching(path):
+    """Return whether a remote file or folder exists."""
+    with raise_remote_errors(path):
         return path.exists()
 
 
 def read_bytes(path: Any) -> bytes | None:
-    """Returns the content of a remote file; None if there is none."""
-    with reaching(path):
+    """Return the content of a remote file; None if it does not exist."""
+    with raise_remote_errors(path):
         if not path.exists():
             return None
         with path.open("rb") as file:
@@ -115,50 +114,50 @@ def read_bytes(path: Any) -> bytes | None:
 
 
 def names(path: Any) -> list[str]:
-    """Returns the names in a remote folder, in order; none if it is missing."""
-    with reaching(path):
+    """Return the sorted names in a remote folder; an empty list if it does not exist."""
+    with raise_remote_errors(path):
         return sorted(child.name for child in path.iterdir()) if path.exists() else []
 
 
 def remove(path: Any) -> None:
-    """Removes a remote file, if it is there."""
-    with reaching(path):
+    """Remove a remote file if it exists."""
+    with raise_remote_errors(path):
         path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Any, content: bytes) -> None:
-    """Writes a remote file."""
-    with reaching(path):
+    """Write a remote file."""
+    with raise_remote_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(content)
 
 
 def upload(source: pathlib.Path, target: Any) -> Content:
-    """Copies a local file to a remote path, and returns what was copied."""
-    with open(source, "rb") as content, reaching(target):
+    """Copy a local file to a remote path, and return its `Content`."""
+    with open(source, "rb") as content, raise_remote_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             return _copy(content, file)
 
 
 def download(source: Any, target: pathlib.Path, expected: Content | None = None) -> None:
-    """Copies a remote file to a local one, which is complete or absent.
+    """Copy a remote file to a local file, which is complete or absent afterwards.
 
     Args:
         source: remote path.
-        target: the local file; its folder is created.
-        expected: what the file has to hold. Default: None, anything.
+        target: the local file. Its folder is created.
+        expected: the required `Content`. Default: None, any.
 
     Raises:
-        ValueError: If it holds something else, or is missing.
-        RemoteError: If it cannot be reached.
+        ValueError: If the content differs, or the remote file does not exist.
+        RemoteError: If the remote file cannot be read.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(target) as temporary:
         found = None
         if exists(source):
-            with open(temporary, "wb") as file, reaching(source), source.open("rb") as content:
+            with open(temporary, "wb") as file, raise_remote_errors(source), source.open("rb") as content:
                 found = _copy(content, file)
         if found is None or expected not in (None, found):
             raise ValueError(f"{source} is {'missing' if found is None else 'damaged'}")
@@ -174,13 +173,13 @@ def _copy(source, target):
 
 
 def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) -> None:
-    """Copies a local folder to a remote one, in place of what is there.
+    """Copy a local folder to a remote folder, and remove other files there.
 
     Args:
         source: the folder.
         target: remote path.
-        last: name of the file without which the others do not count, as that of a SavedModel. It is removed first and
-            written last, so that readers find all of an export or none. Default: None, there is none.
+        last: name of the file that marks the folder as complete, as in a SavedModel. It is removed first and written
+            last, so that readers find a complete export or none. Default: None.
     """
     files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
     before = set(stat_all(target))
@@ -193,11 +192,11 @@ def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) ->
 
 
 def stat_all(path: Any) -> dict[str, list[int]]:
-    """Returns size and time in seconds of all files in a remote folder and in those in it, by name.
+    """Return size in bytes and modification time in seconds of all files below a remote path, by relative name.
 
-    The name of a file that is not in a folder is "". Nothing is returned where nothing is.
+    If the path is a file, its name is "". If it does not exist, the result is empty.
     """
-    with reaching(path):
+    with raise_remote_errors(path):
         if not path.exists():
             return {}
         if not path.is_dir():
@@ -209,7 +208,7 @@ def stat_all(path: Any) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def output_folder(path: Any, last: str | None = None) -> Iterator[pathlib.Path]:
-    """Yields a local path to create a folder at, which replaces `path` if the block ends without an error.
+    """Yield a local path for a folder, which replaces `path` if the block ends without an error.
 
     Args:
         path: a `pathlib.Path`, see `atomic_folder`, or a remote path, see `upload_folder`.

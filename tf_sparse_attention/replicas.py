@@ -1,10 +1,10 @@
-"""Whether code runs as one of several TensorFlow replicas. Imports TensorFlow inside its functions."""
+"""Queries about TensorFlow replicas. Imports TensorFlow only inside functions."""
 
 import keras
 
 
 def replica_count() -> int:
-    """Returns how many TensorFlow replicas the current strategy has; 1 on other backends, whose arrays are global."""
+    """Return the number of replicas of the TensorFlow strategy; 1 on other backends, whose arrays are global."""
     if keras.backend.backend() != "tensorflow":
         return 1
     import tensorflow as tf
@@ -13,7 +13,7 @@ def replica_count() -> int:
 
 
 def in_several_replicas() -> bool:
-    """Returns whether this code runs as one of several replicas."""
+    """Return whether the caller runs in the context of one of several replicas."""
     if replica_count() == 1:
         return False
     import tensorflow as tf

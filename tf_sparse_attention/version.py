@@ -1,3 +1,3 @@
-"""The version of the library, written here and nowhere else."""
+"""Version of the library; the only place that defines it."""
 
 __version__ = "0.1.0"

@@ -99,7 +99,7 @@ def _convert_t2t(options):
 
 
 def _write(model, plan, options):
-    from tf_sparse_attention.files import atomic_file
+    from tf_sparse_attention.atomic_files import atomic_file
 
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(options.output) as temporary:

@@ -113,7 +113,7 @@ class CentroidsByStep(Centroids):
             tokens, mask, _ = sides[0]
 
             def drawn():
-                first = kmeans.start_from_data(tokens, self.num_clusters, self.seed, mask)
+                first = kmeans.init_state_from_data(tokens, self.num_clusters, self.seed, mask)
                 return [ops.cast(value, now.dtype) for value, now in zip(first, self.state, strict=True)]
 
             self.set_state(kmeans.State(*ops.cond(self.steps == 0, drawn, lambda: list(self.state))))

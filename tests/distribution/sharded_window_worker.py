@@ -1,4 +1,4 @@
-"""A process on the JAX backend with four CPU devices, which computes windows over a divided sequence.
+"""A process on the JAX backend with four CPU devices, which computes windows over a sharded sequence.
 
 `JAX_NUM_CPU_DEVICES=4 python -m tests.distribution.sharded_window_worker` prints a line of JSON: for each case the
 largest differences of outputs and gradients from attention on one device, and the shape of the part of a device.

@@ -1,4 +1,4 @@
-"""Windows over a sequence that is divided among devices."""
+"""Sliding-window attention over a sharded sequence."""
 
 import functools
 import json
@@ -77,7 +77,7 @@ with pytest.raises(ValueError, match=r"`query` must have .* divide.*Received: 5 
 """
 
 
-def test_what_cannot_be_divided_is_an_error_on_jax(run_jax):
+def test_sizes_that_the_devices_do_not_divide_are_an_error_on_jax(run_jax):
     run_jax(ERRORS)
 
 

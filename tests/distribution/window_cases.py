@@ -1,4 +1,4 @@
-"""Windows over sequences divided among devices, which are compared with one device."""
+"""Cases of sliding windows over sharded sequences, which are compared with one device."""
 
 from typing import NamedTuple
 

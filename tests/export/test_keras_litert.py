@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
 from tests.contracts import SIZE, built
-from tf_sparse_attention.ops.masks import MOST_AXES
+from tf_sparse_attention.ops.masks import MAX_AXES
 
 RUN = """
 import keras
@@ -61,7 +61,7 @@ def test_no_logical_operation_broadcasts_more_axes_than_litert_can(case, length)
     function = tf.function(lambda x: layer(x, use_causal_mask=case.causal), autograph=False)
     graph = function.get_concrete_function(tf.TensorSpec((None, length, SIZE))).graph
     for operation in graph.get_operations():
-        if operation.type in ("LogicalAnd", "LogicalOr") and operation.outputs[0].shape.rank > MOST_AXES:
+        if operation.type in ("LogicalAnd", "LogicalOr") and operation.outputs[0].shape.rank > MAX_AXES:
             first, second = (x.shape.as_list() for x in operation.inputs)
             # An axis that one mask does not know may be the one that the other knows.
             assert all(1 not in pair or pair == (1, 1) for pair in zip(first, second, strict=True)), operation.name

@@ -6,7 +6,7 @@ from keras import ops
 
 from tf_sparse_attention.generation import BeamSearch, Sampling, block_ngrams, get_strategy, penalize_repetition
 from tf_sparse_attention.generation.strategies import NAMED
-from tf_sparse_attention.ops.softmax import lowest
+from tf_sparse_attention.ops.attend import lowest
 
 LOGITS = np.array([[2.0, -1.0, 0.5, 3.0, -4.0]], "float32")
 LOWEST = lowest("float32")

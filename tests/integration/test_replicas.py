@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import SIZE, normal, to_numpy, with_random_weights
-from tf_sparse_attention.layers import FeedForward, LocalAttention, RoutingAttention, TransformerBlock, replicas
+from tf_sparse_attention.layers import FeedForward, LocalAttention, RoutingAttention, TransformerBlock, data_parallel
 from tf_sparse_attention.models import Backbone, CTCLoss, LanguageModel, Model, SpeechRecognizer, language_model_loss
 
 STEPS, BATCH, LENGTH = 5, 4, 11
@@ -138,12 +138,12 @@ def test_a_loss_is_the_mean_over_the_targets_of_both_replicas(first, two_replica
 
     def run(rows):
         targets, predictions, count = rows
-        with replicas.joined_mean(len(targets), count):
+        with data_parallel.global_mean(len(targets), count):
             return loss(targets, predictions)
 
     rows = two_replicas.experimental_distribute_values_from_function(of_rows)
     found = two_replicas.experimental_local_results(two_replicas.run(run, (rows,)))
-    assert replicas.mean_factor() == 1
+    assert data_parallel.mean_factor() == 1
     # Keras has divided each by the number of replicas, and weighs by their rows what it reports.
     np.testing.assert_allclose(np.dot([first, 4 - first], found) * 2 / 4, loss(IDS, logits), rtol=1e-6)
 
@@ -183,8 +183,8 @@ def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out(two_repli
     with two_replicas.scope():
         model = make_model(keras.Model)
     message = (
-        r"`clusters` \(Centroids\) keeps centroids that several replicas have to update together.*Subclass "
-        r"`tf_sparse_attention.models.Model` in place of `keras.Model`.*Received: 2 replicas\."
+        r"`clusters` \(Centroids\) has centroids that all replicas must update together.*Subclass "
+        r"`tf_sparse_attention.models.Model` instead of `keras.Model`.*Received: 2 replicas\."
     )
     with pytest.raises(RuntimeError, match=message):
         model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)

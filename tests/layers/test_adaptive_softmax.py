@@ -1,4 +1,4 @@
-"""Adaptive embedding and softmax as Keras layers; their numbers are checked in `tests/ops/test_word_clusters.py`."""
+"""Adaptive embedding and softmax as Keras layers; `tests/ops/test_adaptive_vocabulary.py` checks their numbers."""
 
 import keras
 import numpy as np

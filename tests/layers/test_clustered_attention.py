@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention
-from tf_sparse_attention.ops.clustered import best_keys
+from tf_sparse_attention.ops.clustered_attention import find_top_keys
 
 
 def draw(batch=2, length=40, size=8, seed=0):
@@ -61,7 +61,7 @@ def test_projections_are_copied_into_a_layer_that_is_not_built():
 def test_the_best_keys_are_the_best_however_little_they_weigh():
     weights = np.full((1, 1, 1, 40), 1e-12, "float32")
     weights[..., 3], weights[..., 39] = 1 - 1e-7, 1e-9
-    best = best_keys(ops.convert_to_tensor(weights), None, top_k=2)
+    best = find_top_keys(ops.convert_to_tensor(weights), None, top_k=2)
     assert sorted(np.asarray(best.positions).ravel()) == [3, 39] and np.all(best.valid)
 
 

@@ -388,7 +388,7 @@ def test_a_mask_with_more_entries_than_an_index_can_hold_is_refused():
     ],
 )
 def test_a_typing_error_in_a_name_suggests_the_right_one(make, right):
-    with pytest.raises(ValueError, match=rf"is no argument of .*\. Did you mean `{right}`\?"):
+    with pytest.raises(ValueError, match=rf"is not an argument of .*\. Did you mean `{right}`\?"):
         make()
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts import with_random_weights
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import LSHAttention
-from tf_sparse_attention.ops import lsh
+from tf_sparse_attention.ops.hashing import lsh_buckets
 
 
 def draw(batch=2, length=30, size=8, seed=0):
@@ -25,7 +25,7 @@ def built(**options):
 def test_a_bucket_is_the_nearest_axis_or_its_opposite_however_long_the_vector():
     x = np.array([[3, 1], [1, 2], [-5, 4], [0.1, -0.2], [-300, 200]], "float32")[None, None]
     axes = np.eye(2, dtype="float32")[None, None]
-    (found,) = lsh.buckets(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(axes))
+    (found,) = lsh_buckets(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(axes))
     np.testing.assert_array_equal(found, [[[0, 1, 2, 3, 2]]])
 
 

@@ -11,7 +11,11 @@ from tests.cases import Case
 from tests.contracts import assert_close, built, normal, to_numpy
 from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention, TransformerBlock
 from tf_sparse_attention.layers.attention.native_sparse_attention import BlockPooling
-from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
+from tf_sparse_attention.ops.compressed_attention import (
+    attend_compressed_blocks,
+    select_blocks_by_weight,
+    visible_blocks,
+)
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.selected_blocks import BlockKeys
 
@@ -26,7 +30,7 @@ def seen(length, attention_mask=None, **masks):
     masks = TokenMasks(**{name: np.asarray([x]) for name, x in masks.items()})
     blocks = BlockKeys.of(masks, length, 2)
     mask = None if attention_mask is None else np.asarray(attention_mask)[None, None]
-    found = seen_blocks(blocks, np.arange(length), masks.query_segments, mask)
+    found = visible_blocks(blocks, np.arange(length), masks.query_segments, mask)
     return to_numpy(found)[0, 0].astype(int).tolist()
 
 
@@ -53,9 +57,9 @@ def test_blocks_are_chosen_by_the_weights_of_the_heads_that_share_keys_together(
     query = np.array([[[[1.0, 0.0]], [[0.0, 1.0]]]], "float32")
     key = np.array([[[[2.0, 0.0], [1.0, 1.9], [0.0, 0.0]]]], "float32")
     every = np.ones((1, 1, 1, 3), bool)
-    chosen = blocks_by_shares(query, key, every, every, 2, {})
+    chosen = select_blocks_by_weight(query, key, every, every, 2, {})
     assert [to_numpy(x)[0, :, 0].tolist() for x in chosen] == [[1, 1], [0, 0]]
-    weights = to_numpy(attend_blocks(query, key, key, every).weights)
+    weights = to_numpy(attend_compressed_blocks(query, key, key, every).weights)
     np.testing.assert_allclose(weights[0, 0, 0], np.exp([2, 1, 0]) / np.exp([2, 1, 0]).sum(), rtol=1e-5)
 
 
@@ -75,7 +79,7 @@ def test_blocks_are_chosen_in_float32_whatever_the_dtype():
     query, key = keras.ops.cast(normal(1, 2, 64, 8), "bfloat16"), keras.ops.cast(normal(2, 2, 32, 8)[:1], "bfloat16")
     seen = (np.arange(32) < (np.arange(64)[:, None] + 1) // 2)[None, None]
     chosen, expected = (
-        blocks_by_shares(*(keras.ops.cast(x, dtype) for x in (query, key)), seen, seen, 4, {})
+        select_blocks_by_weight(*(keras.ops.cast(x, dtype) for x in (query, key)), seen, seen, 4, {})
         for dtype in ("bfloat16", "float32")
     )
     np.testing.assert_array_equal(chosen, expected)

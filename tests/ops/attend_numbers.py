@@ -1,4 +1,4 @@
-"""Small helpers of the tests of `attend`: drawn numbers, tensors as float64, and the softmax they are compared with."""
+"""Helpers for tests of `attend`: random numbers, conversion to float64, and a reference softmax."""
 
 import numpy as np
 from keras import ops

@@ -1,8 +1,8 @@
-"""Row gathers on JAX: values and gradients beside plain indexing, and the scatters in their gradients."""
+"""Row gathers on JAX: values and gradients compared with plain indexing, and scatters in the gradients."""
 
 import numpy as np
 
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, take_blocks, take_rows
+from tf_sparse_attention.ops.gather import permute_rows, take_blocks, take_rows, take_unique_rows
 
 
 def numbers():
@@ -29,7 +29,12 @@ def compare_gathers():
     picked = order[..., :5], np.minimum(inverse, 4), inverse < 5
     compiled = jax.jit(gradient, static_argnums=0)
     found = {}
-    taken = ((permute_rows, (order, inverse)), (pick_rows, picked), (take_rows, (order,)), (take_blocks, (order // 2,)))
+    taken = (
+        (permute_rows, (order, inverse)),
+        (take_unique_rows, picked),
+        (take_rows, (order,)),
+        (take_blocks, (order // 2,)),
+    )
     for function, rest in taken:
         arguments = x, cotangent[:, :, : rest[0].shape[-1]], *rest
         expected = gradient(plain, *arguments)

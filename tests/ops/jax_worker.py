@@ -1,4 +1,4 @@
-"""What the tests of operations want to know of JAX, in a process with that backend: `CHECKS[name]()`, as JSON."""
+"""Checks of operations in a process with the JAX backend: prints the result of `CHECKS[name]()` as JSON."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from keras import ops
 from tests.ops.attend_numbers import draw, numbers
 from tests.ops.jax_gather import compare_gathers
 from tf_sparse_attention.ops.attend import attend
-from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.ops.random_bits import random_groups
 
 
 def random_groups_of_a_seed():

@@ -1,4 +1,4 @@
-"""The one masked softmax: empty rows, extreme scores, span, merging, dropout, in every dtype."""
+"""Masked softmax attention: empty rows, extreme scores and merging, in every dtype."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def test_the_mask_and_the_bias_change_the_weights():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", [{}, {"span": True}, {"return_log_sum_exp": True}, {"return_weights": True}])
-def test_a_row_with_nothing_to_attend_to_is_exactly_zero_and_so_is_its_gradient(dtype, options):
+def test_a_query_without_keys_has_zero_output_and_gradient(dtype, options):
     mask = np.array([[True, True, False], [False, False, False]])
     if "span" in options:
         options = {"span": np.full((2, 3), 0.5)}
@@ -91,7 +91,7 @@ def test_huge_scores_give_the_value_of_the_best_key(dtype):
             np.testing.assert_allclose(numbers(output), [[expected]], rtol=1e-2)
 
 
-def test_huge_scores_are_no_reason_to_see_a_masked_key():
+def test_huge_scores_do_not_unmask_a_key():
     zeros, value = np.zeros((1, 1)), np.array([[1.0], [2.0]])
     for bias in (1e30, -1e30):
         output = attend(
@@ -115,7 +115,7 @@ def test_scores_are_computed_in_float32_at_least(dtype):
     np.testing.assert_allclose(numbers(weights), softmax(np.array([[256, 256.125]]), np.ones((1, 2))), rtol=1e-5)
 
 
-def test_weights_are_returned_only_when_asked_for():
+def test_weights_are_returned_only_on_request():
     query = draw(2, 3)
     attended = attend(query, query, query)
     assert attended.weights is None
@@ -128,7 +128,7 @@ def test_the_value_side_sees_the_weights_of_the_keys():
     np.testing.assert_allclose(numbers(attended.output), [[12]], rtol=1e-12)
 
 
-def test_the_query_has_a_gradient_even_if_there_is_but_one_key():
+def test_the_query_has_a_gradient_with_a_single_key():
     # It is zero, but a layer whose kernel has none at all makes optimizers complain.
     tf = pytest.importorskip("tensorflow")
     query = tf.constant(draw(1, 3))
@@ -224,7 +224,7 @@ def test_in_half_precision_a_query_that_sees_one_key_has_no_gradient(dtype):
     assert np.abs(numbers(gradients["query"])[1:]).max() > 0
 
 
-def test_a_log_sum_exp_is_returned_only_when_asked_for():
+def test_a_log_sum_exp_is_returned_only_on_request():
     rows = draw(2, 3)
     assert attend(rows, rows, rows).log_sum_exp is None
     assert attend(rows, rows, rows, span=np.ones((2, 2))).log_sum_exp is None

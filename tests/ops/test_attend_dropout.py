@@ -1,4 +1,4 @@
-"""Dropout of attention weights: repeatable by its seed, scaled, and by position where tokens move."""
+"""Dropout of attention weights: repeatable by seed, scaled, and dependent on positions instead of slots."""
 
 import keras
 import numpy as np
@@ -37,17 +37,17 @@ def test_dropout_falls_on_value_biases_too():
     assert seen == {0, 10, 101, 111}
 
 
-def test_dropout_by_position_drops_the_same_pairs_wherever_they_stand():
+def test_dropout_by_position_does_not_depend_on_slots():
     query, key, value = draw(2, 3, 8, 4), draw(2, 3, 9, 4, seed=1), np.tile(np.eye(9), (2, 3, 1, 1))
     queries, keys = np.tile(np.arange(8, dtype="int32"), (2, 3, 1)), np.tile(np.arange(9, dtype="int32"), (2, 3, 1))
     order, others = np.random.default_rng(0).permutation(8), np.random.default_rng(1).permutation(9)
     dropout = Dropout(0.5, 7)
-    used = numbers(attend(query, key, value, dropout=dropout.by_position(queries, keys)).output)
+    used = numbers(attend(query, key, value, dropout=dropout.with_positions(queries, keys)).output)
     moved = attend(
         query[:, :, order],
         key[:, :, others],
         value[:, :, others],
-        dropout=dropout.by_position(queries[..., order], keys[..., others]),
+        dropout=dropout.with_positions(queries[..., order], keys[..., others]),
     )
     np.testing.assert_allclose(numbers(moved.output), used[:, :, order], rtol=1e-12)
     whole = numbers(attend(query, key, value).output)
@@ -56,12 +56,12 @@ def test_dropout_by_position_drops_the_same_pairs_wherever_they_stand():
     assert len({tuple(row) for row in there.reshape(-1, 9)}) > 40  # rows, heads and batch entries differ
 
 
-def test_heads_that_share_keys_drop_pairs_of_their_own_by_the_positions_of_their_keys():
+def test_heads_that_share_keys_drop_different_pairs():
     query, key, value = draw(1, 4, 1, 8, 4), draw(1, 2, 1, 9, 4, seed=1), np.tile(np.eye(9), (1, 2, 1, 1, 1))
     queries, keys = (np.tile(np.arange(n, dtype="int32"), (1, 4, 1, 1)) for n in (8, 9))
 
     def used(key, value, keys):
-        dropout = Dropout(0.5, 7).by_position(queries, keys)
+        dropout = Dropout(0.5, 7).with_positions(queries, keys)
         return numbers(attend_heads(query, key, value, dropout=dropout).output)
 
     there = used(key, value, keys) > 0

@@ -92,7 +92,7 @@ def test_the_log_sum_exp_counts_the_span():
     assert log_sum_exp[1] < -1e300
 
 
-def test_a_high_score_under_a_span_of_zero_silences_nobody():
+def test_a_high_score_with_a_span_of_zero_does_not_underflow_other_weights():
     inputs = {"query": np.ones((1, 1), "float32"), "span": np.array([[0, 1, 1]], "float32")}
     key, value = np.array([[200], [1], [1]], "float32"), np.array([[8], [2], [4]], "float32")
 

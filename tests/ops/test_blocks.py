@@ -1,4 +1,4 @@
-"""Sequences are cut into blocks, set beside their neighbours and joined again."""
+"""Sequences are split into blocks, paired with neighbor blocks, and joined."""
 
 import numpy as np
 import pytest
@@ -19,11 +19,11 @@ def test_a_sequence_is_cut_into_blocks_with_zeros_at_the_end():
     assert numbers(blocks.split(np.arange(1, 6), 2, -1, 3)) == [[1, 2], [3, 4], [5, 0]]
 
 
-def test_what_is_longer_than_the_blocks_is_dropped():
+def test_positions_past_the_last_block_are_dropped():
     assert numbers(blocks.split(np.arange(1, 6), 2, -1, 1)) == [[1, 2]]
 
 
-def test_an_axis_in_the_middle_is_cut_in_place():
+def test_a_middle_axis_can_be_split():
     x = np.arange(12).reshape(2, 3, 2)
     assert numbers(blocks.split(x, 2, -2, 2)) == [
         [[[0, 1], [2, 3]], [[4, 5], [0, 0]]],

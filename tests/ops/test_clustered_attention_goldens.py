@@ -11,8 +11,13 @@ from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.programs import differentiate
-from tf_sparse_attention.ops.clustered import best_keys, clustered_attention, improved_clustered_attention, mean_queries
-from tf_sparse_attention.ops.hamming import hamming_clusters, hash_bits
+from tf_sparse_attention.ops.clustered_attention import (
+    clustered_attention,
+    find_top_keys,
+    improved_clustered_attention,
+    mean_queries,
+)
+from tf_sparse_attention.ops.hashing import hamming_clusters, hash_bits
 
 PLAIN = ["n32_c4_b63_i10", "n32_c4_b8_i1", "n32_c4_b8_i3", "n32_c8_b8_i1_empty", "n50_c4_b32_i10_padded"]
 PLAIN += ["n50_c4_b32_i3", "n50_c8_b32_i10", "nobias_temp", "cross_l32_s40_d5_padded"]
@@ -82,7 +87,7 @@ def test_mean_queries_and_best_keys(name, goldens):
         return
     scores = np.einsum("bnch,bnsh->bncs", case.arrays["q_centroids"], case.inputs["k"])
     weights = ops.softmax(scores - scores.max(-1, keepdims=True))
-    best = best_keys(weights, ops.convert_to_tensor(case.key_mask)[:, None, None], case.top_k)
+    best = find_top_keys(weights, ops.convert_to_tensor(case.key_mask)[:, None, None], case.top_k)
     positions, valid = (ops.convert_to_numpy(x) for x in best)
     for place in np.ndindex(positions.shape[:3]):
         expected = case.arrays["topk_idx"][place]

@@ -1,4 +1,4 @@
-"""The loss of CTC is that of a sum over all alignments, one by one, and its gradient what small steps measure."""
+"""The CTC loss equals a sum over all alignments, and its gradient equals finite differences."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import assert_close, to_numpy
-from tf_sparse_attention.ops.ctc import ctc_loss, needed_frames
+from tf_sparse_attention.ops.ctc import ctc_loss, min_frames
 
 V = 4
 rng = np.random.default_rng(0)
@@ -36,12 +36,12 @@ LABELS = np.array([[1, 2, 3], [2, 2, 0], [0, 0, 0], [1, 1, 1], [3, 0, 0], [2, 3,
 LOG_PROBS = log_softmax(rng.normal(size=(6, 5, V)) * 2).astype("float32")
 
 
-def test_it_is_the_sum_over_all_alignments():
+def test_the_loss_sums_over_all_alignments():
     expected = [loss_of_all_paths(*row) for row in zip(LABELS, LOG_PROBS, strict=True)]
     assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS)), expected, 1e-5)
 
 
-def test_frames_beyond_a_length_do_not_count():
+def test_frames_past_the_length_do_not_count():
     lengths = np.array([3, 4, 2, 5, 1, 3])
     rows = zip(LABELS, LOG_PROBS, lengths, strict=True)
     expected = [loss_of_all_paths(labels, frames[:length]) for labels, frames, length in rows]
@@ -59,7 +59,7 @@ def gradient_of(labels, log_probs, lengths=None):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
-def test_the_gradient_is_what_small_steps_measure():
+def test_the_gradient_equals_finite_differences():
     found, step = gradient_of(LABELS, LOG_PROBS), 1e-5
     for row, frame, kind in [(0, 0, 1), (1, 2, 0), (1, 3, 2), (2, 1, 0), (3, 4, 1), (4, 2, 3), (5, 1, 2), (5, 0, 1)]:
         losses = []
@@ -71,9 +71,9 @@ def test_the_gradient_is_what_small_steps_measure():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
-def test_labels_that_no_frames_can_have_are_infinite_and_have_no_gradient():
+def test_labels_that_need_more_frames_have_infinite_loss_and_no_gradient():
     labels = np.array([[1, 1, 2], [1, 2, 3]])
-    assert needed_frames(labels).numpy().tolist() == [4, 3]
+    assert min_frames(labels).numpy().tolist() == [4, 3]
     log_probs = LOG_PROBS[:2, :3]
     assert to_numpy(ctc_loss(labels, log_probs))[0] == np.inf
     gradient = gradient_of(labels, log_probs)
@@ -81,7 +81,7 @@ def test_labels_that_no_frames_can_have_are_infinite_and_have_no_gradient():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
-def test_frames_of_padding_hold_no_labels_and_leave_other_rows_as_they_are():
+def test_padded_frames_hold_no_labels_and_do_not_change_other_rows():
     lengths = np.array([2, 2, 0, 4, 1, 2])  # of labels that need 3, 3, 0, 5, 1 and 3
     found = to_numpy(ctc_loss(LABELS, LOG_PROBS, lengths))
     assert np.isinf(found).tolist() == [True, True, False, True, False, True]
@@ -92,7 +92,7 @@ def test_frames_of_padding_hold_no_labels_and_leave_other_rows_as_they_are():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a GradientTape")
-def test_probabilities_of_zero_are_paths_that_do_not_exist():
+def test_probabilities_of_zero_exclude_paths():
     with np.errstate(divide="ignore"):
         log_probs = np.log(np.array([[[0.5, 0.5, 0], [0, 1, 0], [0.25, 0, 0.75]]], "float32"))
     labels = np.array([[1, 2]])
@@ -107,7 +107,7 @@ def test_rows_without_labels_are_blanks(width):
     assert_close(found, -LOG_PROBS[..., 0].sum(axis=1), 1e-5)
 
 
-def test_a_long_row_is_that_of_keras():
+def test_a_long_row_equals_keras():
     labels = rng.integers(1, 30, (2, 60))
     labels[1, 40:] = 0
     logits = rng.normal(size=(2, 200, 30)).astype("float32")

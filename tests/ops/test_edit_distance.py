@@ -1,4 +1,4 @@
-"""The edit distance is that of the textbook's table, row by row; words are told apart by what is in them."""
+"""The edit distance equals the textbook dynamic program; words are compared by their characters."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.draws import draws
-from tf_sparse_attention.ops.edit_distance import edit_distance
-from tf_sparse_attention.ops.words import split_words
+from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
 
 
 def table_distance(reference, hypothesis):
@@ -31,7 +30,7 @@ rows = st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=3, max_size=3)
 
 @hypothesis.given(rows, rows)
 @draws(25, 200)
-def test_it_is_that_of_the_table(references, hypotheses):
+def test_the_distance_equals_the_dynamic_program(references, hypotheses):
     found = np.asarray(edit_distance(padded(references), padded(hypotheses)))
     expected = [table_distance(*pair) for pair in zip(references, hypotheses, strict=True)]
     assert found.tolist() == expected
@@ -42,9 +41,9 @@ def test_a_hand_worked_case():
     assert np.asarray(edit_distance(padded([kitten]), padded([sitting]))).tolist() == [3]
 
 
-def test_words_are_equal_where_their_characters_are():
+def test_words_are_equal_if_their_characters_are():
     text = "  the cat the  cart tac "
-    words = np.asarray(split_words(np.array([[ord(letter) for letter in text] + [0, 0]]), ord(" ")))[0]
+    words = np.asarray(hash_words(np.array([[ord(letter) for letter in text] + [0, 0]]), ord(" ")))[0]
     assert words[:, 0].tolist() == [3, 3, 3, 4, 3, *[0] * (len(words) - 5)]
     kinds = [tuple(word) for word in words[:5]]
     assert kinds[0] == kinds[2] and len(set(kinds)) == 4
@@ -52,19 +51,19 @@ def test_words_are_equal_where_their_characters_are():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a graph of TensorFlow")
-def test_rows_whose_width_a_graph_does_not_know_have_the_same_words_and_distances():
+def test_rows_of_unknown_width_have_the_same_words_and_distances():
     import tensorflow as tf
 
     unknown = tf.TensorSpec((None, None), tf.int32)
 
     @tf.function(input_signature=[unknown, unknown], autograph=False)
     def both(references, hypotheses):
-        words = [split_words(rows, 1) for rows in (references, hypotheses)]
+        words = [hash_words(rows, 1) for rows in (references, hypotheses)]
         return words[0], edit_distance(*words), edit_distance(references, hypotheses)
 
     references = np.array([[2, 3, 1, 2, 3, 1, 4], [1, 5, 0, 0, 0, 0, 0]], "int32")
     hypotheses = np.array([[2, 3, 1, 3, 2], [0, 0, 0, 0, 0]], "int32")
     words, of_words, of_labels = both(references, hypotheses)
-    np.testing.assert_array_equal(words, split_words(references, 1))
+    np.testing.assert_array_equal(words, hash_words(references, 1))
     assert of_words.numpy().tolist() == [2, 1] and of_labels.numpy().tolist() == [3, 2]
     assert [x.numpy().tolist() for x in both(references, hypotheses[:, :0])[1:]] == [[3, 1], [7, 2]]

@@ -5,7 +5,14 @@ import pytest
 from keras import ops
 
 from tests.programs import differentiate
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_blocks, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import (
+    permute_rows,
+    stable_order,
+    take_blocks,
+    take_numbers,
+    take_rows,
+    take_unique_rows,
+)
 
 tf = pytest.importorskip("tensorflow")
 SCATTERS = ("Scatter", "UnsortedSegment", "SegmentSum", "IndexedSlices", "StridedSliceGrad", "SparseToDense")
@@ -74,11 +81,11 @@ def test_a_permutation_has_the_gradient_of_the_plain_gather(jit_compile):
 
 
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
-def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
+def test_unique_rows_have_the_gradient_of_the_plain_gather(jit_compile):
     run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
     inputs, cotangent = {"x": draw(2, 3, 10, 4)}, draw(2, 3, 7, 4, seed=1)
     cotangent[:, :, 2] = 0  # what comes of row 9 is used for nothing
-    (actual,), gradient = run(lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),), inputs, cotangent)
+    (actual,), gradient = run(lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),), inputs, cotangent)
     (expected,), wanted = run(lambda x: (plain(x["x"], PICKED),), inputs, cotangent)
     np.testing.assert_array_equal(numbers(actual), numbers(expected))
     np.testing.assert_array_equal(numbers(gradient["x"]), numbers(wanted["x"]))
@@ -86,7 +93,7 @@ def test_picked_rows_have_the_gradient_of_the_plain_gather(jit_compile):
 
 @pytest.mark.parametrize("heads", [3, 1], ids=["own", "shared"])
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
-def test_blocks_that_are_taken_often_have_the_gradient_of_the_plain_gather(jit_compile, heads):
+def test_repeated_blocks_have_the_gradient_of_the_plain_gather(jit_compile, heads):
     run = differentiate if jit_compile is None else tf.function(differentiate, jit_compile=jit_compile)
     inputs, cotangent = {"x": draw(2, heads, 4, 2, 5)}, draw(2, 3, 9, 2, 5, seed=1)
     index = np.random.default_rng(2).integers(3, size=(2, 3, 9), dtype="int32")  # nothing takes the last block
@@ -96,19 +103,19 @@ def test_blocks_that_are_taken_often_have_the_gradient_of_the_plain_gather(jit_c
     np.testing.assert_allclose(numbers(gradient["x"]), numbers(wanted["x"]), rtol=0, atol=1e-6)
 
 
-def test_a_row_that_is_picked_nowhere_has_no_gradient():
+def test_a_row_that_is_not_taken_has_no_gradient():
     _, gradient = differentiate(
-        lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),),
+        lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),),
         {"x": draw(2, 3, 10, 4)},
         np.ones((2, 3, 7, 4), "float32"),
     )
     np.testing.assert_array_equal(numbers(gradient["x"])[0, 0, :, 0], [1, 1, 1, 1, 0, 1, 0, 1, 0, 0])
 
 
-def test_all_rows_are_present_unless_told_otherwise():
+def test_all_rows_are_present_by_default():
     order, inverse = permutation()
     x, cotangent = {"x": draw(2, 3, 7, 4)}, draw(2, 3, 7, 4, seed=1)
-    _, picked = differentiate(lambda x: (pick_rows(x["x"], order, inverse),), x, cotangent)
+    _, picked = differentiate(lambda x: (take_unique_rows(x["x"], order, inverse),), x, cotangent)
     _, permuted = differentiate(lambda x: (permute_rows(x["x"], order, inverse),), x, cotangent)
     np.testing.assert_array_equal(numbers(picked["x"]), numbers(permuted["x"]))
 
@@ -131,7 +138,7 @@ def scatters(types):
     return {name for name in types if any(part in name for part in SCATTERS)}
 
 
-def test_the_gradient_of_a_permutation_holds_no_scatter():
+def test_the_gradient_of_a_permutation_has_no_scatter():
     rows, index = ((2, 3, 7, 4), "float32"), ((2, 3, 7), "int32")
 
     def permuted(x, order, inverse, cotangent):
@@ -144,14 +151,14 @@ def test_the_gradient_of_a_permutation_holds_no_scatter():
     assert scatters(operations(gathered, rows, index, rows))  # the same look finds the scatter of the plain gather
 
 
-def test_the_gradient_of_picked_rows_holds_no_scatter():
+def test_the_gradient_of_unique_rows_has_no_scatter():
     def picked(x, cotangent):
-        return differentiate(lambda x: (pick_rows(x["x"], PICKED, BACK, PRESENT),), {"x": x}, cotangent)
+        return differentiate(lambda x: (take_unique_rows(x["x"], PICKED, BACK, PRESENT),), {"x": x}, cotangent)
 
     assert scatters(operations(picked, ((2, 3, 10, 4), "float32"), ((2, 3, 7, 4), "float32"))) == set()
 
 
-@pytest.mark.parametrize("name", ["permute_rows", "pick_rows"])
+@pytest.mark.parametrize("name", ["permute_rows", "take_unique_rows"])
 def test_gradients_on_jax_are_those_of_the_plain_gather_without_a_scatter(on_jax, name):
     assert on_jax["gather"][name] == {"values": 0, "gradient": 0, "compiled": 0, "scatter": False}
     assert on_jax["gather"]["take_rows"]["scatter"]  # which the same look finds in the gradient of the plain gather

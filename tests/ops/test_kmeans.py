@@ -1,4 +1,4 @@
-"""Online k-means by hand: scores, statistics, the moving average, the start, revival, commitment."""
+"""Online k-means on hand-worked cases: scores, statistics, EMA update, initialization, revival, commitment."""
 
 import keras
 import numpy as np
@@ -63,7 +63,7 @@ def test_statistics_count_and_add_the_members_of_each_head():
 
 def test_padding_is_not_counted():
     x, mask = draw(2, 3, 9, 4), np.arange(9) < np.array([[9], [4]])
-    state = kmeans.start(draw(3, 5, 4, seed=1))
+    state = kmeans.init_state(draw(3, 5, 4, seed=1))
     padded = observe(x, state, mask)
     changed = observe(np.where(mask[:, None, :, None], x, 100 * draw(2, 3, 9, 4, seed=2)), state, mask)
     assert numbers(padded.counts).sum(-1).tolist() == [13] * 3
@@ -93,7 +93,7 @@ def test_an_update_moves_counts_and_sums_by_one_minus_the_decay():
 
 
 def test_the_first_update_does_not_blow_the_centroids_up():
-    state = kmeans.start(draw(2, 8, 16))
+    state = kmeans.init_state(draw(2, 8, 16))
     np.testing.assert_allclose(norms(state.centroids), 4, rtol=1e-5)  # sqrt(H)
     updated = kmeans.update(state, observe(draw(4, 2, 64, 16, seed=1), state), decay=0.999)
     assert norms(updated.centroids).max() < 4.1
@@ -101,7 +101,7 @@ def test_the_first_update_does_not_blow_the_centroids_up():
 
 
 def test_a_long_training_keeps_the_norms():
-    state = kmeans.start(draw(2, 4, 8))
+    state = kmeans.init_state(draw(2, 4, 8))
     for step in range(60):
         state = kmeans.update(state, observe(draw(2, 2, 32, 8, seed=step), state), decay=0.9)
     assert norms(state.centroids).max() < np.sqrt(8)  # a mean of vectors of that length
@@ -110,7 +110,7 @@ def test_a_long_training_keeps_the_norms():
 
 def test_the_joint_update_does_not_depend_on_the_order_of_queries_and_keys():
     query, key = draw(2, 2, 20, 8), draw(2, 2, 20, 8, seed=1)
-    state = kmeans.start(draw(2, 4, 8, seed=2))
+    state = kmeans.init_state(draw(2, 4, 8, seed=2))
     together = observe(np.concatenate([query, key], axis=2), state)
     states = []
     for first, second in ((query, key), (key, query)):
@@ -129,10 +129,10 @@ def full_and_unused():
     directions = draw(2, 4, 6)
     sums = directions * counts[..., None]
     unused = np.array([[0, 100, 3, 250], [0, 0, 99, 0]], "int32")
-    return kmeans.State(kmeans.centroids_of(sums, counts), sums, counts, unused), directions
+    return kmeans.State(kmeans.compute_centroids(sums, counts), sums, counts, unused), directions
 
 
-def test_the_ith_unused_centroid_splits_the_ith_fullest():
+def test_the_ith_unused_centroid_splits_the_ith_largest():
     state, directions = full_and_unused()
     noise = 0.1 * draw(2, 4, 6, seed=1)
     new = kmeans.revive(state, 100, noise)
@@ -146,7 +146,7 @@ def test_the_ith_unused_centroid_splits_the_ith_fullest():
     assert numbers(new.unused)[0].tolist() == [0, 0, 3, 0]
 
 
-def test_the_two_halves_hold_what_the_full_one_held():
+def test_split_centroids_share_the_count_and_the_sums():
     state, _ = full_and_unused()
     new = kmeans.revive(state, 100, np.zeros((2, 4, 6), "float32"))
     for donor, revived in ((2, 1), (0, 3)):
@@ -155,14 +155,14 @@ def test_the_two_halves_hold_what_the_full_one_held():
             np.testing.assert_allclose(after, numbers(before)[0, donor], rtol=1e-6)
 
 
-def test_a_head_in_which_all_are_used_is_left_alone():
+def test_a_head_without_unused_centroids_does_not_change():
     state, _ = full_and_unused()
     new = kmeans.revive(state, 100, draw(2, 4, 6, seed=1))
     for before, after in zip(state, new, strict=True):
         np.testing.assert_array_equal(numbers(before)[1], numbers(after)[1])
 
 
-def test_nothing_is_revived_without_anyone_to_split():
+def test_no_centroid_is_revived_without_one_to_split():
     state, _ = full_and_unused()
     for unused, counts in (
         ([100, 100, 100, 100], state.counts),  # nobody is in use
@@ -184,7 +184,7 @@ def test_no_more_are_revived_than_can_be_split():
 
 def test_a_start_from_data_takes_tokens_as_centroids():
     x = draw(2, 3, 10, 8)
-    state = kmeans.start_from_data(x, 6, seed=4)
+    state = kmeans.init_state_from_data(x, 6, seed=4)
     tokens = numbers(kmeans.normalize(x)).transpose(1, 0, 2, 3).reshape(3, 20, 8)
     taken = []
     for head in range(3):
@@ -193,14 +193,14 @@ def test_a_start_from_data_takes_tokens_as_centroids():
         taken.append(tuple(sorted(distance.argmin(-1))))
         assert len(set(taken[-1])) == 6  # no token twice
     assert len(set(taken)) == 3  # and each head its own
-    again = kmeans.start_from_data(x, 6, seed=4)
+    again = kmeans.init_state_from_data(x, 6, seed=4)
     np.testing.assert_array_equal(numbers(state.centroids), numbers(again.centroids))
-    assert np.abs(numbers(kmeans.start_from_data(x, 6, seed=5).centroids) - numbers(state.centroids)).max() > 0
+    assert np.abs(numbers(kmeans.init_state_from_data(x, 6, seed=5).centroids) - numbers(state.centroids)).max() > 0
 
 
 def test_a_start_from_too_few_tokens_is_an_error():
     with pytest.raises(ValueError, match=r"`x` must hold at least .* Received: 6 tokens, num_clusters=7\."):
-        kmeans.start_from_data(draw(2, 3, 3, 8), 7, seed=0)
+        kmeans.init_state_from_data(draw(2, 3, 3, 8), 7, seed=0)
 
 
 def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():

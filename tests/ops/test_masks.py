@@ -1,4 +1,4 @@
-"""Masks are merged by "and", and read at pairs of positions without being expanded."""
+"""Masks are merged by logical and, and gathered at pairs of positions without broadcasting."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_the_causal_mask_shows_the_query_itself():
 
 def test_a_token_sees_itself_only_when_alone():
     mask = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
-    assert_same(masks.self_only_when_alone(mask), [[True, False, False], [True, False, False], [False] * 3])
+    assert_same(masks.hide_self_unless_alone(mask), [[True, False, False], [True, False, False], [False] * 3])
 
 
 def test_the_masks_of_a_call_are_merged_by_and():
@@ -66,18 +66,18 @@ def test_masks_of_five_axes_are_merged_by_and_with_at_most_four_that_broadcast(s
     monkeypatch.setattr(masks.ops, "logical_and", watch)
     merged = masks.merge(ops.convert_to_tensor(first), ops.convert_to_tensor(second))
     np.testing.assert_array_equal(ops.convert_to_numpy(merged), first & second)
-    assert max(broadcast) <= masks.MOST_AXES
+    assert max(broadcast) <= masks.MAX_AXES
 
 
 def test_no_attention_mask_stays_none():
-    assert masks.with_heads(None) is None
+    assert masks.expand_attention_mask(None) is None
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(2, (1, 1, 5, 6)), (3, (2, 1, 5, 6)), (4, (2, 3, 5, 6))])
 def test_an_attention_mask_of_any_rank_gets_an_axis_of_heads(rank, expected):
     mask = np.ones({2: (5, 6), 3: (2, 5, 6), 4: (2, 3, 5, 6)}[rank], "int32")
-    assert masks.with_heads(mask).shape == expected
-    assert masks.with_heads(mask).dtype == "bool"
+    assert masks.expand_attention_mask(mask).shape == expected
+    assert masks.expand_attention_mask(mask).dtype == "bool"
 
 
 @pytest.mark.parametrize("shape", [(b, n, t, s) for b in (1, 2) for n in (1, 3) for t in (1, 5) for s in (1, 6)])
@@ -86,7 +86,7 @@ def test_pairs_of_a_mask_are_read_as_if_it_were_expanded(shape):
     mask = rng.random(shape) < 0.5
     query_positions = rng.integers(5, size=(2, 3, 4, 2), dtype="int32")
     key_positions = rng.integers(6, size=(2, 3, 4, 7), dtype="int32")
-    picked = ops.convert_to_numpy(masks.pick_pairs(mask, query_positions, key_positions))
+    picked = ops.convert_to_numpy(masks.take_mask_pairs(mask, query_positions, key_positions))
     whole = np.broadcast_to(mask, (2, 3, 5, 6))
     for b, n, g in np.ndindex(2, 3, 4):
         expected = whole[b, n][np.ix_(query_positions[b, n, g], key_positions[b, n, g])]
@@ -96,11 +96,17 @@ def test_pairs_of_a_mask_are_read_as_if_it_were_expanded(shape):
 
 def test_an_attention_mask_that_is_broadcast_is_not_expanded():
     positions = np.zeros((2, 3, 4, 5), "int32")
-    assert masks.pick_pairs(np.ones((1, 1, 1, 1), bool), positions, positions).shape == (1, 1, 1, 1, 1)
-    assert masks.pick_pairs(np.ones((2, 1, 1, 9), bool), positions[:1, :1], positions[:1, :1]).shape == (2, 1, 4, 1, 5)
+    assert masks.take_mask_pairs(np.ones((1, 1, 1, 1), bool), positions, positions).shape == (1, 1, 1, 1, 1)
+    assert masks.take_mask_pairs(np.ones((2, 1, 1, 9), bool), positions[:1, :1], positions[:1, :1]).shape == (
+        2,
+        1,
+        4,
+        1,
+        5,
+    )
 
 
 def test_positions_outside_a_mask_read_its_edge():
     mask = np.array([[[[True, False, True]]]])
-    picked = masks.pick_pairs(mask, np.array([[0]], "int32"), np.array([[-2, 1, 5]], "int32"))
+    picked = masks.take_mask_pairs(mask, np.array([[0]], "int32"), np.array([[-2, 1, 5]], "int32"))
     np.testing.assert_array_equal(ops.convert_to_numpy(picked).ravel(), [True, False, True])

@@ -1,4 +1,4 @@
-"""Positions: vectors by distance, turned vectors and biases by distance, on cases a reader can check."""
+"""Position encodings on hand-worked cases: relative positions, rotary embedding and ALiBi."""
 
 import keras
 import numpy as np
@@ -25,13 +25,13 @@ def numbers(x):
     return ops.convert_to_numpy(x)
 
 
-def test_values_by_distance_are_moved_to_their_places():
+def test_values_by_distance_are_moved_to_their_slots():
     by_distance = np.array([[-3, -2, -1, 0, 1], [-3, -2, -1, 0, 1]], "float32")
     np.testing.assert_array_equal(numbers(skew(by_distance, (2, 4))), OFFSETS)
 
 
 @pytest.mark.parametrize("block", [(1, 1), (1, 4), (4, 1), (3, 5), (5, 3)])
-def test_skewing_picks_the_distance_of_each_place(block):
+def test_skewing_selects_the_distance_of_each_slot(block):
     queries, keys = block
     x = np.random.default_rng(0).normal(size=(2, 3, queries, queries + keys - 1))
     expected = np.stack([x[..., t, queries - 1 - t : queries - 1 - t + keys] for t in range(queries)], axis=-2)
@@ -72,7 +72,7 @@ def test_no_position_changes_nothing():
     assert position.value_bias(Distances(offsets=OFFSETS)) is None
 
 
-def test_rotary_turns_a_pair_by_its_position_in_radians():
+def test_rotary_rotates_a_pair_by_its_position_in_radians():
     turned = numbers(Rotary().rotate(np.array([[[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]]], "float32"), np.arange(3)))
     expected = [[1, 0], [np.cos(1), np.sin(1)], [-np.sin(2), np.cos(2)]]
     np.testing.assert_allclose(turned[0, 0], expected, rtol=0, atol=1e-7)
@@ -96,18 +96,18 @@ def test_alibi_slopes_equal_their_definition(num_heads):
     np.testing.assert_allclose(alibi_slopes(num_heads), attention.slopes(num_heads), rtol=1e-6)
 
 
-def test_alibi_takes_away_the_slope_for_each_token_between():
+def test_alibi_subtracts_the_slope_times_the_distance():
     bias = numbers(Alibi(2).score_bias(None, Distances(offsets=OFFSETS)))
     np.testing.assert_allclose(bias[:, 0] * [[[16]], [[256]]], -np.abs([OFFSETS, OFFSETS]), rtol=1e-6)
 
 
-def test_alibi_counts_in_tokens_where_they_differ_from_places():
+def test_alibi_uses_distances_in_tokens():
     tokens = np.array([[[[[-9, 4]]]]])
     bias = numbers(Alibi(1).score_bias(None, Distances(offsets=np.array([[-1, 0]]), tokens=tokens)))
     np.testing.assert_allclose(bias[0, 0, 0, 0] * 256, [-9, -4], rtol=1e-6)
 
 
-def test_relative_counts_in_tokens_only_when_asked_to():
+def test_relative_uses_distances_in_tokens_only_with_by_token():
     table = np.array([[3.0], [5.0], [7.0]])
     query, distances = np.ones((1, 1, 1, 1, 1)), Distances(np.array([[0]]), tokens=np.array([[[[[9]]]]]))
     assert numbers(Relative(table).score_bias(query, distances)).ravel() == [5]

@@ -1,4 +1,4 @@
-"""Random bits that depend on keys and counters alone: Threefry's published numbers, even spread, independence."""
+"""Counter-based random numbers: published numbers of Threefry, uniformity, independence."""
 
 import keras
 import numpy as np
@@ -6,7 +6,14 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.ops import random_bits
-from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform, threefry, to_uniform, word
+from tf_sparse_attention.ops.random_bits import (
+    bits_to_uniform,
+    derived_seed,
+    pair_uniform,
+    random_groups,
+    threefry,
+    uint32,
+)
 
 # Of the Random123 library, threefry2x32 with 20 rounds: counter, key, result.
 KNOWN = [
@@ -26,25 +33,25 @@ def draw(seed, queries, keys):
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_threefry_gives_the_published_numbers(counter, key, result):
-    words = [word(number) for number in (*key, *counter)]
+    words = [uint32(number) for number in (*key, *counter)]
     assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
 
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
-def test_a_backend_that_holds_32_bits_in_64_gives_them_too(counter, key, result, monkeypatch):
+def test_int64_backends_give_the_published_numbers(counter, key, result, monkeypatch):
     # Torch with Keras has no uint32.
-    monkeypatch.setattr(random_bits, "word", lambda number: ops.convert_to_tensor(number, dtype="int64"))
-    words = [random_bits.word(number) for number in (*key, *counter)]
+    monkeypatch.setattr(random_bits, "uint32", lambda number: ops.convert_to_tensor(number, dtype="int64"))
+    words = [random_bits.uint32(number) for number in (*key, *counter)]
     assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
 
 
 def test_uniform_numbers_are_never_0_or_1():
-    ends = ops.convert_to_numpy(to_uniform(ops.convert_to_tensor([0, 2**32 - 1], dtype="uint32")))
+    ends = ops.convert_to_numpy(bits_to_uniform(ops.convert_to_tensor([0, 2**32 - 1], dtype="uint32")))
     assert ends.dtype == "float32"
     assert ends.tolist() == [2.0**-24, 1 - 2.0**-24]
 
 
-def test_a_pair_keeps_its_number_wherever_it_stands():
+def test_the_number_of_a_pair_does_not_depend_on_its_slots():
     queries, keys = positions(2, 3, 8), positions(2, 3, 5, start=2)
     whole = draw(3, queries, keys)
     assert whole.shape == (2, 3, 8, 5)
@@ -54,7 +61,7 @@ def test_a_pair_keeps_its_number_wherever_it_stands():
     np.testing.assert_array_equal(blocks.reshape(2, 3, 8, 5), whole)
 
 
-def test_rows_heads_pairs_and_seeds_have_numbers_of_their_own():
+def test_rows_heads_pairs_and_seeds_have_different_numbers():
     whole = draw(3, positions(2, 3, 40), positions(2, 3, 40))
     assert len(np.unique(whole)) > 0.99 * whole.size
     assert (whole == draw(4, positions(2, 3, 40), positions(2, 3, 40))).mean() < 1e-3
@@ -88,3 +95,33 @@ def test_seeds_derived_from_two_seeds_or_for_two_uses_differ():
     derived = [derived_seed(*each) for each in seeds]
     assert len(set(derived)) == len(seeds) and all(0 <= seed < 2**31 for seed in derived)
     assert derived_seed(7, 3) == derived_seed(7, 3) and derived_seed(None, 3) is None
+
+
+def groups_of_seed(num_heads, length, num_groups, seed):
+    positions = ops.arange(length, dtype="int32")[None]
+    return ops.convert_to_numpy(random_groups(positions, num_heads, num_groups, seed))
+
+
+def test_random_groups_depend_on_head_position_and_seed_alone():
+    long = groups_of_seed(4, 300, 7, seed=5)
+    assert long.shape == (1, 4, 300)
+    np.testing.assert_array_equal(long[:, :2, :20], groups_of_seed(2, 20, 7, seed=5))
+    assert (long != groups_of_seed(4, 300, 7, seed=6)).mean() > 0.7
+    assert (long[0, 0] != long[0, 1]).mean() > 0.7
+
+
+@pytest.mark.parametrize("seed", [0, 1, -3, 2**31 - 1, 2**40])
+def test_random_groups_are_spread_evenly(seed):
+    drawn = groups_of_seed(2, 4000, 8, seed)
+    assert drawn.min() == 0
+    assert drawn.max() == 7
+    assert keras.backend.standardize_dtype(drawn.dtype) == "int32"
+    for head in drawn[0]:
+        # 500 are expected of each; five standard deviations are 105.
+        assert np.abs(np.bincount(head, minlength=8) - 500).max() < 105
+        # Neighbours agree by chance alone, 500 times in 4000.
+        assert abs((head[1:] == head[:-1]).sum() - 500) < 105
+
+
+def test_random_groups_on_jax_are_the_same(on_jax):
+    assert on_jax["groups"] == groups_of_seed(3, 40, 5, seed=123456789).tolist()

@@ -1,12 +1,14 @@
-"""Rotary positions are those of KerasHub, whose own code also runs here in float64, on NumPy."""
+"""Rotary embeddings equal those of KerasHub, whose code also runs here in float64, on NumPy."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy
+from tf_sparse_attention.layers import SinusoidalEmbedding
 from tf_sparse_attention.ops.positions import Rotary
-from tf_sparse_attention.ops.rotary import RotarySettings
+from tf_sparse_attention.ops.rotary import RotarySettings, cosines_and_sines
 
 HEADS = (0, 2, 1, 3)  # (B, N, T, H) from (B, T, N, H) and back
 NEAR, FAR = np.arange(64), np.arange(0, 8193, 512)
@@ -64,7 +66,7 @@ def turned(own, x, positions):
 
 
 @pytest.mark.parametrize("positions", [NEAR, FAR], ids=["near", "far"])
-def test_in_float64_they_are_those_of_keras_hub_to_a_millionth(pair, positions, monkeypatch):
+def test_rotations_in_float64_equal_keras_hub_to_a_millionth(pair, positions, monkeypatch):
     theirs, own = pair
     for module in ("layers.modeling.rotary_embedding", "models.llama.llama_rotary_embedding"):
         monkeypatch.setattr(f"keras_hub.src.{module}.ops", NumPyInFloat64())
@@ -76,8 +78,29 @@ def test_in_float64_they_are_those_of_keras_hub_to_a_millionth(pair, positions, 
     assert_close(turned(own, x.astype("float32"), positions), wanted, by_rounding)
 
 
-def test_in_float32_they_are_those_of_keras_hub_to_a_thousandth(pair):
+def test_rotations_in_float32_equal_keras_hub_to_a_thousandth(pair):
     theirs, own = pair
     for positions, atol in ((NEAR, 1e-5), (FAR, 1e-3)):
         x = normal(1, len(positions), 2, 64)
         assert_close(turned(own, x, positions), theirs(x, positions=positions), atol)
+
+
+FREQUENCIES = 10000.0 ** (-np.arange(0, 64, 2) / 64)
+POSITIONS = [0, 1, -1, 1023, 1024, 8191, 2**20 - 1, 2**20, 10**6, 10**8, 2**30 - 1, -(2**29)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_angles_are_accurate_at_every_position(dtype):
+    angles = np.array(POSITIONS, "float64")[:, None] * FREQUENCIES
+    found = cosines_and_sines(np.array(POSITIONS, "int32"), FREQUENCIES, dtype)
+    tolerance = 2e-6 if dtype == "float32" else 1e-7
+    for x, expected in zip(found, (np.cos(angles), np.sin(angles)), strict=True):
+        assert keras.backend.standardize_dtype(x.dtype) == dtype
+        np.testing.assert_allclose(to_numpy(x), expected, atol=tolerance)
+
+
+def test_the_sinusoidal_embedding_is_accurate_far_away():
+    rates = 10000.0 ** (-np.arange(4) / 3)
+    angles = np.array([[10**8]], "float64") * rates
+    found = SinusoidalEmbedding()(np.zeros((1, 1, 8), "float32"), positions=np.array([[10**8]]))
+    np.testing.assert_allclose(to_numpy(found)[0], np.concatenate([np.sin(angles), np.cos(angles)], -1), atol=2e-6)

@@ -1,4 +1,4 @@
-"""Adaptive spans: the share of each distance, its gradient, and the window that holds them."""
+"""Adaptive spans: the factor of each distance, its gradient, and the smallest window."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def test_without_the_query_itself_distances_begin_at_one():
 
 
 def test_each_head_has_its_own_span_on_both_sides():
-    seen = to_numpy(span(0, 0.5, window=4, ramp=1).seen(4, 6))
+    seen = to_numpy(span(0, 0.5, window=4, ramp=1).dense_mask(4, 6))
     apart = abs(np.arange(4)[:, None] - np.arange(6)[None, :])
     np.testing.assert_array_equal(seen, [apart < 1, apart < 3])
 

@@ -1,4 +1,4 @@
-"""Adafactor against the numbers of the published implementation and against the update rule written out in NumPy."""
+"""Adafactor compared with the published implementation and with the update rule in NumPy."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Adafactor gives the same numbers on TensorFlow, on two replicas, on JAX, and with weights split over devices."""
+"""Adafactor gives equal results on TensorFlow, on two replicas, on JAX, and with weights split over devices."""
 
 import numpy as np
 import pytest

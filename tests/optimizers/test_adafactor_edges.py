@@ -1,4 +1,4 @@
-"""Adafactor where others fail: zero gradients, extreme sizes, other dtypes; its configuration and its errors."""
+"""Edge cases of Adafactor: zero gradients, extreme sizes, other dtypes, configuration and errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Adafactor inside Keras training: compiled or not, sparse gradients, saving and going on."""
+"""Adafactor in Keras training: eager and compiled, sparse gradients, saving and resuming."""
 
 import keras
 import numpy as np
@@ -36,7 +36,7 @@ def test_training_lowers_the_loss(trained):
     assert trained.evaluate(*make_data(), verbose=0) < untrained.evaluate(*make_data(), verbose=0) - 0.1
 
 
-def test_a_sparse_gradient_equals_the_dense_one_it_stands_for():
+def test_a_sparse_gradient_gives_the_update_of_the_dense_gradient():
     import tensorflow as tf
 
     # Row 3 occurs twice: its parts must be summed before they are squared.
@@ -53,7 +53,7 @@ def test_a_sparse_gradient_equals_the_dense_one_it_stands_for():
     np.testing.assert_array_equal(weights[0][[1, 2, 4]], start[[1, 2, 4]])
 
 
-def test_a_saved_model_goes_on_as_if_it_had_not_stopped(trained, tmp_path):
+def test_a_saved_model_resumes_training_exactly(trained, tmp_path):
     first_half = fit(make_model(jit_compile=False), last=STEPS // 2)
     first_half.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

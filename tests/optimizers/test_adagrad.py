@@ -1,4 +1,4 @@
-"""Adagrad against the numbers of the published implementation, and what its clipping does."""
+"""Adagrad compared with the published implementation, and the effect of clipping."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ def test_every_step_equals_the_published_one(goldens, name):
             np.testing.assert_allclose(total.numpy(), arrays[f"p{j}/sum{step}"], rtol=1e-6)
 
 
-def test_a_clipped_gradient_is_counted_whole_and_shortens_its_own_step_alone():
+def test_clipping_shortens_the_step_but_not_the_accumulated_gradient():
     weight = keras.Variable([0.0, 0.0])
     optimizer = Adagrad(1.0, clip=0.5)
     optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])], [weight])
@@ -60,7 +60,7 @@ def test_each_weight_is_clipped_by_its_own_norm():
     np.testing.assert_allclose([small.numpy()[0], large.numpy()[0]], [-1.0, -0.25], rtol=1e-6)
 
 
-def test_a_weight_without_gradient_stays_where_it_is():
+def test_a_weight_without_gradient_does_not_change():
     weight = keras.Variable([1.0, 2.0])
     Adagrad(1.0).apply([keras.ops.zeros((2,))], [weight])
     np.testing.assert_array_equal(weight.numpy(), [1.0, 2.0])

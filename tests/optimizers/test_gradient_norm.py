@@ -1,4 +1,4 @@
-"""The mixin that keeps the norm of the last gradient."""
+"""The mixin that stores the global norm of the last gradient."""
 
 import keras
 import numpy as np

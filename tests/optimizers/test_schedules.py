@@ -1,4 +1,4 @@
-"""The schedules against their formulas, worked by hand, and as Keras objects."""
+"""Learning-rate schedules compared with their formulas, and as Keras objects."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The mixin that leaves out updates whose gradients are not finite."""
+"""The mixin that skips updates with nonfinite gradients."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ def test_an_update_with_one_nan_changes_nothing_and_is_counted(kind):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [CarefulAdafactor, CarefulAdam])
-def test_what_one_of_two_replicas_has_to_leave_out_none_makes(kind, two_replicas):
+def test_an_update_skipped_by_one_replica_is_skipped_by_all(kind, two_replicas):
     def train(left_out):
         with two_replicas.scope():
             model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -75,7 +75,7 @@ def test_finite_updates_are_those_of_the_optimizer():
     np.testing.assert_array_equal(weights[0].numpy(), expected[0].numpy())
 
 
-def test_rows_of_a_sparse_gradient_are_looked_at():
+def test_rows_of_a_sparse_gradient_are_checked():
     optimizer, (weight, _) = make(CarefulAdafactor)
     optimizer.apply(
         [tf.IndexedSlices(tf.constant([[1.0, np.nan, 1.0]]), tf.constant([1]), tf.constant([2, 3]))], [weight]
@@ -83,7 +83,7 @@ def test_rows_of_a_sparse_gradient_are_looked_at():
     assert int(optimizer.num_skipped) == 1 and weight.numpy().tolist() == [[1] * 3] * 2
 
 
-def test_gathered_gradients_are_kept_where_one_step_is_left_out():
+def test_accumulated_gradients_survive_a_skipped_step():
     optimizer = type("Gathering", (SkipNonfinite, keras.optimizers.SGD), {})(1.0, gradient_accumulation_steps=2)
     weight = keras.Variable(np.zeros((1,), "float32"))
     for gradient in (1.0, np.nan, 3.0):
@@ -112,5 +112,5 @@ print(int(model.optimizer.num_skipped), int(model.optimizer.iterations.value), n
 
 
 @pytest.mark.full
-def test_updates_are_left_out_on_jax(run_jax):
+def test_updates_are_skipped_on_jax(run_jax):
     assert run_jax(CODE).split() == ["2", "2", *["True"] * 4]

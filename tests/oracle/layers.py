@@ -28,7 +28,7 @@ from tf_sparse_attention.layers import (
     SparseAttention,
     StridedAttention,
 )
-from tf_sparse_attention.ops.random_groups import random_groups
+from tf_sparse_attention.ops.random_bits import random_groups
 from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
 from tf_sparse_attention.patterns.pattern import primitives
 

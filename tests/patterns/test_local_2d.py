@@ -13,7 +13,7 @@ from tests.oracle import definitions
 from tests.patterns.small_cases import column, means
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.images import ORDERS, Image
+from tf_sparse_attention.ops.image_positions import ORDERS, Image
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi
 from tf_sparse_attention.patterns import ImageBlocks

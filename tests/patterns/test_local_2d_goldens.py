@@ -10,7 +10,7 @@ import pytest
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.oracle import definitions
 from tests.programs import differentiate
-from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.ops.image_positions import Image
 from tf_sparse_attention.patterns import ImageBlocks
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 

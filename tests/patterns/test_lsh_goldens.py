@@ -13,8 +13,8 @@ from keras import ops
 from tests.goldens import goldens_of, names_of_cases, read_case
 from tests.patterns.small_cases import selecting
 from tests.programs import differentiate
-from tf_sparse_attention.ops import lsh
 from tf_sparse_attention.ops.attend import combine_attended
+from tf_sparse_attention.ops.hashing import l2_normalize, lsh_buckets
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import Union
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
@@ -77,7 +77,7 @@ class Lucidrains(Case):
 
     def attend(self, x):
         query, value = x["qk"][None], x["v"][None]
-        query, key = self.without_copies(query * self.settings["d"] ** -0.5, lsh.unit(query))
+        query, key = self.without_copies(query * self.settings["d"] ** -0.5, l2_normalize(query))
         exists = self.arrays.get("input_mask", np.ones((self.lead[1], self.length), bool))[None]
         pairs = exists[..., :, None] & exists[..., None, :]
         if self.settings.get("attend_across_buckets", True):
@@ -102,7 +102,7 @@ class Lucidrains(Case):
         return ops.concatenate([query, which], -1), ops.concatenate([key, np.swapaxes(bias, -1, -2)], -1)
 
     def hashed(self):
-        return lsh.buckets(self.arrays["qk"][None], self.rotations())
+        return lsh_buckets(self.arrays["qk"][None], self.rotations())
 
 
 class HuggingFace(Case):
@@ -132,7 +132,7 @@ class HuggingFace(Case):
         parts = np.split(self.rotations(), np.cumsum(sizes // 2)[:-1], axis=-1)
         found = [0] * len(parts[0])
         for rotations, weight in zip(parts, np.cumprod([1, *sizes[:-1]]), strict=True):
-            factors = lsh.buckets(query, rotations.astype("float32"))
+            factors = lsh_buckets(query, rotations.astype("float32"))
             found = [x + int(weight) * ops.convert_to_numpy(y) for x, y in zip(found, factors, strict=True)]
         exists = self.arrays.get("attention_mask", np.ones((self.lead[0], self.length)))[:, None] > 0
         return [np.where(exists, x, self.num_buckets - 1) for x in found]

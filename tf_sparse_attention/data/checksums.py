@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 FILE = "checksums.json"
 BLOCK = 1 << 22  # bytes that are read at once

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 COPIED = "copied.json"  # beside a copy: size and time of each file, there and here
 

@@ -1,25 +1,99 @@
-"""Model parallelism for weights whose sizes the devices do not divide."""
+"""Model parallelism on JAX: the layout of weights over devices."""
 
+import re
 from typing import Any
 
 import keras
 
-from tf_sparse_attention.distribution.layouts import axes_to_split
+# End of the path, rank of the weight, and axes to split in order of preference: first the axis that needs no
+# communication between adjacent layers, then one that saves the same memory. No path matches two rows.
+RULES = (
+    # (D, N, H): heads, then input features.
+    (r"((window_|compressed_|global_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/kernel", 3, (1, 0)),
+    (r"((window_|compressed_|global_)?(query|key|value)|branch_gate|(?<!feed_forward/)gate)/bias", 2, (0,)),
+    (r"sinks", 1, (0,)),
+    (r"key_convolution/kernel", 3, (1,)),  # (K, N, H)
+    (r"attention_output/kernel", 3, (0, 2)),  # (N, H, D): heads, then output features
+    (r"(persistent|vectors)/(key|value)", 3, (0, 1)),  # (N, M, H)
+    (r"clusters(_\d+)?/(centroids|sums)", 3, (0,)),  # (N, C, H)
+    (r"clusters(_\d+)?/(counts|unused)", 2, (0,)),
+    (r"span/fraction", 1, (0,)),
+    (r"feed_forward/(inner|gate)/kernel", 2, (1, 0)),
+    (r"feed_forward/(inner|gate)/bias", 1, (0,)),
+    (r"feed_forward/output/kernel", 2, (0, 1)),
+    (r"(token_)?embedding/embeddings", 2, (0, 1)),  # (V, D): words, then output features
+    (r"embeddings_\d+", 2, (0, 1)),  # adaptive embedding and softmax, like the next two rows
+    (r"projection_\d+", 2, (1, 0)),
+    (r"to_vocabulary/bias_\d+", 1, (0,)),
+    (r"(projection|to_embedding|to_vocabulary)/kernel", 2, (1, 0)),
+    (r"(projection|to_embedding|to_vocabulary)/bias", 1, (0,)),
+    (r"output_bias", 1, (0,)),
+)
+
+
+def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "model") -> keras.distribution.LayoutMap:
+    """Return the layout of the weights of this library's models and layers over a device mesh.
+
+    Attention is split over heads (query, key, value and output kernels, gates, sinks, centroids, persistent vectors),
+    feed-forward layers over their hidden units, embeddings and logits over the vocabulary. All other weights are
+    replicated: norms, positions, hash directions, biases of outputs, frame subsampling, and the heads of encoder tasks.
+    Optimizer state has the layout of its weight; this includes the factored moments of `tsa.optimizers`.
+
+    `keras.distribution.ModelParallel` needs numbers of heads, hidden units and words that the mesh divides.
+    `tsa.distribution.ModelParallel` splits another axis if it does not.
+
+    Args:
+        device_mesh: `keras.distribution.DeviceMesh`, usually with two axes, for data and model parallelism.
+        model_axis: name of the mesh axis over which the model is split. Default "model".
+
+    Returns:
+        A `keras.distribution.LayoutMap` whose keys match the end of weight paths. You can add more rows.
+
+    Raises:
+        ValueError: If `device_mesh` is not a mesh, or does not have the axis.
+
+    Example:
+
+    >>> mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), devices=["cpu:0"])
+    >>> layouts = layout_map(mesh)
+    >>> layouts["backbone/block_0/attention/local_0/query/kernel"].axes
+    (None, 'model', None)
+    """
+    if not isinstance(device_mesh, keras.distribution.DeviceMesh):
+        raise ValueError(f"`device_mesh` must be a `keras.distribution.DeviceMesh`. Received: {device_mesh!r}.")
+    if model_axis not in device_mesh.axis_names:
+        raise ValueError(
+            "`model_axis` must be an axis of the mesh. "
+            f"Received: model_axis={model_axis!r}, a mesh with the axes {', '.join(device_mesh.axis_names)}."
+        )
+    layouts = keras.distribution.LayoutMap(device_mesh)
+    for ending, rank, (axis, *_) in RULES:
+        axes = tuple(model_axis if index == axis else None for index in range(rank))
+        layouts[f"(.*/)?{ending}"] = keras.distribution.TensorLayout(axes, device_mesh)
+    return layouts
+
+
+def split_axes(path: str, rank: int) -> tuple[int, ...]:
+    """Return the axes along which a weight of this path and rank can be split, best first; empty if replicated."""
+    for ending, rule_rank, axes in RULES:
+        if rank == rule_rank and re.fullmatch(f"(.*/)?{ending}", path):
+            return axes
+    return ()
 
 
 class ModelParallel(keras.distribution.ModelParallel):
-    """`keras.distribution.ModelParallel` that splits no axis that the devices do not divide.
+    """`keras.distribution.ModelParallel` for weights whose sizes the number of devices does not divide.
 
-    Where the layout map says one, such as six heads over four devices, the next axis of the rule of `layout_map` is
-    split in its place (the features that come in), and without a rule, or an axis that is divided, the weight stays
-    whole on every device. The state of optimizers is laid out as the weights are.
+    If the devices do not divide an axis of the layout map, for example six heads over four devices, the next axis of
+    the rule in `layout_map` is split, usually the input features. Without such an axis, the weight is replicated.
+    Optimizer state has the layout of its weight.
 
-    The batch is split over the other axis of the mesh. Results are those of one device, to rounding.
+    The batch is split over the other axis of the mesh. Results equal those of one device, up to rounding.
 
     Args:
-        layout_map: `keras.distribution.LayoutMap`, such as that of `tsa.distribution.layout_map`.
-        batch_dim_name: axis of the mesh over which batches are split. Default: its first.
-        auto_shard_dataset: whether Keras divides data sets among several processes. Default True.
+        layout_map: `keras.distribution.LayoutMap`, for example from `tsa.distribution.layout_map`.
+        batch_dim_name: mesh axis over which batches are split. Default: the first.
+        auto_shard_dataset: whether Keras splits data sets among processes. Default True.
 
     Raises:
         ValueError: If the backend is not JAX.
@@ -29,7 +103,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))  # 8 devices
         layouts = tsa.distribution.layout_map(mesh)
         keras.distribution.set_distribution(tsa.distribution.ModelParallel(layout_map=layouts))
-        model = ...  # made, compiled and trained as on one device
+        model = ...  # created, compiled and trained as on one device
     """
 
     def __init__(self, *, layout_map: keras.distribution.LayoutMap, **kwargs: Any) -> None:
@@ -41,20 +115,20 @@ class ModelParallel(keras.distribution.ModelParallel):
         super().__init__(layout_map=layout_map, **kwargs)
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
-        """Returns the layout of a weight, a `keras.distribution.TensorLayout`."""
+        """Return the layout of a weight, a `keras.distribution.TensorLayout`."""
         layout = super().get_variable_layout(variable)
         names = {axis: name for axis, name in enumerate(layout.axes) if name is not None}
         if all(self._divides(variable.shape, axis, name) for axis, name in names.items()):
             return layout
         axes: list[str | None] = [None] * len(variable.shape)
         name = next(iter(names.values()))
-        for axis in axes_to_split(variable.path, len(axes)):
+        for axis in split_axes(variable.path, len(axes)):
             if self._divides(variable.shape, axis, name):
                 axes[axis] = name
                 break
         return keras.distribution.TensorLayout(tuple(axes), self.device_mesh)
 
     def _divides(self, shape, axis, name):
-        """Returns whether a shape has this axis, and the devices along a named axis of the mesh divide it."""
+        """Return whether a shape has this axis and the devices along a named mesh axis divide its size."""
         num_devices = self.device_mesh.shape[self.device_mesh.axis_names.index(name)]
         return axis < len(shape) and shape[axis] % num_devices == 0

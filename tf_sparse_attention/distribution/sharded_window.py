@@ -1,6 +1,6 @@
-"""Windows over a sequence that is divided among devices: each takes the edges of its neighbours."""
+"""Sequence parallelism on JAX: sliding-window attention with halo exchange between neighbor devices."""
 
-from typing import Any
+import functools
 
 import keras
 from keras import ops
@@ -24,33 +24,32 @@ def sharded_window_attention(
     causal: bool = False,
     padding_mask: Tensor | None = None,
 ) -> Tensor:
-    """Computes attention to the positions less than `window` away, of a sequence that is divided among P devices.
+    """Compute sliding-window attention over a sequence that is sharded over P devices.
 
-    out_i = sum_j p_ij v_j with p_i = softmax(q_i . k_j / sqrt(H)) over |i - j| < window, causal over 0 <= i - j <
-    window, as `LocalAttention` without positions computes it of the whole sequence. Each device holds T / P positions
-    and computes their outputs in O(T / P window) time. For them it needs the keys and values of up to window - 1
-    positions before its own, and without `causal` as many after: for each row of the batch (window - 1) N (H + Hv)
-    numbers a side, whatever T is, by `jax.lax.ppermute` from the device beside it, or from as many as the window
-    reaches.
+    out_i = sum_j p_ij v_j with p_i = softmax(q_i . k_j / sqrt(H)) over |i - j| < window, or 0 <= i - j < window if
+    causal: the result of `LocalAttention` without positions on the whole sequence. Each device holds T / P positions
+    and computes their outputs in O(T / P window) time. It receives the keys and values of up to window - 1 positions
+    before its shard, and without `causal` as many after it. `jax.lax.ppermute` transfers them from the neighbor devices
+    within the window: (window - 1) N (H + Hv) numbers per batch row and side, for any T.
 
-    Works inside `jax.jit` and `jax.grad` and outside of them; the gradients of keys and values go back the same way.
+    Works inside and outside of `jax.jit` and `jax.grad`. Gradients of keys and values take the same way back.
 
     Args:
         query: (B, T, N, H).
         key: (B, T, N, H).
         value: (B, T, N, Hv).
-        window: positions a query sees on a side, counting itself; it may be longer than the part of a device.
-        device_mesh: `keras.distribution.DeviceMesh` with an axis over which sequences are divided.
+        window: positions a query sees per side, counting itself. It may be longer than a shard.
+        device_mesh: `keras.distribution.DeviceMesh` with an axis over which sequences are sharded.
         sequence_axis: name of that axis. Default "sequence".
-        batch_axis: name of the axis of the mesh over which the batch is divided. Default None: it is not.
-        causal: whether later positions are hidden. Default False.
-        padding_mask: bool (B, T), True where there is a token. Default None: everywhere.
+        batch_axis: name of the mesh axis over which the batch is sharded. Default None: it is not sharded.
+        causal: whether later positions are masked. Default False.
+        padding_mask: bool (B, T), False for padding. Default None: no padding.
 
     Returns:
-        (B, T, N, Hv), divided as the inputs are: zeros where a query is padding or has nothing to attend to.
+        (B, T, N, Hv), sharded like the inputs: zeros for padding and for queries without a visible key.
 
     Raises:
-        ValueError: If the backend is not JAX, the mesh lacks an axis, or its devices do not divide T or B.
+        ValueError: If the backend is not JAX, the mesh does not have an axis, or its devices do not divide T or B.
 
     Example:
 
@@ -70,16 +69,15 @@ def sharded_window_attention(
         _devices_along(device_mesh, "batch_axis", batch_axis, query.shape[0], "rows")
     rows = jax.sharding.PartitionSpec(batch_axis, sequence_axis)
     inputs = [query, key, value, ops.ones(query.shape[:2], "bool") if padding_mask is None else padding_mask]
-
-    def of_part(query: Any, key: Any, value: Any, mask: Any) -> Any:
-        return _attend_part(query, key, value, mask, window, causal, sequence_axis, num_devices)
-
+    attend_shard = functools.partial(
+        _attend_shard, window=window, causal=causal, axis=sequence_axis, num_devices=num_devices
+    )
     mesh = device_mesh.backend_mesh
-    return jax.shard_map(of_part, mesh=mesh, in_specs=(rows,) * 4, out_specs=rows)(*inputs)
+    return jax.shard_map(attend_shard, mesh=mesh, in_specs=(rows,) * 4, out_specs=rows)(*inputs)
 
 
-def _devices_along(device_mesh, argument, axis, size, what):
-    """Returns the devices along an axis of the mesh, which must divide a size of the query."""
+def _devices_along(device_mesh, argument, axis, size, unit):
+    """Return the number of devices along a mesh axis, which must divide a size of the query."""
     if axis not in device_mesh.axis_names:
         raise ValueError(
             f"`{argument}` must be an axis of the mesh. "
@@ -88,31 +86,31 @@ def _devices_along(device_mesh, argument, axis, size, what):
     number = device_mesh.shape[device_mesh.axis_names.index(axis)]
     if size % number:
         raise ValueError(
-            f"`query` must have {what} that the devices divide; pad them, with a `padding_mask`. "
-            f"Received: {size} {what}, {number} devices."
+            f"`query` must have a number of {unit} that the devices divide; add padding and a `padding_mask`. "
+            f"Received: {size} {unit}, {number} devices."
         )
     return number
 
 
-def _attend_part(query, key, value, mask, window, causal, axis, num_devices):
-    """Returns what the positions of one device attend to, (B, t, N, Hv)."""
-    halo = min(window - 1, (num_devices - 1) * query.shape[1])  # no key is further away
-    keys, values, seen = (_with_edges(x, halo, 0 if causal else halo, axis, num_devices) for x in (key, value, mask))
+def _attend_shard(query, key, value, mask, window, causal, axis, num_devices):
+    """Compute the attention outputs of one shard, (B, t, N, Hv)."""
+    halo = min(window - 1, (num_devices - 1) * query.shape[1])  # positions before the first shard do not exist
+    keys, values, exists = (_with_halo(x, halo, 0 if causal else halo, axis, num_devices) for x in (key, value, mask))
     query, keys, values = (ops.swapaxes(x, 1, 2) for x in (query, keys, values))  # (B, N, t, H)
-    masks = TokenMasks(key_mask=seen, num_memory=halo)
+    masks = TokenMasks(key_mask=exists, num_memory=halo)
     scaled = query * query.shape[-1] ** -0.5
     with use_kernel(None):  # kernels divide the batch over devices, and this function runs on one device
         output = attend_pattern(Window(window), scaled, keys, values, causal, masks).output
     return ops.where(mask[..., None, None], ops.swapaxes(output, 1, 2), 0)
 
 
-def _with_edges(x, before, after, axis, num_devices):
-    """Returns positions (B, t, ...) with those before and after them, zeros (False) outside of the sequence."""
-    return ops.concatenate([*_edges(x, before, 1, axis, num_devices), x, *_edges(x, after, -1, axis, num_devices)], 1)
+def _with_halo(x, before, after, axis, num_devices):
+    """Add the positions before and after a shard (B, t, ...), zeros (False) outside of the sequence."""
+    return ops.concatenate([*_halo(x, before, 1, axis, num_devices), x, *_halo(x, after, -1, axis, num_devices)], 1)
 
 
-def _edges(x, size, step, axis, num_devices):
-    """Returns the `size` positions beside the own ones, from the devices before (`step` 1) or after (-1), in order."""
+def _halo(x, size, step, axis, num_devices):
+    """Return the `size` adjacent positions from the devices before (`step` 1) or after (-1), in sequence order."""
     import jax
 
     parts, length = [], x.shape[1]

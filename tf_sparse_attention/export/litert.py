@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
 from tf_sparse_attention.export.portable_kinds import unsupported_model_error
-from tf_sparse_attention.files import atomic_file
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
-from tf_sparse_attention.ops.masks import MOST_AXES
-from tf_sparse_attention.remote_files import any_path, is_remote, reaching, write_bytes
+from tf_sparse_attention.ops.masks import MAX_AXES
+from tf_sparse_attention.remote_files import as_path, is_remote, raise_remote_errors, write_bytes
 
 
 def export_litert(
@@ -72,8 +72,8 @@ def export_litert(
         ...     inputs |= {name: outputs["new_" + name] for name in inputs if "new_" + name in outputs}
         >>> outputs["logits"].argmax(-1)  # the most likely token after the prompt
     """
-    place = any_path(path)
-    with reaching(place):
+    place = as_path(path)
+    with raise_remote_errors(place):
         is_folder = place.is_dir()
     if place.suffix != ".tflite" or is_folder:
         raise ValueError(f"`path` must be a file that ends with '.tflite'. Received: path={path}.")
@@ -113,8 +113,8 @@ def _check_axes(model, functions):
         for operation in function.run.get_concrete_function().graph.get_operations():
             if operation.type in ("LogicalAnd", "LogicalOr"):
                 first, second = (x.shape for x in operation.inputs)
-                if first != second and operation.outputs[0].shape.rank > MOST_AXES:
-                    reason = f"no {operation.type} that broadcasts more than {MOST_AXES} axes"
+                if first != second and operation.outputs[0].shape.rank > MAX_AXES:
+                    reason = f"no {operation.type} that broadcasts more than {MAX_AXES} axes"
                     raise unsupported_model_error(model, "LiteRT", reason)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
 from tf_sparse_attention.export.portable_kinds import SIGNATURES, unsupported_model_error
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
-from tf_sparse_attention.remote_files import any_path, output_folder, reaching
+from tf_sparse_attention.remote_files import as_path, output_folder, raise_remote_errors
 
 OPSET = 18
 
@@ -79,8 +79,8 @@ def _packages():
 
 
 def _checked_path(path):
-    path, ours = any_path(path), {f"{name}.onnx" for name in SIGNATURES}
-    with reaching(path):
+    path, ours = as_path(path), {f"{name}.onnx" for name in SIGNATURES}
+    with raise_remote_errors(path):
         is_free = not path.exists() or (path.is_dir() and {file.name for file in path.iterdir()} <= ours)
     if not is_free:
         raise ValueError(f"`path` must be new, or a folder with nothing but an earlier export. Received: path={path}.")

@@ -16,7 +16,7 @@ from tf_sparse_attention.export.readme import make_readme
 from tf_sparse_attention.export.scoring import score_function
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.models import LanguageModel
-from tf_sparse_attention.remote_files import SAVED_MODEL, any_path, output_folder, reaching
+from tf_sparse_attention.remote_files import SAVED_MODEL, as_path, output_folder, raise_remote_errors
 
 
 def export_saved_model(
@@ -116,8 +116,8 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None
 
 def checked_path(path: str | os.PathLike) -> Any:
     """Returns the folder of a SavedModel to write, or raises a `ValueError` where something else is."""
-    place = any_path(path)
-    with reaching(place):
+    place = as_path(path)
+    with raise_remote_errors(place):
         is_free = not place.exists() or (
             place.is_dir() and ((place / SAVED_MODEL).exists() or not any(place.iterdir()))
         )

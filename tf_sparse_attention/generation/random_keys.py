@@ -8,7 +8,7 @@ import numbers
 
 from keras import ops
 
-from tf_sparse_attention.ops.random_bits import threefry, to_uniform, word
+from tf_sparse_attention.ops.random_bits import bits_to_uniform, threefry, uint32
 from tf_sparse_attention.types import Tensor
 
 
@@ -24,7 +24,7 @@ def row_keys(seed: int | Tensor, batch_size: int | Tensor) -> Tensor:
         uint32 (B, 2): (seed, row) for one seed, whatever the size of the batch; (seed of the row, 0) for one a row, so
         that equal seeds give equal keys whatever the row.
     """
-    seed = word(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
+    seed = uint32(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
     if len(seed.shape) == 2:
         return seed
     rows = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
@@ -60,4 +60,4 @@ def uniform(keys: Tensor, size: int | Tensor) -> Tensor:
     """
     index = ops.cast(ops.arange(size, dtype="int32"), "uint32")[None, :]
     bits, _ = threefry(keys[:, :1], keys[:, 1:], index, ops.zeros_like(index))
-    return to_uniform(bits)
+    return bits_to_uniform(bits)

@@ -6,7 +6,7 @@ from keras import ops
 
 from tf_sparse_attention.generation.random_keys import uniform
 from tf_sparse_attention.generation.top_ids import top_ids
-from tf_sparse_attention.ops.softmax import lowest
+from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.types import Tensor
 
 

@@ -8,8 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.ctc import ctc_greedy
 from tf_sparse_attention.models.label_checks import check_labels
-from tf_sparse_attention.ops.edit_distance import edit_distance
-from tf_sparse_attention.ops.words import split_words
+from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -84,7 +83,7 @@ class PhoneErrorRate(ErrorRate):
 class WordErrorRate(ErrorRate):
     """`ErrorRate` of words: what stands between separators in labels that are characters.
 
-    Words are compared by their length and 62 bits of a hash, see `tf_sparse_attention.ops.words.split_words`.
+    Words are compared by their length and 62 bits of a hash, see `tf_sparse_attention.ops.edit_distance.hash_words`.
 
     Args:
         separator: id of the label between words, that of the space.
@@ -108,7 +107,7 @@ class WordErrorRate(ErrorRate):
 
     def tokens_of(self, labels: Tensor) -> Tensor:
         """Returns the words."""
-        return split_words(labels, self.separator)
+        return hash_words(labels, self.separator)
 
     def get_config(self) -> Config:
         return {**super().get_config(), "separator": self.separator}

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.replicas import mean_factor
+from tf_sparse_attention.layers.data_parallel import mean_factor
 from tf_sparse_attention.types import Config, Tensor
 
 

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.layers import data_parallel
 from tf_sparse_attention.layers.parts.adaptation import LowRankMixin, policy_of
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
 from tf_sparse_attention.types import Config
@@ -18,29 +18,31 @@ class TrainStepMixin:
     """The training step of `Model`; a class of its own, since Keras changes the bases of a class made functional."""
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        with self._joined_mean(args), replicas.deferred_updates():
+        with self._global_mean(args), data_parallel.deferred_updates():
             result = super().train_step(*args, **kwargs)
-        replicas.apply_deferred(self._flatten_layers())
-        return replicas.logs_to_average(result)
+        data_parallel.apply_deferred(self._flatten_layers())
+        return data_parallel.logs_to_average(result)
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        with self._joined_mean(args):
-            return replicas.logs_to_average(super().test_step(*args, **kwargs))
+        with self._global_mean(args):
+            return data_parallel.logs_to_average(super().test_step(*args, **kwargs))
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
         loss = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
-        return replicas.weigh_by_rows(loss)
+        return data_parallel.weight_by_rows(loss)
 
-    def _joined_mean(self, state_and_data):
+    def _global_mean(self, state_and_data):
         """Returns the context in which the loss of a step is that of one device on the rows of all replicas."""
-        if not replicas.in_several_replicas():
+        if not data_parallel.in_several_replicas():
             return contextlib.nullcontext()
         x, *targets = keras.utils.unpack_x_y_sample_weight(state_and_data[-1])
         count_targets = getattr(self.loss, "count_targets", None)
         first = next(part for part in keras.tree.flatten(x) if part is not None)
-        return replicas.joined_mean(ops.shape(first)[0], None if count_targets is None else count_targets(*targets))
+        return data_parallel.global_mean(
+            ops.shape(first)[0], None if count_targets is None else count_targets(*targets)
+        )
 
     def shrink_windows(self, margin: int = 0) -> int | None:
         """Shrinks the windows of layers with an adaptive span to what their spans need now.
@@ -101,7 +103,7 @@ class TrainStepMixin:
         # `fit` need not be called.
         strategy = getattr(self, "distribute_strategy", None)
         if iterator is not None and strategy is not None and strategy.num_replicas_in_sync > 1:
-            iterator, data_batch = None, replicas.local_part(strategy, next(iter(iterator)))
+            iterator, data_batch = None, data_parallel.local_batch(strategy, next(iter(iterator)))
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 
 

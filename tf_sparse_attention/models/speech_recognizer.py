@@ -13,7 +13,7 @@ from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.ops.ctc import certain_blanks
+from tf_sparse_attention.ops.ctc import force_blanks
 from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("features", "padding_mask")
@@ -111,7 +111,7 @@ class SpeechRecognizer(Model):
             mask = given["padding_mask"] = mask[:, :: self.subsampling]
         x = self.to_labels(self.encoder(given, training=training))
         log_probs = ops.log_softmax(ops.cast(x, "float32"), axis=-1)
-        return log_probs if mask is None else certain_blanks(log_probs, mask)
+        return log_probs if mask is None else force_blanks(log_probs, mask)
 
     def _normalized(self, features):
         x = ops.cast(features, "float32")

@@ -9,11 +9,11 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.batches.checked_ids import is_dataset
-from tf_sparse_attention.layers import replicas
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
 from tf_sparse_attention.models.token_ids import CheckedInputs
+from tf_sparse_attention.replicas import replica_count
 from tf_sparse_attention.types import Config, Tensor
 
 KERAS_BATCH_SIZE = 32  # of arrays, unless told
@@ -58,10 +58,10 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):
             raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
-        if replicas.replica_count() > 1:
+        if replica_count() > 1:
             raise ValueError(
                 "A `StatefulModel` must be made on one device: each replica would need the memory of its own rows. "
-                f"Received: a strategy with {replicas.replica_count()} replicas."
+                f"Received: a strategy with {replica_count()} replicas."
             )
         self.model = model
         self.batch_size = batch_size

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.attention.attention_checks import tokens_in
-from tf_sparse_attention.ops.softmax import lowest
+from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.types import Tensor
 
 PAD_ID = 0

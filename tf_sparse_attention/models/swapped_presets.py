@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 PACKAGE = "tf_sparse_attention"
 COMMON_NAME = "SwappedModel"  # by which all such models are saved: it loads each, and says nothing of its class

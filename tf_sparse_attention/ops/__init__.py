@@ -1,4 +1,1 @@
-"""Pure functions of tensors, written in `keras.ops` only.
-
-The modules are the interface: `from tf_sparse_attention.ops import attend, grid`.
-"""
+"""Pure tensor functions in `keras.ops`. Import the modules: `from tf_sparse_attention.ops import masks`."""

@@ -1,30 +1,33 @@
-"""The one masked softmax of the library."""
+"""Masked softmax attention: the function that every pattern and layer calls."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import max_over, shape
+from tf_sparse_attention.ops.blocks import are_known, in_range, max_over, shape
 from tf_sparse_attention.ops.masks import constant_mask
-from tf_sparse_attention.ops.products import products_with_keys, sum_of_values
 from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform
-from tf_sparse_attention.ops.softmax import SELF_BIAS, lowest, softmax, softmax_of_values, softmax_with_sum
-from tf_sparse_attention.types import DType, Seed, Tensor
+from tf_sparse_attention.types import DType, Seed, Size, Tensor
+
+SELF_BIAS = -1e30  # below every score, above masked scores: a query attends to itself only if it has no other key
+SOFTMAX_AXES = 5  # maximum rank of TensorFlow's softmax
 
 
 class Dropout(NamedTuple):
-    """What `attend` needs to drop attention weights.
+    """Dropout of attention weights.
+
+    With `queries` and `keys`, the draw depends on the two positions. It does not change if a later token moves other
+    tokens to another slot.
 
     Attributes:
-        rate: share of weights dropped, in [0, 1); the others are divided by 1 - rate.
+        rate: fraction of weights to drop, in [0, 1). The others are divided by 1 - rate.
         seed: integer or `keras.random.SeedGenerator`.
-        queries: int32 (B, N, ..., t), the position of each query, or None: weights are dropped by their slot.
-        keys: int32 (B, N, ..., s), the position of each key. With both, weights are dropped by pair of positions, so
-            that which ones does not change where a later token moves others to another slot.
+        queries: int32 (B, N, ..., t), the position of each query. None: the draw depends on the slot.
+        keys: int32 (B, N, ..., s), the position of each key. None if `queries` is None.
     """
 
     rate: float
@@ -32,22 +35,25 @@ class Dropout(NamedTuple):
     queries: Tensor | None = None
     keys: Tensor | None = None
 
-    def by_position(self, queries: Tensor, keys: Tensor) -> Self:
-        """Returns this dropout with the positions of queries and keys."""
+    def with_positions(self, queries: Tensor, keys: Tensor) -> Self:
+        """Return this dropout with the positions of queries and keys."""
         return self._replace(queries=queries, keys=keys)
 
-    def of_persistent(self) -> "Dropout":
-        """Returns the dropout for persistent vectors, which have no positions."""
-        # A seed that is a number would drop the same slots as it does of the keys.
+    def without_positions(self) -> "Dropout":
+        """Return the dropout for persistent vectors, which have no positions."""
+        # An integer seed would drop the same slots as for the keys.
         seed = derived_seed(self.seed, 1) if isinstance(self.seed, int) else self.seed
         return Dropout(self.rate, seed)
 
 
 class Attended(NamedTuple):
-    """Result of `attend`: output (..., t, Hv), and the optional results that were requested, else None.
+    """Result of `attend`.
 
-    `weights` (..., t, s) are, as in Keras, those before dropout. `log_sum_exp`
-    (..., t) is float32 (float64 for float64 inputs), the dtype's minimum where a row has nothing to attend to.
+    Attributes:
+        output: (..., t, Hv).
+        weights: (..., t, s), before dropout, as in Keras. None unless requested.
+        log_sum_exp: float32 (..., t), or float64 for float64 inputs: the logarithm of the softmax denominator, the
+            minimum of the dtype for a query without keys. None unless requested.
     """
 
     output: Tensor
@@ -55,11 +61,11 @@ class Attended(NamedTuple):
     log_sum_exp: Tensor | None = None
 
     def restored(self, rows: Callable[[Tensor], Tensor], dense: Callable[[Tensor], Tensor]) -> "Attended":
-        """Returns these results in the order of the sequence.
+        """Return these results in sequence order.
 
         Args:
-            rows: function that puts rows of queries back, from (B, N, G, t, X) to (B, N, T, X).
-            dense: function of the weights of key slots to those of all keys, (B, N, G, t, s) to (B, N, G, t, S).
+            rows: function that restores the order of queries, (B, N, G, t, X) to (B, N, T, X).
+            dense: function from weights of key slots to weights of all keys, (B, N, G, t, s) to (B, N, G, t, S).
         """
         weights = None if self.weights is None else rows(dense(self.weights))
         log_sum_exp = None if self.log_sum_exp is None else rows(self.log_sum_exp[..., None])[..., 0]
@@ -67,8 +73,13 @@ class Attended(NamedTuple):
 
 
 def score_dtype(dtype: DType) -> str:
-    """Returns the dtype of scores and softmax: float32, or float64 for float64 inputs."""
+    """Return the dtype of scores and softmax: float32, or float64 for float64 inputs."""
     return "float64" if dtype == "float64" else "float32"
+
+
+def lowest(dtype: DType) -> float:
+    """Return the most negative finite number of a floating dtype, the score of a masked pair."""
+    return -1.7976931348623157e308 if dtype == "float64" else -3.4028234663852886e38
 
 
 def attend(
@@ -85,52 +96,58 @@ def attend(
     return_weights: bool = False,
     return_log_sum_exp: bool = False,
 ) -> Attended:
-    """Computes softmax attention of every query over the keys of its group.
+    """Compute softmax attention of every query over the keys of its group.
 
     out_t = sum_s p_ts v_s with p_t = softmax(q_t . k_s + bias_ts) over the s that `mask` allows. Scores are not
-    divided: scale the query. With a span, e_ts = exp(score - max) mask span, divided by its sum: a factor, because its
-    logarithm as a bias would have NaN gradients where the span is 0. Scores, softmax and sums are float32 (float64 for
-    float64 inputs); the result has the dtype of `value`. Cost O(t s) for each group.
+    divided by sqrt(H): scale the query. With a span, e_ts = exp(score - max) mask span, divided by its sum. The span is
+    a factor because its logarithm, as a bias, would have NaN gradients where the span is 0. Scores, softmax and sums
+    are float32 (float64 for float64 inputs). The result has the dtype of `value`. Cost O(t s) per group.
 
     Args:
-        query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks). With one axis more than the keys,
-            (..., g, t, H), queries of g heads that share keys: so are then mask, bias, span and the results.
+        query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks). Grouped-query attention has one more
+            axis than the keys, (..., g, t, H), for g heads that share keys; then mask, bias, span and the results
+            have this axis too.
         key: tensor (..., s, H).
         value: tensor (..., s, Hv).
-        mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows everything.
+        mask: bool, broadcastable to (..., t, s), True where a query may attend. None allows all pairs.
         bias: float, broadcastable to (..., t, s), added to the scores.
-        span: float in [0, 1], broadcastable to (..., t, s): a soft mask.
+        span: float in [0, 1], broadcastable to (..., t, s), a soft mask.
         dropout: a `Dropout`, or None.
-        value_bias: function of the weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is
-            added to the output: the value side of relative positions.
-        row_has_key: bool, broadcastable to (..., t, 1), where a row has something to attend to, for callers who know
-            without looking at the mask. None: what the mask says.
-        soft_cap: c of c tanh(q_t . k_s / c) in place of the products, before the bias; or None.
+        value_bias: function from weights (..., t, s), in the dtype of `value`, to a tensor (..., t, Hv) that is added
+            to the output: the value side of relative positions.
+        row_has_key: bool, broadcastable to (..., t, 1), True where the query has an allowed key. None: computed from
+            the mask.
+        soft_cap: c in c tanh(q_t . k_s / c), which replaces the products before the bias; or None.
         return_weights: whether to return the weights.
-        return_log_sum_exp: whether to return the logarithm of the softmax's sum, for `combine`.
+        return_log_sum_exp: whether to return the logarithm of the softmax denominator, for `combine`.
 
     Returns:
-        An `Attended`. A row with nothing to attend to, decided by the mask and not by the scores, gives zeros
-        (and weights of zero); its gradient is zero.
+        An `Attended`. A query whose keys are all masked has output, weights and gradient 0. The mask decides this, not
+        the scores.
     """
     dtype = score_dtype(keras.backend.standardize_dtype(query.dtype))
-    scores = products_with_keys(ops.cast(query, dtype), ops.cast(key, dtype))
+    scores = query_key_products(ops.cast(query, dtype), ops.cast(key, dtype))
     if soft_cap is not None:
-        scores = capped(scores, soft_cap)
+        scores = _capped(scores, soft_cap)
     if bias is not None:
         scores = scores + ops.cast(bias, dtype)
     row_has_key = _row_has_key(mask, row_has_key)
     if isinstance(mask, np.ndarray):
         mask = constant_mask(mask)
     if return_log_sum_exp and not return_weights and span is None and dropout is None and value_bias is None:
-        output, log_sum_exp = softmax_of_values(scores, value, mask, row_has_key)
+        output, log_sum_exp = attend_scores(scores, value, mask, row_has_key)
         return Attended(output, log_sum_exp=log_sum_exp)
     if mask is not None:
         scores = ops.where(mask, scores, lowest(dtype))
-    weights, log_sum_exp = _softmax(scores, span, return_log_sum_exp)
+    if span is not None:
+        weights, log_sum_exp = _span_softmax(scores, span)
+    elif return_log_sum_exp:
+        weights, log_sum_exp = softmax_with_log_sum_exp(scores)
+    else:
+        weights, log_sum_exp = softmax(scores), None
     weights = ops.cast(weights, value.dtype)
-    dropped = drop_weights(weights, dropout)
-    output = sum_of_values(dropped, value)
+    dropped = apply_dropout(weights, dropout)
+    output = weighted_sum(dropped, value)
     output = output if value_bias is None else output + value_bias(dropped)
     if row_has_key is not None:
         output = ops.where(row_has_key, output, 0)
@@ -138,54 +155,49 @@ def attend(
     return Attended(output, weights if return_weights else None, log_sum_exp if return_log_sum_exp else None)
 
 
-def capped(scores: Tensor, soft_cap: float) -> Tensor:
-    """Compute c tanh(scores / c), c being the soft cap, in the dtype of the scores."""
-    if keras.backend.standardize_dtype(scores.dtype) == "float64":  # Keras's tanh returns float32 for it on JAX
+def _capped(scores: Tensor, soft_cap: float) -> Tensor:
+    """Compute c tanh(scores / c) for the soft cap c, in the dtype of the scores."""
+    if keras.backend.standardize_dtype(scores.dtype) == "float64":  # on JAX, Keras's tanh of float64 is float32
         return soft_cap * (2 * ops.sigmoid(scores * (2 / soft_cap)) - 1)
     return soft_cap * ops.tanh(scores / soft_cap)
 
 
 def _row_has_key(mask, known):
-    """Returns where a row of a mask has a key, (..., t, 1), if that is not `known`; None: everywhere."""
+    """Return whether each row of a mask has an allowed key, bool (..., t, 1); None if every row has one."""
     if mask is None:
         return None
     if known is None and isinstance(mask, np.ndarray):
-        some = np.asarray(mask.any(axis=-1, keepdims=True))
-        return None if some.all() else constant_mask(some)
+        has_key = np.asarray(mask.any(axis=-1, keepdims=True))
+        return None if has_key.all() else constant_mask(has_key)
     return ops.any(mask, axis=-1, keepdims=True) if known is None else known
 
 
-def drop_weights(weights: Tensor, dropout: Dropout | None) -> Tensor:
-    """Returns weights with those dropped that a `Dropout` says; None drops nothing."""
+def _span_softmax(scores, span):
+    """Return softmax weights multiplied by a span, and their log-sum-exp; zeros where the span is 0 for all keys."""
+    dtype = keras.backend.standardize_dtype(scores.dtype)
+    span = ops.cast(span, dtype)
+    # The maximum leaves out scores with span 0, or all other exponentials could underflow. Their own exponentials stay,
+    # limited against overflow, because the gradient of a span of 0 is not 0.
+    live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
+    highest = max_over(live, axis=-1, keepdims=True)
+    highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below 0
+    exponentials = ops.exp(ops.minimum(scores - highest, 60)) * span
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    is_positive = total > 0
+    total = ops.where(is_positive, total, 1)
+    log_sum_exp = ops.where(is_positive, highest + ops.log(total), lowest(dtype))
+    # A product with the inverse: the gradient of a quotient would read the weights three more times.
+    return exponentials * (1 / total), log_sum_exp[..., 0]
+
+
+def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
+    """Apply a `Dropout` to attention weights; None drops nothing."""
     if dropout is None or dropout.rate == 0:
         return weights
     if dropout.queries is None:
         return keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
     kept = pair_uniform(dropout.seed, dropout.queries, dropout.keys) >= dropout.rate
     return ops.where(kept, weights / (1 - dropout.rate), 0)
-
-
-def _softmax(scores, span, with_sum):
-    """Returns softmax weights under a span, zero where it silences a whole row, and their log-sum-exp.
-
-    Without a span it is None unless `with_sum`.
-    """
-    if span is None:
-        return softmax_with_sum(scores) if with_sum else (softmax(scores), None)
-    dtype = keras.backend.standardize_dtype(scores.dtype)
-    span = ops.cast(span, dtype)
-    # A score that the span silences must not be the highest: the others would vanish beside it. It keeps its
-    # exponential, since the gradient of a span that is 0 is not 0, up to where that would overflow.
-    live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
-    highest = max_over(live, axis=-1, keepdims=True)
-    highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below it in any row
-    exponentials = ops.exp(ops.minimum(scores - highest, 60)) * span
-    total = ops.sum(exponentials, axis=-1, keepdims=True)
-    some = total > 0
-    total = ops.where(some, total, 1)
-    log_sum_exp = ops.where(some, highest + ops.log(total), lowest(dtype))
-    # Times the inverse: the gradient of a quotient would go over the weights three times more.
-    return exponentials * (1 / total), log_sum_exp[..., 0]
 
 
 def attend_shared_keys(
@@ -196,11 +208,11 @@ def attend_shared_keys(
     soft_cap: float | None = None,
     return_log_sum_exp: bool = False,
 ) -> Attended:
-    """Computes attention of all rows to the same keys.
+    """Compute attention of all batch rows to the same keys.
 
     Args:
         query: tensor (B, N, T, H).
-        key: tensor (N, M, H), or with a batch (B, N, M, H) after all.
+        key: tensor (N, M, H), or (B, N, M, H).
         value: tensor (N, M, Hv) or (B, N, M, Hv).
         dropout: a `Dropout`, or None.
         soft_cap: see `attend`.
@@ -212,25 +224,39 @@ def attend_shared_keys(
     if query.shape[2] != 1 or len(key.shape) == 4:
         key, value = (ops.broadcast_to(x, (*shape(query)[:2], *shape(x)[-2:])) for x in (key, value))
         return attend(query, key, value, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=return_log_sum_exp)
-    # Of one query a row, as in decoding, a copy of the keys for each row would be more than all the rest: here the
-    # rows are queries beside each other.
+    # With one query per row, as in decoding, broadcast keys would cost more than the attention. So the batch becomes
+    # the axis of queries.
     query = ops.swapaxes(query[:, :, 0], 0, 1)  # (N, B, H)
     attended = attend(query, key, value, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=return_log_sum_exp)
     output, _, log_sum_exp = (None if x is None else ops.swapaxes(x, 0, 1)[:, :, None] for x in attended)
     return Attended(output, log_sum_exp=log_sum_exp)
 
 
-def with_sinks(attended: Attended, sinks: Tensor) -> Attended:
-    """Returns attention of heads in whose softmax there is one logit more, which has no value.
+def attend_persistent(query: Tensor, persistent: tuple[Tensor, Tensor], dropout: Dropout | None = None) -> Tensor:
+    """Compute attention to persistent vectors (Sukhbaatar et al. 2019, "Augmenting self-attention"), O(T M).
 
-    A query that sees itself because it sees nothing else is left as it is: its own score is not known any more.
+    Args:
+        query: scaled queries (B, N, T, H).
+        persistent: pair of tensors, key (N, M, H) and value (N, M, Hv).
+        dropout: a `Dropout`, or None.
+
+    Returns:
+        Tensor (B, N, T, Hv).
+    """
+    return attend_shared_keys(query, *persistent, dropout=dropout).output
+
+
+def apply_sinks(attended: Attended, sinks: Tensor) -> Attended:
+    """Add attention sinks: one more logit per head in the softmax, without a value.
+
+    Queries that can attend only to themselves ignore the sink, because `SELF_BIAS` hides their score.
 
     Args:
         attended: an `Attended` of (B, N, T, Hv) with the log-sum-exp.
         sinks: float (N,), the logit of each head.
     """
     output, weights = attended[:2]
-    log_sum_exp = cast(Tensor, attended.log_sum_exp)  # as asked for
+    log_sum_exp = cast(Tensor, attended.log_sum_exp)  # never None here
     sinks = ops.cast(sinks, log_sum_exp.dtype)[:, None]
     kept = ops.where(log_sum_exp < SELF_BIAS / 2, 1.0, ops.sigmoid(log_sum_exp - sinks))[..., None]
     weights = None if weights is None else weights * ops.cast(kept, weights.dtype)
@@ -238,7 +264,7 @@ def with_sinks(attended: Attended, sinks: Tensor) -> Attended:
 
 
 def combine_attended(parts: Sequence[Attended]) -> Attended:
-    """Merges attention to several sets of keys into attention to all of them; a key of several sets counts as often.
+    """Merge attention to several sets of keys into attention to their union; a key in n sets counts n times.
 
     Args:
         parts: list of `Attended` with log-sum-exps.
@@ -257,7 +283,7 @@ def combine_attended(parts: Sequence[Attended]) -> Attended:
 
 
 def combine(outputs: Sequence[Tensor], log_sum_exps: Sequence[Tensor]) -> Tensor:
-    """Merges attention over disjoint sets of keys into attention over their union, exactly.
+    """Merge outputs over disjoint sets of keys into the output over their union, exactly.
 
     out = sum_r exp(l_r) out_r / sum_r exp(l_r), where l_r is the log-sum-exp of part r.
 
@@ -272,3 +298,176 @@ def combine(outputs: Sequence[Tensor], log_sum_exps: Sequence[Tensor]) -> Tensor
     shares = ops.softmax(stacked, axis=-1)
     parts = [output * ops.cast(shares[..., r : r + 1], output.dtype) for r, output in enumerate(outputs)]
     return sum(parts[1:], parts[0])
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Return the softmax over the last axis of scores (..., t, s)."""
+    if scores.shape[-1] == 1:  # Keras warns about this size, which is valid for a sequence of one token
+        return ops.exp(scores - scores)
+    if len(scores.shape) <= SOFTMAX_AXES:
+        return ops.softmax(scores, axis=-1)
+    sizes = shape(scores)
+    return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
+
+
+def softmax_with_log_sum_exp(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the softmax of scores (..., s) over the last axis, (..., s), and the log-sum-exp, (...).
+
+    The gradient of both together is p (dp - sum p dp + dl), half the work of differentiating each step.
+    """
+    if _supports_two_results():
+        return _fused_softmax(scores)
+    return _softmax_and_log_sum_exp(scores)
+
+
+def attend_scores(
+    scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute softmax attention from scores, and the log-sum-exp, with a gradient as in FlashAttention.
+
+    The gradient of the scores is p (v . do - delta + dl) with delta = rowsum(o * do), which equals the sum of p dp over
+    all keys (Dao et al. 2022, "FlashAttention", appendix B.2) and reads rows of values instead of rows of weights. The
+    weights p of masked keys are 0, so the gradient needs no mask.
+
+    Args:
+        scores: (..., t, s), or (..., g, t, s) for g heads that share values.
+        value: (..., s, Hv).
+        mask: bool, broadcastable to the scores, True for allowed pairs. None: all.
+        row_has_key: bool, broadcastable to (..., t, 1), True where a query has an allowed key. It may be True for an
+            empty row only if the result of that row is not used. None: everywhere.
+
+    Returns:
+        Pair of the output (..., t, Hv) in the dtype of the values, zeros where a query has no key, and the log-sum-exp
+        (..., t).
+    """
+    if not _supports_two_results():
+        return _attend_scores(scores, value, mask, row_has_key)[:2]
+    # Masks are arguments, not closures: JAX may differentiate after the trace (`jit`, `remat`, loops) has ended, when
+    # captured tracers are invalid.
+    masks = {name: x for name, x in (("mask", mask), ("row_has_key", row_has_key)) if x is not None}
+
+    @ops.custom_gradient
+    def fused(scores, value, *masks_given):
+        given = dict(zip(masks, masks_given, strict=True))
+        output, log_sum_exp, weights = _attend_scores(scores, value, **given)
+
+        def grad(*args, upstream=None):
+            d_output, d_log_sum_exp = _upstream_pair(args, upstream)
+            if row_has_key is not None:
+                d_output = ops.where(given["row_has_key"], d_output, 0)
+                d_log_sum_exp = ops.where(given["row_has_key"][..., 0], d_log_sum_exp, 0)
+            d_weights = ops.cast(query_key_products(d_output, value), weights.dtype)
+            # In half precision, delta must be the mean of the rounded products, so that their errors cancel.
+            is_exact = output.dtype == weights.dtype
+            delta = ops.sum(d_output * output if is_exact else weights * d_weights, axis=-1)
+            d_scores = weights * (d_weights + (d_log_sum_exp - delta)[..., None])
+            rows = _merge_shared_heads(ops.cast(weights, value.dtype), value)
+            d_value = ops.matmul(ops.swapaxes(rows, -1, -2), _merge_shared_heads(d_output, value))
+            return d_scores, d_value, *(None for _ in masks_given)
+
+        return (output, log_sum_exp), grad
+
+    return fused(scores, value, *masks.values())
+
+
+def _supports_two_results():
+    """Return whether the backend supports custom gradients of functions with two results; torch does not."""
+    return keras.backend.backend() != "torch"
+
+
+def _upstream_pair(args: tuple[Any, ...], upstream: Any) -> Any:
+    """Return the upstream gradients of two results; JAX passes both as one argument."""
+    given = args if upstream is None else upstream
+    return given[0] if len(given) == 1 else given
+
+
+@ops.custom_gradient
+def _fused_softmax(scores):
+    weights, log_sum_exp = _softmax_and_log_sum_exp(scores)
+
+    def grad(*args, upstream=None):
+        d_weights, d_log_sum_exp = _upstream_pair(args, upstream)
+        mean = ops.sum(weights * d_weights, axis=-1, keepdims=True)
+        return weights * (d_weights + (d_log_sum_exp[..., None] - mean))
+
+    return (weights, log_sum_exp), grad
+
+
+def _softmax_and_log_sum_exp(scores):
+    weights = softmax(scores)
+    # The largest weight is 1 / sum exp(score - max), so no second pass over exponentials is needed.
+    return weights, max_over(scores, axis=-1) - ops.log(max_over(weights, axis=-1))
+
+
+def _attend_scores(scores, value, mask=None, row_has_key=None):
+    """Return the results of `attend_scores`, and the weights in the dtype of the scores."""
+    if mask is not None:
+        scores = ops.where(mask, scores, lowest(keras.backend.standardize_dtype(scores.dtype)))
+    weights, log_sum_exp = _softmax_and_log_sum_exp(scores)
+    output = weighted_sum(ops.cast(weights, value.dtype), value)
+    return output if row_has_key is None else ops.where(row_has_key, output, 0), log_sum_exp, weights
+
+
+def query_key_products(rows: Tensor, keys: Tensor) -> Tensor:
+    """Return the products q_t . k_s of rows (..., t, H) and keys (..., s, H): (..., t, s).
+
+    Rows of g heads that share keys have one more axis, (..., g, t, H).
+    """
+    return _with_merged_heads(_product_of_one if rows.shape[-2] == 1 else _product_of_many, rows, keys)
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Return sum_s p_ts v_s of weights (..., t, s) or (..., g, t, s) and values (..., s, Hv)."""
+    return _with_merged_heads(ops.matmul, weights, values)
+
+
+def _merge_shared_heads(rows: Tensor, keys: Tensor) -> Tensor:
+    """Merge the axis of heads that share keys into the axis of rows, (..., g, t, X) to (..., g t, X)."""
+    if len(rows.shape) == len(keys.shape):
+        return rows
+    *lead, heads, number, size = shape(rows)
+    return ops.reshape(rows, (*lead, heads * number, size))
+
+
+def _with_merged_heads(function: Callable[[Tensor, Tensor], Tensor], rows: Tensor, keys: Tensor) -> Tensor:
+    """Apply a function of rows (..., t, X) and keys to rows with or without an axis of heads that share keys."""
+    result = function(_merge_shared_heads(rows, keys), keys)
+    if len(rows.shape) == len(keys.shape):
+        return result
+    return ops.reshape(result, (*shape(rows)[:-1], shape(result)[-1]))
+
+
+def _product_of_many(rows, keys):
+    number, size = shape(rows)[-2:]
+    if are_known(number, size) and number <= size:
+        # The gradient of a `matmul` with transposed keys copies the gradient of the keys. That of the einsum copies the
+        # gradient of the products, which is no larger here.
+        return ops.einsum("...th,...sh->...ts", rows, keys)
+    return ops.matmul(rows, ops.swapaxes(keys, -1, -2))
+
+
+def _product_of_one(rows, keys):
+    # With one query per head, as in decoding, these transposes are almost free. Transposed keys would copy a cache.
+    return ops.swapaxes(ops.matmul(keys, ops.swapaxes(rows, -1, -2)), -1, -2)
+
+
+def scatter_weights(weights: Tensor, key_positions: Tensor, key_length: Size) -> Tensor:
+    """Scatter the weights of key slots to the columns of a dense matrix, O(T S).
+
+    Args:
+        weights: tensor (..., t, s).
+        key_positions: int, broadcastable to (..., t, s), the column of each slot. Positions outside the sequence must
+            have weight 0.
+        key_length: S, columns of the result.
+
+    Returns:
+        Tensor (..., t, S). Weights of slots with the same position are added.
+    """
+    sizes = shape(weights)
+    columns = ops.broadcast_to(in_range(key_positions, key_length), sizes)
+    flat = ops.reshape(weights, (-1, sizes[-1]))  # one row per query
+    rows = ops.arange(shape(flat)[0], dtype="int32")[:, None]
+    index = rows * key_length + ops.reshape(columns, (-1, sizes[-1]))
+    total = shape(flat)[0] * key_length
+    dense = ops.segment_sum(ops.reshape(flat, (-1,)), ops.reshape(index, (-1,)), num_segments=total)
+    return ops.reshape(dense, sizes[:-1] + (key_length,))

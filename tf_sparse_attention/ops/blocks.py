@@ -1,4 +1,4 @@
-"""Shapes, slices and padding of tensors, and sequences cut into blocks."""
+"""Shapes, slices, padding, blocks and other basic operations on tensors."""
 
 import keras
 import numpy as np
@@ -8,18 +8,18 @@ from tf_sparse_attention.types import Size, Tensor
 
 
 def shape(x: Tensor) -> tuple[Size, ...]:
-    """Returns the shape of a tensor: integers where they are known, scalar tensors where they are not."""
-    # Keras asks TensorFlow for the shape of every tensor, an operation of its own, even where nothing is unknown.
+    """Return the shape of a tensor: an integer per known size, a scalar tensor per unknown size."""
+    # Keras adds a shape operation to the TensorFlow graph even if all sizes are known.
     if getattr(x.shape, "rank", 0) is not None and all(size is not None for size in x.shape):
         return tuple(x.shape)
     return tuple(ops.shape(x))
 
 
 def slice_axis(x: Tensor, axis: int, start: Size, stop: Size) -> Tensor:
-    """Returns `x[..., start:stop, ...]` along the (negative) `axis`; the bounds may be tensors, but must lie inside."""
-    # Not by indexing: TensorFlow's gradient of that costs more than the attention around it.
+    """Return `x[..., start:stop, ...]` along a negative `axis`. The bounds may be tensors and must be in range."""
+    # Not by indexing: its gradient on TensorFlow costs more than the attention itself.
     sizes = list(shape(x))
-    if is_zero(start) and isinstance(stop, int) and isinstance(sizes[axis], int) and sizes[axis] == stop:
+    if is_known_zero(start) and isinstance(stop, int) and isinstance(sizes[axis], int) and sizes[axis] == stop:
         return x
     begins = [0] * len(sizes)
     begins[axis], sizes[axis] = start, stop - start
@@ -27,100 +27,116 @@ def slice_axis(x: Tensor, axis: int, start: Size, stop: Size) -> Tensor:
 
 
 def pad_axis(x: Tensor, axis: int, before: Size, after: Size) -> Tensor:
-    """Returns `x` with `before` and `after` zeros (False) on the (negative) `axis`; both may be tensors."""
-    if is_zero(before) and is_zero(after):
+    """Pad a negative `axis` with `before` and `after` zeros (False). Both may be tensors."""
+    if is_known_zero(before) and is_known_zero(after):
         return x
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = (before, after)
     return ops.pad(x, widths)
 
 
-def shift_back(x: Tensor, axis: int) -> Tensor:
-    """Returns the rows of the next positions along a negative `axis`, zeros after the last."""
+def shift_left(x: Tensor, axis: int) -> Tensor:
+    """Shift rows by one position to the left along a negative `axis`: y_i = x_{i+1}, with zeros at the end."""
     return pad_axis(slice_axis(x, axis, 1, shape(x)[axis]), axis, 0, 1)
 
 
-def shift_forward(x: Tensor, axis: int, first: int = 0) -> Tensor:
-    """Returns the rows of the positions before along a negative `axis`, filled with `first` before the first."""
-    moved = pad_axis(slice_axis(x, axis, 0, shape(x)[axis] - 1), axis, 1, 0)
+def shift_right(x: Tensor, axis: int, first: int = 0) -> Tensor:
+    """Shift rows by one position to the right along a negative `axis`: y_i = x_{i-1}, with `first` at the start."""
+    shifted = pad_axis(slice_axis(x, axis, 0, shape(x)[axis] - 1), axis, 1, 0)
     if first == 0:
-        return moved
+        return shifted
     ends = [-1 if i == len(x.shape) + axis else 1 for i in range(len(x.shape))]
-    return ops.where(ops.reshape(positions_of(shape(x)[axis]), ends) == 0, first, moved)
+    return ops.where(ops.reshape(arange(shape(x)[axis]), ends) == 0, first, shifted)
 
 
-def is_zero(number: Size) -> bool:
-    """Returns whether a length is known to be zero; a tensor is not known."""
+def is_known_zero(number: Size) -> bool:
+    """Return whether a size is statically known to be zero."""
     return isinstance(number, int) and number == 0
 
 
 def are_known(*sizes: Size) -> bool:
-    """Returns whether sizes are integers: neither tensors nor what stands for a size while JAX exports."""
+    """Return whether all sizes are integers: neither tensors nor symbolic dimensions of a JAX export."""
     return all(isinstance(size, int) for size in sizes)
 
 
 def in_range(index: Tensor, length: Size) -> Tensor:
-    """Returns an int tensor with what lies outside 0 .. length - 1 at the nearer end of it."""
-    # Not by `ops.clip`: LiteRT's converter takes one to 0 .. 6 for an activation, which it has for floats alone.
+    """Clip indices to 0 .. length - 1."""
+    # Not by `ops.clip`: LiteRT's converter reads a clip to 0 .. 6 as the activation relu6, which needs floats.
     return ops.minimum(ops.maximum(index, 0), length - 1)
 
 
+def matmul_last_axis(x: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply the last axis by a matrix: (..., H) and (H, R) to (..., R).
+
+    TensorFlow 2.21 on CPUs writes out of bounds when `matmul` broadcasts leading axes (oneDNN, fixed in later
+    releases). So `ops.matmul` is used only for operands with equal leading axes.
+    """
+    sizes = shape(x)
+    product = ops.matmul(ops.reshape(x, (-1, sizes[-1])), matrix)
+    return ops.reshape(product, (*sizes[:-1], matrix.shape[-1]))
+
+
 def max_over(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """Compute the maximum over an axis, also of an empty batch, which `keras.ops.max` refuses in eager TensorFlow."""
+    """Compute the maximum over an axis. Unlike `keras.ops.max`, it accepts an empty batch in eager TensorFlow."""
     dtype = keras.backend.standardize_dtype(x.dtype)
     lowest = float("-inf") if "float" in dtype else np.iinfo(dtype).min
     return ops.max(x, axis=axis, keepdims=keepdims, initial=lowest)
 
 
-def larger(one: Size, other: Size) -> Size:
-    """Returns the larger of two sizes."""
+def max_size(one: Size, other: Size) -> Size:
+    """Return the larger of two sizes."""
     if ops.is_tensor(one) or ops.is_tensor(other):
         return ops.maximum(one, other)
-    return _chosen(max, one, other)
+    return _choose(max, one, other)
 
 
-def at_least_zero(number: Size) -> Size:
-    """Returns `max(number, 0)` of a size."""
-    return larger(number, 0)
+def min_size(one: Size, other: Size) -> Size:
+    """Return the smaller of two sizes."""
+    if ops.is_tensor(one) or ops.is_tensor(other):
+        return ops.minimum(one, other)
+    return _choose(min, one, other)
 
 
-def no_more_than(number: Size, limit: Size) -> Size:
-    """Returns `min(number, limit)` of two sizes."""
-    if ops.is_tensor(number) or ops.is_tensor(limit):
-        return ops.minimum(number, limit)
-    return _chosen(min, number, limit)
-
-
-def _chosen(choose, one, other):
-    """Returns the larger or smaller of two sizes; those that JAX does not know while it exports choose themselves."""
+def _choose(function, one, other):
+    """Apply `min` or `max` to sizes that are integers or symbolic dimensions, which have methods of these names."""
     one, other = (other, one) if isinstance(one, int) else (one, other)
-    return choose(one, other) if isinstance(one, int) else getattr(one, choose.__name__)(other)
+    return function(one, other) if isinstance(one, int) else getattr(one, function.__name__)(other)
+
+
+def min_if_known(size: Size, limit: Size) -> Size:
+    """Return the smaller of a size and a limit if both are known, else the size."""
+    return min(size, limit) if are_known(size, limit) else size
+
+
+def arange(length: Size) -> Tensor:
+    """Return 0 .. length - 1 as int32: a NumPy constant if the length is known, else a tensor."""
+    return np.arange(length, dtype="int32") if isinstance(length, int) else ops.arange(length, dtype="int32")
 
 
 def split(x: Tensor, block_size: int, axis: int, num_blocks: Size) -> Tensor:
-    """Cuts an axis into `num_blocks` blocks, padding the end with zeros and dropping what is too long.
+    """Split an axis into `num_blocks` blocks, padded with zeros or cut at the end.
 
     Args:
         x: tensor (..., T, ...).
-        block_size: positions in a block, an integer.
-        axis: the axis of length T, negative.
+        block_size: positions per block, an integer.
+        axis: negative index of the axis of length T.
         num_blocks: G, an integer or a scalar tensor.
 
     Returns:
         Tensor (..., G, block_size, ...).
     """
     length, total = shape(x)[axis], num_blocks * block_size
-    x = slice_axis(pad_axis(x, axis, 0, at_least_zero(total - length)), axis, 0, total)
+    x = slice_axis(pad_axis(x, axis, 0, max_size(total - length, 0)), axis, 0, total)
     sizes = shape(x)
     return ops.reshape(x, sizes[:axis] + (num_blocks, block_size) + sizes[len(sizes) + axis + 1 :])
 
 
 def join(x: Tensor, axis: int, length: Size) -> Tensor:
-    """Undoes `split`: merges the axes (`axis` - 1, `axis`) and keeps the first `length` positions.
+    """Undo `split`: merge the axes (`axis` - 1, `axis`) and keep the first `length` positions.
 
     Args:
         x: tensor (..., G, t, ...).
-        axis: the axis of the positions in a block, negative.
+        axis: negative index of the axis of positions in a block.
         length: positions to keep, an integer or a scalar tensor.
 
     Returns:
@@ -133,6 +149,34 @@ def join(x: Tensor, axis: int, length: Size) -> Tensor:
     return slice_axis(x, axis, 0, length)
 
 
-def positions_of(length: Size) -> Tensor:
-    """Returns 0 .. length - 1 as int32: a NumPy constant where the length is known, else a tensor."""
-    return np.arange(length, dtype="int32") if isinstance(length, int) else ops.arange(length, dtype="int32")
+def find_top_k(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]:
+    """Find the k largest numbers of the last axis; among equal numbers, those with the lowest index.
+
+    Like `keras.ops.top_k`, except for JAX programs with unknown sizes. These are exported, and TensorFlow cannot load
+    JAX's operation. They sort instead, which takes several times as long. There -0 equals 0, and NaN comes last.
+
+    Args:
+        x: numbers (..., T); integers must exceed the smallest value of their dtype.
+        k: at most T.
+        sorted: whether the result is in descending order. Default False.
+
+    Returns:
+        Pair of the numbers (..., k) and their int32 positions (..., k).
+    """
+    if keras.backend.backend() != "jax" or are_known(*x.shape):
+        found, positions = ops.top_k(x, k, sorted=sorted)
+        return found, ops.cast(positions, "int32")
+    positions = ops.cast(ops.argsort(-x, axis=-1)[..., :k], "int32")
+    return ops.take_along_axis(x, positions, axis=-1), positions
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Merge heads (B, N, T, H) into one, (B, 1, T, N H)."""
+    batch, heads, length, size = shape(x)
+    return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, 1, length, heads * size))
+
+
+def unmerge_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Split one head (B, 1, T, N H) into `num_heads` heads, (B, N, T, H): the inverse of `merge_heads`."""
+    batch, _, length, size = shape(x)
+    return ops.transpose(ops.reshape(x, (batch, length, num_heads, size // num_heads)), (0, 2, 1, 3))

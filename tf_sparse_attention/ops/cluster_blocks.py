@@ -4,9 +4,8 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, join, no_more_than, shape
-from tf_sparse_attention.ops.gather import pick_rows, stable_order, take_blocks, take_numbers
-from tf_sparse_attention.ops.ring import at_most
+from tf_sparse_attention.ops.blocks import in_range, join, min_if_known, min_size, shape
+from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_unique_rows
 from tf_sparse_attention.types import Tensor
 
 BLOCK_SIZE = 32
@@ -36,13 +35,13 @@ class ClusterBlocks(NamedTuple):
         Every cluster wastes less than a block, so T / b + C + 1 blocks are enough, and so are T, one for each token.
         """
         length = shape(clusters)[-1]
-        block_size = at_most(block_size, length)
+        block_size = min_if_known(block_size, length)
         order, ranks = stable_order(clusters)
         is_of = clusters[..., None] == ops.arange(num_clusters + 1, dtype="int32")  # ONNX has no `one_hot` of integers
         counts = ops.sum(ops.cast(is_of, "int32"), axis=2)  # (B, N, C + 1)
         blocks = (counts + block_size - 1) // block_size
         first_rank, first_slot = (ops.cumsum(x, axis=-1) - x for x in (counts, blocks * block_size))
-        num_slots = no_more_than(length // block_size + num_clusters + 1, length) * block_size
+        num_slots = min_size(length // block_size + num_clusters + 1, length) * block_size
         slots = ops.arange(num_slots, dtype="int32")
         # The last cluster that begins at or before a block; an empty one ends where the next begins.
         begun = ops.cast(slots[::block_size, None] >= first_slot[:, :, None, :], "int32")
@@ -59,7 +58,7 @@ class ClusterBlocks(NamedTuple):
         """Returns tokens in blocks: (B, N, T, H) to (B, N, G, b, H)."""
         # Empty slots are read for nothing: no output is taken from them, so the gradient may skip them.
         num_blocks = shape(self.cluster_of_block)[-1]
-        rows = pick_rows(x, self.tokens, self.slots)
+        rows = take_unique_rows(x, self.tokens, self.slots)
         return ops.reshape(rows, (*shape(rows)[:2], num_blocks, -1, shape(rows)[-1]))
 
     def of_clusters(self, x: Tensor) -> Tensor:
@@ -69,5 +68,5 @@ class ClusterBlocks(NamedTuple):
     def restore(self, x: Tensor) -> Tensor:
         """Returns blocks in the order of the tokens, zeros for padding: (B, N, G, b, H) to (B, N, T, H)."""
         rows = join(x, -2, shape(self.tokens)[-1])
-        rows = pick_rows(rows, self.slots, self.tokens, self.present)
+        rows = take_unique_rows(rows, self.slots, self.tokens, self.present)
         return ops.where(self.exists[..., None], rows, 0)

@@ -1,21 +1,21 @@
-"""The edit distance of sequences, exactly."""
+"""Edit distance of sequences of characters, token ids or words."""
 
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention.types import Tensor
 
-BEYOND = 2**20  # more than any distance
+INFINITY = 2**20  # above every distance
 
 
 def edit_distance(references: Tensor, hypotheses: Tensor) -> Tensor:
-    """Returns the fewest insertions, deletions and substitutions between two sequences (Levenshtein 1966).
+    """Return the Levenshtein distance, the fewest insertions, deletions and substitutions between two sequences.
 
-    Diagonal by diagonal of the table of all prefixes, O(U (U + W)) for each row.
+    Computed along the diagonals of the table of prefixes, O(U (U + W)) per row.
 
     Args:
-        references: int (B, U), 0 for padding on the right; or (B, U, K), tokens that are K numbers, of which the first
-            is 0 for padding.
-        hypotheses: int (B, W) or (B, W, K), likewise.
+        references: int (B, U), 0 for padding on the right; or (B, U, K), tokens of K numbers, the first 0 for padding.
+        hypotheses: int (B, W) or (B, W, K), padded in the same way.
 
     Returns:
         int32 (B,).
@@ -23,30 +23,75 @@ def edit_distance(references: Tensor, hypotheses: Tensor) -> Tensor:
     references, hypotheses = (
         x if len(x.shape) == 3 else x[..., None] for x in (ops.cast(x, "int32") for x in (references, hypotheses))
     )
-    # A further token, which is padding: a graph that does not know that there are none fails without any.
+    # One token of padding: a graph with unknown sizes fails for an empty sequence.
     hypotheses = ops.pad(hypotheses, [[0, 0], [0, 1], [0, 0]])
     lengths = [ops.sum(ops.cast(x[..., 0] != 0, "int32"), axis=-1) for x in (references, hypotheses)]
     num_references, num_hypotheses = ops.shape(references)[1], ops.shape(hypotheses)[1]
-    number = ops.arange(num_references + 1)  # entry i of a diagonal: the first i tokens of the reference
+    number = ops.arange(num_references + 1)  # entry i of a diagonal is for the first i tokens of the reference
     is_last = number[None, :] == lengths[0][:, None]  # (B, U + 1)
     last_diagonal = lengths[0] + lengths[1]
 
     def step(carry, diagonal):
         before, two_before, found = carry
-        # Of hypotheses the first `diagonal` - i tokens, of which the last is compared.
+        # Entry i is for the first `diagonal` - i tokens of the hypothesis, the last of which is compared.
         position = ops.clip(diagonal - number[1:] - 1, 0, num_hypotheses - 1)
         compared = ops.take(hypotheses, position, axis=1)  # (B, U, K)
         differs = ops.cast(ops.any(references != compared, axis=-1), "int32")
         shifted = before[:, :-1] + 1
         substituted = two_before[:, :-1] + differs
         longer = ops.minimum(ops.minimum(before[:, 1:] + 1, shifted), substituted)
-        now = ops.concatenate([before[:, :1] + 1, longer], axis=1)
-        here = ops.sum(ops.where(is_last, now, 0), axis=-1)
+        current = ops.concatenate([before[:, :1] + 1, longer], axis=1)
+        here = ops.sum(ops.where(is_last, current, 0), axis=-1)
         found = ops.where(last_diagonal == diagonal, here, found)
-        return (now, before, found), None
+        return (current, before, found), None
 
     rows = ops.zeros_like(lengths[0])
-    start = rows[:, None] + ops.where(number == 0, 0, BEYOND)
+    start = rows[:, None] + ops.where(number == 0, 0, INFINITY)
     diagonals = ops.arange(1, num_references + num_hypotheses + 1)
-    (_, _, found), _ = ops.scan(step, (start, rows[:, None] + ops.full_like(start, BEYOND), rows), diagonals)
+    (_, _, found), _ = ops.scan(step, (start, rows[:, None] + ops.full_like(start, INFINITY), rows), diagonals)
     return found
+
+
+# Primes below 2^15.5, so that products of residues fit into int32.
+MODULI = (46337, 46327, 46309, 46307)
+FACTORS = (31337, 27644, 17389, 40009)
+
+
+def hash_words(labels: Tensor, separator: int) -> Tensor:
+    """Split rows of characters into words, and return the length and a hash of 62 bits per word.
+
+    The hash consists of four polynomials of the characters modulo primes. The probability of a collision is 1 in 4e18.
+
+    Args:
+        labels: int (B, U) characters, positive, with 0 for padding on the right.
+        separator: the character between words. There are no empty words between consecutive separators or at the ends.
+
+    Returns:
+        int32 (B, U, 5), words on the left. The first number is the length, 0 for padding.
+    """
+    characters = ops.cast(labels, "int32")
+    # One column of padding: a graph with unknown sizes fails for an empty sequence.
+    labels = ops.pad(characters, [[0, 0], [0, 1]])
+    inside = ops.logical_and(labels != separator, labels != 0)
+    width = ops.shape(labels)[1]
+
+    def step(carry, label):
+        length, hashes = carry
+        is_inside = label >= 0
+        moduli, factors = np.array(MODULI, "int32"), np.array(FACTORS, "int32")
+        following = (hashes * factors + label[:, None]) % moduli
+        length = ops.where(is_inside, length + 1, 0)
+        hashes = ops.where(is_inside[:, None], following, 0)
+        return (length, hashes), (length, hashes)
+
+    start = ops.zeros_like(labels[:, 0])
+    start = (start, start[:, None] + ops.zeros((len(MODULI),), "int32"))
+    # One tensor with -1 outside of words: for two, Keras needs a known length.
+    columns = ops.transpose(ops.where(inside, labels % min(MODULI), -1))
+    lengths, hashes = ops.scan(step, start, columns)[1]  # (U, B), (U, B, 4)
+    words = ops.concatenate([ops.transpose(lengths)[..., None], ops.transpose(hashes, (1, 0, 2))], axis=-1)
+    ends = ops.logical_and(inside, ops.logical_not(ops.pad(inside[:, 1:], [[0, 0], [0, 1]])))
+    position = ops.arange(width)[None, :]
+    order = ops.argsort(ops.where(ends, position, position + width), axis=-1)
+    words = ops.take_along_axis(ops.where(ends[..., None], words, 0), order[..., None], axis=1)
+    return words[:, : ops.shape(characters)[1]]

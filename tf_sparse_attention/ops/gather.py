@@ -1,20 +1,23 @@
-"""Row gathers; of rows taken once the gradients are gathers too, far faster on CPUs and TPUs than scatters."""
+"""Gathers of rows. If each row is taken once, the gradient is a gather too, much faster than a scatter."""
+
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.gradients import of_result
+from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.types import Tensor
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `x[b, m, index[b, n, i], :]`, m = n // (N / M): one `ops.take` of rows on the flattened leading axes.
+    """Gather rows: `x[b, m, index[b, n, i], :]` with m = n // (N / M).
+
+    One `ops.take` on flattened leading axes.
 
     Args:
         x: tensor (B, M, S, H).
-        index: int32 (B, N, I), in range; N is M, or a multiple of it where heads in groups share rows.
+        index: int32 (B, N, I), in range. N is a multiple of M: groups of N / M heads share rows.
 
     Returns:
         Tensor (B, N, I, H).
@@ -24,7 +27,7 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _flat(index, batch, heads, length):
-    """Returns an index of rows for each head as one of the rows of all (B, M) heads."""
+    """Convert row indices per head to row indices in the flattened (B M S) rows."""
     num_heads = index.shape[1]
     if num_heads in (None, heads) or not isinstance(heads, int):
         return index + ops.reshape(ops.arange(batch * heads, dtype="int32") * length, (batch, heads, 1))
@@ -34,39 +37,55 @@ def _flat(index, batch, heads, length):
 
 
 def _take(x, index):
-    """Returns `x[index]`, of an index in range."""
-    if keras.backend.backend() == "jax":  # whose `take` looks for those that are not, and goes over the result again
+    """Return `x[index]`, for indices in range."""
+    if keras.backend.backend() == "jax":  # `take` would check the range in a second pass over the result
         return x[index]
     return ops.take(x, index, axis=0)
 
 
+def take_positions(x: Tensor, positions: Tensor) -> Tensor:
+    """Gather the rows of tokens (B, M, T, H) at positions (B, N or 1, S).
+
+    N is a multiple of M: groups of N / M heads share tokens. Positions out of range give arbitrary rows.
+    """
+    batch, heads, length, _ = shape(x)
+    heads = heads if positions.shape[1] == 1 else positions.shape[1]
+    positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
+    return take_rows(x, in_range(positions, length))
+
+
 def take_blocks(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `x[b, m, index[b, n, i]]` of blocks (B, M, G, ..) taken often: (B, N, I, ..), see `take_rows`."""
+    """Gather blocks that may repeat: `x[b, m, index[b, n, i]]`, (B, M, G, ..) to (B, N, I, ..), see `take_rows`."""
     batch, heads, number, *sizes = shape(x)
     rows = _take_repeatedly(ops.reshape(x, (batch * heads * number, -1)), _flat(index, batch, heads, number))
     return ops.reshape(rows, (*shape(index), *sizes))
+
+
+def upstream_gradient(args: tuple[Any, ...], upstream: Any) -> Any:
+    """Return the upstream gradient of one result from `grad(*args, upstream=None)`; backends differ in which is set."""
+    return args[0] if upstream is None else upstream
 
 
 @ops.custom_gradient
 def _take_repeatedly(x, index):
     def grad(*args, upstream=None):
         number, size = shape(x)
-        rows = ops.reshape(of_result(args, upstream), (-1, size))
-        # Of long rows 3/4 of the time of TensorFlow's own gradient, a segment sum.
+        rows = ops.reshape(upstream_gradient(args, upstream), (-1, size))
+        # For long rows this takes 3/4 of the time of TensorFlow's gradient, a segment sum.
         return ops.scatter(ops.reshape(index, (-1, 1)), rows, (number, size)), None
 
     return _take(x, index), grad
 
 
 def take_members(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns rows (B, N, S, H) at positions (B, N, K, w): (B, N, K, w, H)."""
+    """Gather rows (B, N, S, H) of group members at positions (B, N, K, w): (B, N, K, w, H)."""
     batch, heads, groups, size = shape(positions)
     rows = take_rows(x, ops.reshape(positions, (batch, heads, -1)))
     return ops.reshape(rows, (batch, heads, groups, size, -1))
 
 
 def take_numbers(x: Tensor, index: Tensor) -> Tensor:
-    """Returns `take_rows` of numbers (B, M, S), without a gradient: for masks, groups and positions."""
+    """Gather numbers (B, M, S) as `take_rows` does, without a gradient: for masks, groups and positions."""
     dtype = x.dtype
     x = ops.cast(x, "int32") if keras.backend.standardize_dtype(dtype) == "bool" else x
     batch, heads, length = shape(x)
@@ -75,7 +94,7 @@ def take_numbers(x: Tensor, index: Tensor) -> Tensor:
 
 
 def take_member_numbers(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns numbers (B, N, S) at positions (B, N, K, w): (B, N, K, w), without a gradient."""
+    """Gather numbers (B, N, S) of group members at positions (B, N, K, w): (B, N, K, w), without a gradient."""
     batch, heads, groups, size = shape(positions)
     return ops.reshape(take_numbers(x, ops.reshape(positions, (batch, heads, -1))), (batch, heads, groups, size))
 
@@ -83,17 +102,17 @@ def take_member_numbers(x: Tensor, positions: Tensor) -> Tensor:
 @ops.custom_gradient
 def _permute(x, order, inverse):
     def grad(*args, upstream=None):
-        return take_rows(of_result(args, upstream), inverse), None, None
+        return take_rows(upstream_gradient(args, upstream), inverse), None, None
 
     return take_rows(x, order), grad
 
 
 def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Returns `x[b, n, order[b, n, i], :]` for a permutation; its gradient is the gather by the inverse.
+    """Permute rows: `x[b, n, order[b, n, i], :]`. The gradient is a gather by the inverse permutation.
 
     Args:
         x: tensor (B, N, T, H).
-        order: int32 (B, N, T), a permutation of 0 .. T - 1 in each (b, n).
+        order: int32 (B, N, T), a permutation of 0 .. T - 1 for each (b, n).
         inverse: int32 (B, N, T), the inverse permutation.
 
     Returns:
@@ -105,20 +124,20 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 @ops.custom_gradient
 def _pick(x, index, back, present):
     def grad(*args, upstream=None):
-        return ops.where(present[..., None], take_rows(of_result(args, upstream), back), 0), None, None, None
+        return ops.where(present[..., None], take_rows(upstream_gradient(args, upstream), back), 0), None, None, None
 
     return take_rows(x, index), grad
 
 
-def pick_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | None = None) -> Tensor:
-    """Returns `x[b, n, index[b, n, i], :]` where each row is wanted once; its gradient is a gather and not a scatter.
+def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | None = None) -> Tensor:
+    """Gather rows that are used once: `x[b, n, index[b, n, i], :]`. The gradient is a gather instead of a scatter.
 
     Args:
         x: tensor (B, N, S, H).
         index: int32 (B, N, I).
-        back: int32 (B, N, S), the one place in the result from which a row of `x` takes its gradient. Further places
-            that hold the same row must not be used: their gradient is dropped.
-        present: bool (B, N, S), whether a row of `x` has such a place. None: all have.
+        back: int32 (B, N, S), the index in the result of each row of `x`, from which it takes its gradient. Do not use
+            further copies of a row: their gradient is dropped.
+        present: bool (B, N, S), whether the row of `x` is in the result. None: all are.
 
     Returns:
         Tensor (B, N, I, H).
@@ -127,7 +146,7 @@ def pick_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | None = N
 
 
 def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the permutation that sorts by (group, position), and its inverse.
+    """Return the permutation that sorts tokens by (group, position), and its inverse.
 
     Args:
         groups: int32 (B, N, T).
@@ -135,6 +154,6 @@ def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Pair of int32 (B, N, T): the position at each rank, and the rank of each position.
     """
-    # Both backends keep the order of equal elements, which makes position the second key.
+    # Both backends sort stably, so position is the second key.
     order = ops.cast(ops.argsort(groups, axis=-1), "int32")
     return order, ops.cast(ops.argsort(order, axis=-1), "int32")

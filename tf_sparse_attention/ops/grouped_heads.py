@@ -1,6 +1,6 @@
-"""Heads in groups: g query heads beside each other that share the keys and values of one head.
+"""Grouped-query attention: groups of g query heads share the keys and values of one head.
 
-Of N query heads and M = N / g key heads, query head n has key head n // g (Ainslie et al. 2023, "GQA").
+With N query heads and M = N / g key heads, query head n uses key head n // g (Ainslie et al. 2023, "GQA").
 """
 
 from collections.abc import Callable
@@ -14,75 +14,75 @@ from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Tensor
 
 
-def for_query_heads(x: Tensor, num_heads: int | None) -> Tensor:
-    """Returns numbers of key heads for each query head: (B, M, ..) to (B, N, ..)."""
+def repeat_key_heads(x: Tensor, num_heads: int | None) -> Tensor:
+    """Repeat key heads for their query heads: (B, M, ..) to (B, N, ..)."""
     heads = x.shape[1]
     if num_heads is None or heads == num_heads:
         return x
     return ops.repeat(x, num_heads // heads, axis=1)
 
 
-def of_key_heads(x: Tensor, num_key_heads: int) -> Tensor:
-    """Returns numbers that the heads of a group have in common, once: (B, N or 1, ..) to (B, M or 1, ..)."""
+def take_key_heads(x: Tensor, num_key_heads: int) -> Tensor:
+    """Take one query head per group, for data that a group shares: (B, N or 1, ..) to (B, M or 1, ..)."""
     return x[:, :: max(x.shape[1] // num_key_heads, 1)]
 
 
-def group_as_rows(x: Tensor, num_key_heads: int) -> Tensor:
-    """Returns the tokens of the heads of a group one after the other: (B, N, T, H) to (B, M, g T, H)."""
+def fold_groups(x: Tensor, num_key_heads: int) -> Tensor:
+    """Concatenate the tokens of the heads of each group: (B, N, T, H) to (B, M, g T, H)."""
     batch, heads, length, size = shape(x)
     return ops.reshape(x, (batch, num_key_heads, heads // num_key_heads * length, size))
 
 
-def rows_as_group(x: Tensor, num_heads: int) -> Tensor:
-    """Returns numbers of `group_as_rows` for each head: (B, M, g T) to (B, N, T)."""
+def unfold_groups(x: Tensor, num_heads: int) -> Tensor:
+    """Undo `fold_groups` for numbers: (B, M, g T) to (B, N, T)."""
     batch, heads, rows = shape(x)
     return ops.reshape(x, (batch, num_heads, rows // (num_heads // heads)))
 
 
 def matmul_heads(x: Tensor, y: Tensor) -> Tensor:
-    """Returns products of (B, N, T, S) with (B, M, S, X), those of the heads of a group with the same one."""
+    """Multiply (B, N, T, S) by (B, M, S, X), which the heads of a group share: (B, N, T, X)."""
     num_heads, num_key_heads = x.shape[1], y.shape[1]
     if num_heads == num_key_heads:
         return ops.matmul(x, y)
-    rows = ops.matmul(group_as_rows(x, num_key_heads), y)
+    rows = ops.matmul(fold_groups(x, num_key_heads), y)
     batch, _, _, size = shape(rows)
     return ops.reshape(rows, (batch, num_heads, shape(x)[2], size))
 
 
 class _Groups(NamedTuple):
-    """M groups of g heads, whose queries `attend` takes beside each other, (B, M, G, g, t, H)."""
+    """M groups of g heads, which `attend` takes as an axis of the queries, (B, M, G, g, t, H)."""
 
     num_groups: int
     size: int
 
-    def together(self, x: Tensor | None) -> Tensor | None:
-        """Returns what broadcasts to (B, N, G, t, X) as what broadcasts to (B, M, G, g, t, X)."""
+    def merge(self, x: Tensor | None) -> Tensor | None:
+        """Reshape a tensor that broadcasts to (B, N, G, t, X) to one that broadcasts to (B, M, G, g, t, X)."""
         if x is None or len(x.shape) < 3:
             return x
-        xp = np if isinstance(x, np.ndarray) else ops  # masks that are constants stay so
+        xp = np if isinstance(x, np.ndarray) else ops  # constant masks stay constants
         if len(x.shape) == 3 or x.shape[-4] == 1:
             return xp.expand_dims(x, -3)
         *batch, _, groups, rows, size = shape(x)
         x = xp.reshape(x, (*batch, self.num_groups, self.size, groups, rows, size))
         return xp.swapaxes(x, -4, -3)
 
-    def apart(self, x: Tensor | None, axis: int = -3) -> Tensor | None:
-        """Returns what was put together, with the axis of the heads of a group, as it was."""
+    def split(self, x: Tensor | None, axis: int = -3) -> Tensor | None:
+        """Undo `merge`; `axis` is the axis of the heads of a group."""
         if x is None:
             return None
         x = ops.swapaxes(x, axis, axis - 1)
         batch, _, _, *rest = shape(x)
         return ops.reshape(x, (batch, self.num_groups * self.size, *rest))
 
-    def of_dropout(self, dropout: Dropout | None) -> Dropout | None:
-        """Returns a dropout by position with a number for each pair of head and position."""
+    def dropout(self, dropout: Dropout | None) -> Dropout | None:
+        """Return a position-dependent dropout with one number per pair of head and position."""
         if dropout is None or dropout.queries is None or dropout.keys is None:
             return dropout
-        queries = ops.squeeze(self.together(dropout.queries[..., None]), -1)
+        queries = ops.squeeze(self.merge(dropout.queries[..., None]), -1)
         heads = ops.arange(self.size, dtype="int32")[:, None]
-        # Heads that share rows of keys have them in the same slots.
-        keys = of_key_heads(dropout.keys, self.num_groups)
-        return dropout.by_position(queries * self.size + heads, ops.expand_dims(keys, 3))
+        # Heads of a group have the same keys in the same slots.
+        keys = take_key_heads(dropout.keys, self.num_groups)
+        return dropout.with_positions(queries * self.size + heads, ops.expand_dims(keys, 3))
 
 
 def attend_heads(
@@ -97,33 +97,33 @@ def attend_heads(
     dropout: Dropout | None = None,
     **options: Any,
 ) -> Attended:
-    """Computes `attend` of arranged heads; those of a group share the rows of keys and values, which are not repeated.
+    """Compute `attend` for arranged heads; heads of a group share keys and values without a copy.
 
     Args:
         query: scaled queries (B, N, G, t, H).
         key: (B, M, G, s, H).
         value: (B, M, G, s, Hv).
-        mask: as in `attend`, for the N heads; so are `bias`, `span`, `row_has_key`, `value_bias` and `dropout`.
-        **options: the other arguments of `attend`.
+        mask, bias, span, row_has_key, value_bias, dropout: as in `attend`, for N heads.
+        **options: further arguments of `attend`.
 
     Returns:
-        An `Attended` of the N heads.
+        An `Attended` for N heads.
     """
     given: dict[str, Any] = {"mask": mask, "bias": bias, "span": span, "row_has_key": row_has_key}
     groups = _Groups(key.shape[1], query.shape[1] // key.shape[1])
     if groups.size == 1:
         return attend(query, key, value, value_bias=value_bias, dropout=dropout, **given, **options)
 
-    def of_groups(weights):
-        return groups.together(value_bias(groups.apart(weights)))  # type: ignore[misc]  # only where there is one
+    def grouped_value_bias(weights):
+        return groups.merge(value_bias(groups.split(weights)))  # type: ignore[misc]  # not called if None
 
     output, weights, log_sum_exp = attend(
-        groups.together(query),
+        groups.merge(query),
         key,
         value,
-        value_bias=None if value_bias is None else of_groups,
-        dropout=groups.of_dropout(dropout),
-        **{name: groups.together(x) for name, x in given.items()},  # type: ignore[arg-type]  # by their names
+        value_bias=None if value_bias is None else grouped_value_bias,
+        dropout=groups.dropout(dropout),
+        **{name: groups.merge(x) for name, x in given.items()},  # type: ignore[arg-type]  # passed by name
         **options,
     )
-    return Attended(groups.apart(output), groups.apart(weights), groups.apart(log_sum_exp, axis=-2))
+    return Attended(groups.split(output), groups.split(weights), groups.split(log_sum_exp, axis=-2))

@@ -1,4 +1,4 @@
-"""Boolean masks (True = may attend): merging them, picking them at sparse slots, and dense ones from positions."""
+"""Boolean masks (True: may attend): merging, gathers at sparse slots, and dense masks from positions."""
 
 import functools
 from typing import NamedTuple, Self
@@ -10,21 +10,21 @@ from keras import ops
 from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.types import Size, Tensor
 
-CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known when a program is made
-MOST_AXES = 4  # that broadcast in a logical operation of LiteRT
+CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known at trace time
+MAX_AXES = 4  # of a broadcast in a logical operation of LiteRT
 
 
 class TokenMasks(NamedTuple):
-    """What a call says about which tokens count and which pairs may attend. Every field may be None: no limit.
+    """Masks of a call. A field that is None masks nothing.
 
     Attributes:
-        query_mask: bool (B, T). A query masked out gives zeros.
-        key_mask: bool (B, S). A key masked out does not exist: it takes no place in a cluster.
-        attention_mask: bool (B or 1, N or 1, T or 1, S or 1). A pair masked out keeps its place.
-        query_segments: int (B, T), the document of each query; tokens attend within their document.
+        query_mask: bool (B, T). A masked query has output 0.
+        key_mask: bool (B, S). A masked key does not exist: it takes no slot in a cluster.
+        attention_mask: bool (B or 1, N or 1, T or 1, S or 1). The keys of a masked pair keep their slots.
+        query_segments: int (B, T), the document of each query. Tokens attend within their document.
         key_segments: int (B, S).
-        num_memory: keys before the position of the first query, an integer: those of earlier text.
-        global_counts: int or bool (B, T), how often each token counts as a key of all queries, zero for most.
+        num_memory: integer, number of keys before the first query, from earlier segments.
+        global_counts: int or bool (B, T), how often each token counts as a global key of all queries, mostly 0.
     """
 
     query_mask: Tensor | None = None
@@ -35,24 +35,24 @@ class TokenMasks(NamedTuple):
     num_memory: int = 0
     global_counts: Tensor | None = None
 
-    def of_heads(self, heads: slice) -> Self:
-        """Returns the masks of some of the heads, a slice of theirs."""
-        return self._replace(attention_mask=mask_of_heads(self.attention_mask, heads))
+    def slice_heads(self, heads: slice) -> Self:
+        """Return the masks of a slice of the heads."""
+        return self._replace(attention_mask=slice_mask_heads(self.attention_mask, heads))
 
 
 def has_successor(masks: TokenMasks) -> Tensor | None:
-    """Returns which tokens there are that one of their document follows, bool (B, S); None: all but the last."""
+    """Return whether the next token exists and is in the same document, bool (B, S); None: all except the last."""
     conditions = []
     if masks.key_mask is not None:
         conditions += [masks.key_mask[:, :-1], masks.key_mask[:, 1:]]
     if masks.key_segments is not None:
         conditions.append(masks.key_segments[:, :-1] == masks.key_segments[:, 1:])
-    followed = merge(*conditions)
-    return None if followed is None else ops.pad(followed, [(0, 0), (0, 1)])
+    has_next = merge(*conditions)
+    return None if has_next is None else ops.pad(has_next, [(0, 0), (0, 1)])
 
 
 def merge(*masks: Tensor | None) -> Tensor | None:
-    """Returns the logical and of all masks that are not None, or None. NumPy masks stay constants among themselves."""
+    """Return the logical and of all masks that are not None, or None. NumPy masks alone give a NumPy mask."""
     constants = [np.asarray(mask) for mask in masks if isinstance(mask, CONSTANT)]
     others = [mask for mask in masks if mask is not None and not isinstance(mask, CONSTANT)]
     if constants:
@@ -64,23 +64,23 @@ def merge(*masks: Tensor | None) -> Tensor | None:
 
 
 def constant_mask(mask: np.ndarray) -> Tensor:
-    """Returns a tensor of a NumPy mask. TensorFlow writes constants of bytes a hundred times as fast as of booleans."""
+    """Convert a NumPy mask to a tensor. TensorFlow serializes uint8 constants 100 times faster than booleans."""
     return ops.cast(ops.convert_to_tensor(mask.view("uint8")), "bool")
 
 
 def negate(mask: Tensor | None) -> Tensor:
-    """Returns the logical not of a mask, a NumPy constant of one; None, which allows all, is a constant of False."""
+    """Return the logical not of a mask: NumPy for a NumPy mask. None allows all pairs, so it gives a constant False."""
     if mask is None:
         return np.zeros((1, 1), bool)  # (t, s), as every mask of pairs
     return ~np.asarray(mask) if isinstance(mask, CONSTANT) else ops.logical_not(mask)
 
 
 def _and(first, second):
-    """Returns `ops.logical_and`, with neighbouring axes that broadcast alike as one where the sizes are known."""
+    """Return `ops.logical_and` of masks of any rank, merging adjacent axes that broadcast alike if sizes are known."""
     shapes = tuple(first.shape), tuple(second.shape)
     rank = max(map(len, shapes))
     sizes = [(1,) * (rank - len(axes)) + axes for axes in shapes]
-    if rank <= MOST_AXES or shapes[0] == shapes[1]:
+    if rank <= MAX_AXES or shapes[0] == shapes[1]:
         return ops.logical_and(first, second)
     if not are_known(*sizes[0], *sizes[1]):
         return ops.logical_and(*_broadcast(first, second))
@@ -88,19 +88,19 @@ def _and(first, second):
     joined: list[tuple[int, ...]] = []
     last = None
     for pair in zip(*sizes, strict=True):
-        result.append(pair[1] if pair[0] == 1 else pair[0])  # which may be 0
+        result.append(pair[1] if pair[0] == 1 else pair[0])  # may be 0
         spread = tuple(size == 1 for size in pair)
         if not all(spread):
             if spread == last:
                 pair = tuple(size * more for size, more in zip(joined.pop(), pair, strict=True))
             joined, last = [*joined, pair], spread
     axes = zip(*(joined or [(1, 1)]), strict=True)
-    first, second = (ops.reshape(x, own) for x, own in zip((first, second), axes, strict=True))
+    first, second = (ops.reshape(x, merged) for x, merged in zip((first, second), axes, strict=True))
     return ops.reshape(ops.logical_and(first, second), result)
 
 
 def _broadcast(first, second):
-    """Return two masks in their common shape, on JAX unchanged: it cannot compare unknown sizes."""
+    """Broadcast two masks to their common shape. On JAX, which cannot compare unknown sizes, return them unchanged."""
     if keras.backend.backend() != "tensorflow":
         return first, second
     rank = max(len(first.shape), len(second.shape))
@@ -119,8 +119,8 @@ def _common_size(one: Size, other: Size) -> Size:
     return known if known != 1 else (other if are_known(one) else one)
 
 
-def with_heads(attention_mask: Tensor | None) -> Tensor | None:
-    """Returns an attention mask of rank 2 (T, S), 3 (B, T, S) or 4 as bool of rank 4, broadcastable to (B, N, T, S)."""
+def expand_attention_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """Expand an attention mask (T, S) or (B, T, S) to a bool of rank 4, broadcastable to (B, N, T, S)."""
     if attention_mask is None:
         return None
     mask = ops.cast(attention_mask, "bool")
@@ -130,12 +130,12 @@ def with_heads(attention_mask: Tensor | None) -> Tensor | None:
     return mask[:, None] if rank == 3 else mask
 
 
-def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
-    """Returns the part of an attention mask that is for some heads.
+def slice_mask_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
+    """Return the attention mask of a slice of the heads.
 
     Args:
         attention_mask: bool (B or 1, N or 1, T or 1, S or 1), or None.
-        heads: slice of the N heads, with an end where the number of heads is not known in a graph.
+        heads: slice of the N heads. It must have an end if the number of heads is unknown.
     """
     if attention_mask is None:
         return None
@@ -146,13 +146,13 @@ def mask_of_heads(attention_mask: Tensor | None, heads: slice) -> Tensor | None:
     return ops.take(attention_mask, ops.minimum(ops.convert_to_tensor(numbers, "int32"), size - 1), axis=1)
 
 
-def pick_pairs(attention_mask: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """Reads an attention mask at pairs of positions, without expanding it.
+def take_mask_pairs(attention_mask: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    """Gather an attention mask at pairs of positions, without broadcasting the mask.
 
     Args:
         attention_mask: bool (B or 1, N or 1, T or 1, S or 1).
-        query_positions: int (..., t) with leading axes (G,), (1 or B, 1 or N, G). Positions outside are clipped.
-        key_positions: int (..., s), likewise.
+        query_positions: int (G, t) or (1 or B, 1 or N, G, t). Positions out of range are clipped.
+        key_positions: int (G, s) or (1 or B, 1 or N, G, s). Positions out of range are clipped.
 
     Returns:
         Bool (1 or B, 1 or N, G, t or 1, s or 1).
@@ -177,12 +177,12 @@ def _is_one(size):
 
 
 def causal_mask(query_length: Size, key_length: Size) -> Tensor:
-    """Returns the dense causal mask j <= i, bool (T, S)."""
-    return _differences(query_length, key_length) <= 0
+    """Return the dense causal mask j <= i, bool (T, S)."""
+    return _offsets(key_length)[None, :] <= _offsets(query_length)[:, None]
 
 
-def starts_of_both(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
-    """Returns `document_starts` of queries and of keys, int32 (B, 1, T) and (B, 1, S); None if nothing is packed."""
+def query_and_key_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
+    """Return `document_starts` of queries, int32 (B, 1, T), and keys, (B, 1, S); None without packed documents."""
     if masks.query_segments is None:
         return None
     starts = document_starts(masks.query_segments)[:, None]
@@ -191,50 +191,41 @@ def starts_of_both(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
 
 
 def document_starts(segments: Tensor) -> Tensor:
-    """Returns the position at which the document of each token begins, int32 (B, T).
+    """Return the first position of the document of each token, int32 (B, T).
 
     Args:
-        segments: int (B, T), the document of each token; a run of equal ids is one document.
+        segments: int (B, T), the document of each token. Consecutive equal ids are one document.
     """
     batch, length = shape(segments)
     begins = ops.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (1, 0)])
-    runs = ops.cumsum(ops.cast(begins, "int32"), axis=-1)  # the number of each token's run
+    runs = ops.cumsum(ops.cast(begins, "int32"), axis=-1)  # index of the document
     index = ops.reshape(runs + _offsets(batch)[:, None] * length, (-1,))
     starts = ops.reshape(ops.where(begins, _offsets(length), 0), (-1,))
-    starts = ops.segment_sum(starts, index, num_segments=batch * length)  # of each run, whose other tokens add zeros
+    starts = ops.segment_sum(starts, index, num_segments=batch * length)  # only first tokens are not zero
     return ops.reshape(ops.take(starts, index, axis=0), (batch, length))
 
 
-def self_only_when_alone(mask: Tensor) -> Tensor:
-    """Returns a dense mask (..., T, S) in which a token sees itself only if it may see itself and nothing else."""
-    own = ops.eye(*shape(mask)[-2:], dtype="bool")
-    others = ops.logical_and(mask, ops.logical_not(own))
+def hide_self_unless_alone(mask: Tensor) -> Tensor:
+    """Hide self in a dense mask (..., T, S), except for tokens that may attend only to themselves."""
+    is_self = ops.eye(*shape(mask)[-2:], dtype="bool")
+    others = ops.logical_and(mask, ops.logical_not(is_self))
     alone = ops.logical_not(ops.any(others, axis=-1, keepdims=True))
-    return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(own, alone)))
+    return ops.logical_or(others, ops.logical_and(mask, ops.logical_and(is_self, alone)))
 
 
 def dense_mask(pattern: Tensor | None, masks: TokenMasks) -> Tensor | None:
-    """Merges a dense pattern with the masks of a call.
+    """Merge a dense pattern mask with the masks of a call.
 
     Args:
-        pattern: bool, broadcastable to (B, N, T, S); None for all pairs.
+        pattern: bool, broadcastable to (B, N, T, S). None: all pairs.
         masks: a `TokenMasks`.
 
     Returns:
-        Bool, broadcastable to (B, N, T, S); None where everything is allowed.
+        Bool, broadcastable to (B, N, T, S); None if all pairs are allowed.
     """
     segments = None
-    if masks.query_segments is not None:
-        segments = _equal_pairs(masks.query_segments, masks.key_segments)[:, None]
+    if masks.query_segments is not None and masks.key_segments is not None:
+        segments = masks.query_segments[:, None, :, None] == masks.key_segments[:, None, None, :]
     queries = None if masks.query_mask is None else masks.query_mask[:, None, :, None]
     keys = None if masks.key_mask is None else masks.key_mask[:, None, None, :]
     return merge(pattern, segments, queries, keys, masks.attention_mask)
-
-
-def _equal_pairs(queries, keys):
-    """Returns where numbers (B, T) and (B, S) are equal, bool (B, T, S)."""
-    return queries[:, :, None] == keys[:, None, :]
-
-
-def _differences(query_length, key_length):
-    return _offsets(key_length)[None, :] - _offsets(query_length)[:, None]

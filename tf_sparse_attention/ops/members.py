@@ -5,10 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import pad_axis, shape
-from tf_sparse_attention.ops.largest import largest
-from tf_sparse_attention.ops.scores import dense_scores
-from tf_sparse_attention.ops.softmax import lowest
+from tf_sparse_attention.ops.attend import lowest, scatter_weights
+from tf_sparse_attention.ops.blocks import find_top_k, pad_axis, shape
 from tf_sparse_attention.types import Size, Tensor
 
 BITS = 31  # of an int32 that is not negative
@@ -43,7 +41,7 @@ def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = 
     if not known:  # no fewer than `cluster_size` places, as the number of best ones has to be known
         exists = pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size)
         scores = ops.where(exists, pad_axis(scores, -1, 0, cluster_size), none)
-    best, positions = largest(scores, min(cluster_size, length) if known else cluster_size)
+    best, positions = find_top_k(scores, min(cluster_size, length) if known else cluster_size)
     if known and token_mask is None:
         return Members(ops.sort(positions, axis=-1), None)
     return _sorted_members(positions, best > none, shape(scores)[-1], length)
@@ -123,7 +121,7 @@ def scatter_mean(x: Tensor, members: Members, length: Size, extra_count: float =
 def membership(members: Members, length: Size) -> Tensor:
     """Returns which tokens `Members` hold, bool (B, N, K, length)."""
     held = ops.ones_like(members.positions) if members.valid is None else members.valid
-    return dense_scores(ops.cast(held, "float32"), members.positions, length) > 0
+    return scatter_weights(ops.cast(held, "float32"), members.positions, length) > 0
 
 
 def set_names(num_clusters: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Position information for attention: Shaw's relative positions, rotary embeddings and ALiBi behind one interface.
+"""Position encodings of attention with one interface: relative positions (Shaw), rotary embedding and ALiBi.
 
-A position object offers three hooks, and every layer calls all three: `rotate` turns queries and keys, `score_bias`
-adds to the scores of blocks, `value_bias` adds to the output. None forms a T x S x H tensor.
+A position encoding has three hooks, and every layer calls all three. `rotate` rotates queries and keys, `score_bias`
+adds to the scores of blocks, `value_bias` adds to the output. No hook forms a T x S x H tensor.
 """
 
 import dataclasses
@@ -12,25 +12,22 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.angles import cosines_and_sines
-from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape, slice_axis
-from tf_sparse_attention.ops.products import matmul_last_axis
-from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings
-from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.ops.attend import scatter_weights, score_dtype
+from tf_sparse_attention.ops.blocks import in_range, matmul_last_axis, shape, slice_axis
+from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings, cosines_and_sines
 from tf_sparse_attention.types import Tensor
 
 
 class Distances(NamedTuple):
-    """How far the keys of a block are from its queries: key position minus query position.
+    """Relative positions in a block: key position minus query position.
 
     Attributes:
-        offsets: constant int array (t, s), the distances of slots where they are the same in every block, or None.
-        ranks: int tensor (..., t, s), the distances of slots where `offsets` is None.
-        tokens: int tensor (..., t, s), the distances in tokens where they differ from those of slots, or None.
-        pairs: function that returns the positions of queries (..., t, 1) and of keys (..., 1, s), or None.
-        image_blocks: where slots are the pixels of blocks of an image, the rows and columns of a block, and the key
-            blocks, pairs of (rows of blocks below the query block, columns to its right); else None.
+        offsets: constant int array (t, s), distances in slots if all blocks have the same, else None.
+        ranks: int tensor (..., t, s), distances in slots if `offsets` is None.
+        tokens: int tensor (..., t, s), distances in tokens if they differ from the distances in slots, else None.
+        pairs: function that returns the positions of queries (..., t, 1) and keys (..., 1, s), or None.
+        image_blocks: for slots that are pixels of image blocks, the pair of the block shape (rows, columns) and the
+            relative positions of the key blocks (block rows down, block columns to the right); else None.
     """
 
     offsets: np.ndarray | None = None
@@ -39,35 +36,35 @@ class Distances(NamedTuple):
     pairs: Callable[[], tuple[Tensor, Tensor]] | None = None
     image_blocks: tuple[tuple[int, int], tuple[tuple[int, int], ...]] | None = None
 
-    def moved(self, by: int) -> Self:
-        """Returns the distances of keys whose slots lie so many positions further than their places say."""
+    def shifted(self, by: int) -> Self:
+        """Return the distances in slots plus `by`."""
         offsets, ranks = (None if x is None else x + by for x in (self.offsets, self.ranks))
         return self._replace(offsets=offsets, ranks=ranks)
 
 
 class NoPosition:
-    """Attention that does not know positions; also the base of the other three.
+    """No position encoding, and the base class of the others.
 
     Attributes:
-        has_bias: whether anything is added to scores or output, so that `rotate` is not all there is.
+        has_bias: whether the encoding adds to scores or output.
     """
 
     has_bias = False
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Returns queries or keys (B, N, T, H), turned by their `positions`, int broadcastable to (B, N, T)."""
+        """Rotate queries or keys (B, N, T, H) by their `positions`, int broadcastable to (B, N, T)."""
         return x
 
-    def rotate_written(self, key: Tensor, positions: Tensor) -> Tensor:
-        """Returns a key (B, N, 1, H) as a cache keeps it: turned by its position, arguments as of `rotate`."""
+    def rotate_for_cache(self, key: Tensor, positions: Tensor) -> Tensor:
+        """Rotate a key (B, N, 1, H) that is written to a cache; arguments as for `rotate`."""
         return self.rotate(key, positions)
 
-    def rotate_read(self, key: Tensor, positions: Tensor) -> Tensor:
-        """Returns keys (B, M, S, H) of a cache as a query sees them: as they are kept, arguments as of `rotate`."""
+    def rotate_from_cache(self, key: Tensor, positions: Tensor) -> Tensor:
+        """Rotate keys (B, M, S, H) that are read from a cache; arguments as for `rotate`."""
         return key
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor | None:
-        """Returns what is added to the scores, broadcastable to (..., t, s), or None.
+        """Return the bias of the scores, broadcastable to (..., t, s), or None.
 
         Args:
             query: scaled queries in blocks (B, N, G, t, H).
@@ -76,30 +73,30 @@ class NoPosition:
         return None
 
     def value_bias(self, distances: Distances) -> Callable[[Tensor], Tensor] | None:
-        """Returns the `value_bias` of `attend`, or None; `distances` as in `score_bias`."""
+        """Return the `value_bias` of `attend`, or None; `distances` as in `score_bias`."""
         return None
 
     def scaled(self, factor: float) -> Self:
-        """Returns these positions for queries that lack a factor of their scale, as those that also serve as keys."""
+        """Return this encoding for queries that lack a factor of their scale, for example if they are also the keys."""
         return self
 
-    def of_heads(self, heads: slice) -> Self:
-        """Returns the position object of some of the heads, a slice of theirs."""
+    def slice_heads(self, heads: slice) -> Self:
+        """Return the encoding of a slice of the heads."""
         return self
 
 
 @dataclasses.dataclass(frozen=True)
 class Relative(NoPosition):
-    """Learned vectors for the clipped distance, on keys and values (Shaw et al. 2018, equations 3 and 4).
+    """Learned relative positions on keys and values (Shaw et al. 2018, equations 3 and 4).
 
-    score_ts += q_t . key_table[clip(d, -M, M) + M], out_t += sum_s p_ts value_table[clip(d, -M, M) + M] with d the
-    distance of slots. All heads share the tables. Cost O(t (t + s) H) a block.
+    score_ts += q_t . key_table[clip(d, -M, M) + M], out_t += sum_s p_ts value_table[clip(d, -M, M) + M], where d is the
+    distance in slots. All heads share the tables. Cost O(t (t + s) H) per block.
 
     Args:
         key_table: tensor (2 M + 1, H).
-        value_table: tensor (2 M + 1, Hv), or None for the key side alone.
-        by_token: take the distance in tokens where it differs from that of slots. Costs a gather as large as the
-            scores and O(T M) more memory, about twice the layer; key side only.
+        value_table: tensor (2 M + 1, Hv), or None for the key side only.
+        by_token: whether d is the distance in tokens if it differs from the distance in slots. Key side only. It costs
+            a gather as large as the scores and O(T M) memory, about as much as the rest of the layer.
     """
 
     key_table: Tensor
@@ -111,13 +108,13 @@ class Relative(NoPosition):
     def scaled(self, factor: float) -> Self:
         return dataclasses.replace(self, key_table=self.key_table * factor)
 
-    def by_tokens(self) -> Self:
-        """Returns these positions with distances in tokens, on the key side alone."""
+    def with_token_distances(self) -> Self:
+        """Return this encoding with distances in tokens, on the key side only."""
         return dataclasses.replace(self, value_table=None, by_token=True)
 
     @property
     def reach(self) -> int:
-        """M, the largest distance told apart."""
+        """M, the largest distinct distance."""
         return (self.key_table.shape[0] - 1) // 2
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
@@ -142,26 +139,26 @@ class Relative(NoPosition):
             )
         index, size = self._index(distances.ranks), self.value_table.shape[0]
         return lambda weights: matmul_last_axis(
-            dense_scores(weights, index, size), ops.cast(self.value_table, weights.dtype)
+            scatter_weights(weights, index, size), ops.cast(self.value_table, weights.dtype)
         )
 
     def _index(self, distances):
         return ops.clip(distances, -self.reach, self.reach) + self.reach
 
     def _rows(self, table, dtype, offsets):
-        """Returns the table's rows for the distances of a block, lowest first: (t + s - 1, H)."""
+        """Return the rows of a table for the distances in a block, lowest first: (t + s - 1, H)."""
         distances = np.arange(offsets.min(), offsets.max() + 1)
         return ops.take(ops.cast(table, dtype), np.clip(distances, -self.reach, self.reach) + self.reach, axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rotary(NoPosition):
-    """Rotary embedding (Su et al. 2021): pairs (x_c, x_{c + H/2}) turned by an angle that grows with the position.
+    """Rotary embedding (Su et al. 2021): rotates pairs (x_c, x_{c + H/2}) by an angle proportional to the position.
 
-    The score of two turned vectors depends on the distance of their positions. H must be even, or fewer channels turn.
+    The score of two rotated vectors depends on their relative position. H, or `settings.dim`, must be even.
 
     Args:
-        settings: a `RotarySettings`; by default the angle is position 10000^(-2c/H).
+        settings: a `RotarySettings`. Default: angle = position 10000^(-2c/H).
     """
 
     settings: RotarySettings = PLAIN
@@ -169,31 +166,67 @@ class Rotary(NoPosition):
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         size = x.shape[-1] if self.settings.dim is None else self.settings.dim
         if size < x.shape[-1]:
-            turned, rest = ops.split(x, [size], axis=-1)
-            return ops.concatenate([self._turn(turned, positions), rest], axis=-1)
-        return self._turn(x, positions)
+            first, rest = ops.split(x, [size], axis=-1)
+            return ops.concatenate([self._rotate_all(first, positions), rest], axis=-1)
+        return self._rotate_all(x, positions)
 
-    def _turn(self, x, positions):
+    def _rotate_all(self, x, positions):
         frequencies = self.settings.frequencies(x.shape[-1])
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
-        cosine, sine = (ops.cast(turn, x.dtype) for turn in self._turns(positions, frequencies, dtype))
+        cosine, sine = (ops.cast(table, x.dtype) for table in self._tables(positions, frequencies, dtype))
         if self.settings.amplitude != 1:
             cosine, sine = cosine * self.settings.amplitude, sine * self.settings.amplitude
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
-    def _turns(self, positions, frequencies, dtype):
+    def _tables(self, positions, frequencies, dtype):
         """Return cosines and sines (..., T, H / 2) of positions (..., T) for frequencies (H / 2,)."""
         return cosines_and_sines(positions, frequencies, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
+class StreamingRotary(Rotary):
+    """Rotary embedding with positions in the cache, for streaming decoding (Xiao et al. 2024, section 3.2).
+
+    With s first tokens (attention sinks) and a window of w, a query at position i sees key p at cache position p if
+    p < s, else p - max(0, i - w + 1 - s). Cache positions stay below s + w for any length. The cache keeps unrotated
+    keys and rotates them when they are read.
+
+    Args:
+        settings: a `RotarySettings`.
+        num_first: s, number of first tokens.
+        window: w, in positions.
+        index: int32 (B,), position i of the query in each row.
+    """
+
+    num_first: int = 0
+    window: int = 1
+    index: Tensor = None
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        gap = ops.maximum(self.index - (self.window - 1 + self.num_first), 0)[:, None, None]
+        return super().rotate(x, ops.where(positions < self.num_first, positions, positions - gap))
+
+    def _tables(self, positions, frequencies, dtype):
+        # A table look-up: compilers would recompute cosines and sines for each key head and half of the channels.
+        size = self.num_first + self.window
+        tables = super()._tables(ops.arange(size, dtype="int32"), frequencies, dtype)
+        return tuple(ops.take(table, in_range(positions, size), axis=0) for table in tables)
+
+    def rotate_for_cache(self, key: Tensor, positions: Tensor) -> Tensor:
+        return key
+
+    def rotate_from_cache(self, key: Tensor, positions: Tensor) -> Tensor:
+        return self.rotate(key, positions)
+
+
+@dataclasses.dataclass(frozen=True)
 class Alibi(NoPosition):
-    """Attention with linear biases (Press et al. 2022): score_ts -= slope_n |d| for head n, d in tokens.
+    """ALiBi (Press et al. 2022): score_ts -= slope_n |d| for head n and distance d in tokens.
 
     Args:
         num_heads: N.
-        heads: numbers of those of them that the queries are of. None: all.
+        heads: indices of the heads of the queries. None: all.
     """
 
     num_heads: int
@@ -201,28 +234,28 @@ class Alibi(NoPosition):
 
     has_bias = True
 
-    def of_heads(self, heads: slice) -> Self:
-        own = range(self.num_heads) if self.heads is None else self.heads
-        return dataclasses.replace(self, heads=tuple(own[heads]))
+    def slice_heads(self, heads: slice) -> Self:
+        indices = range(self.num_heads) if self.heads is None else self.heads
+        return dataclasses.replace(self, heads=tuple(indices[heads]))
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
         slopes = alibi_slopes(self.num_heads)
         slopes = (slopes if self.heads is None else slopes[list(self.heads)])[:, None, None, None]
         if distances.tokens is None and distances.offsets is not None:
-            # The product is made in the program: as a constant it would be N times as large.
-            apart = ops.cast(np.abs(distances.offsets).astype("int32"), "float32")
-            return ops.convert_to_tensor(-slopes) * apart  # (N, 1, t, s)
+            # The product is computed at run time: as a constant it would be N times as large.
+            distance = ops.cast(np.abs(distances.offsets).astype("int32"), "float32")
+            return ops.convert_to_tensor(-slopes) * distance  # (N, 1, t, s)
         return ops.convert_to_tensor(-slopes) * ops.cast(ops.abs(distances.tokens), "float32")
 
 
-def position_of(
+def make_position(
     kind: str | None,
     num_heads: int,
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
     rotary: RotarySettings = PLAIN,
 ) -> NoPosition:
-    """Returns the positions of a layer's argument `position`: None, "relative" with its tables, "rotary" or "alibi"."""
+    """Return the encoding for the `position` argument of a layer: None, "relative", "rotary" or "alibi"."""
     if kind == "relative":
         return Relative(key_table, value_table)
     if kind == "rotary":
@@ -230,19 +263,24 @@ def position_of(
     return Alibi(num_heads) if kind == "alibi" else NoPosition()
 
 
-def rotate_both(position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns queries (B, N, T, H) and keys (B, M, S, H) turned by their slots, the first key `num_memory` before."""
-    at_queries, at_keys = (ops.arange(shape(x)[-2]) for x in (query, key))
-    return position.rotate(query, at_queries + num_memory), position.rotate(key, at_keys)
+def rotate_query_and_key(
+    position: NoPosition, query: Tensor, key: Tensor, num_memory: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Rotate queries (B, N, T, H) and keys (B, M, S, H) by position; the first `num_memory` keys precede query 0."""
+    query_positions, key_positions = (ops.arange(shape(x)[-2]) for x in (query, key))
+    return position.rotate(query, query_positions + num_memory), position.rotate(key, key_positions)
 
 
 def rotate_key(position: NoPosition, key: Tensor) -> Tensor:
-    """Returns keys (B, M, S, H) turned by their slots from 0 on."""
+    """Rotate keys (B, M, S, H) by their positions 0 .. S - 1."""
     return position.rotate(key, ops.arange(shape(key)[-2]))
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:
-    """Returns ALiBi's slopes, float32 (N,): 2^(-8/N) .. 2^-8; other counts take every second one of the next power."""
+    """Return the slopes of ALiBi, float32 (N,): 2^(-8/N) .. 2^-8 if N is a power of 2.
+
+    Otherwise the slopes of the next lower power, and every second slope of the next higher power.
+    """
     power = 2 ** int(np.floor(np.log2(num_heads)))
     slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
     between = [2.0 ** (-4.0 * (i + 1) / power) for i in range(0, 2 * (num_heads - power), 2)]
@@ -250,22 +288,25 @@ def alibi_slopes(num_heads: int) -> np.ndarray:
 
 
 def skew(x: Tensor, block: tuple[int, int]) -> Tensor:
-    """Turns values by distance into values by slot: (..., t, t + s - 1) to (..., t, s), y[t, s] = x[t, s - t + t_max].
+    """Convert values indexed by distance to values indexed by slot: y[i, j] = x[i, j - i + t - 1].
 
     Args:
-        x: tensor (..., t, t + s - 1), the last axis being the distances of the block, lowest first.
+        x: tensor (..., t, t + s - 1), with the distances of the block on the last axis, lowest first.
         block: the pair (t, s).
+
+    Returns:
+        Tensor (..., t, s).
     """
     num_queries, num_keys = block
     lead, row = shape(x)[:-2], num_queries + num_keys
     x = ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, 1)])
-    # Reading rows that are one shorter than those written moves each query's row one slot to the left.
+    # Rows that are read are one shorter than rows that were written, which shifts each row by one slot to the left.
     x = slice_axis(ops.reshape(x, lead + (num_queries * row,)), -1, num_queries - 1, num_queries * row - 1)
     return slice_axis(ops.reshape(x, lead + (num_queries, row - 1)), -1, 0, num_keys)
 
 
 def unskew(x: Tensor, block: tuple[int, int]) -> Tensor:
-    """Turns values by slot into values by distance, zero where a slot has none: the inverse of `skew`.
+    """Convert values indexed by slot to values indexed by distance, the inverse of `skew`; zeros elsewhere.
 
     Args:
         x: tensor (..., t, s).

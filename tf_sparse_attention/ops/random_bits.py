@@ -1,4 +1,4 @@
-"""Random bits as a function of keys and counters alone, the same on every backend and for every shape."""
+"""Counter-based random numbers: functions of keys and counters, equal on every backend and for every shape."""
 
 import keras
 import numpy as np
@@ -11,57 +11,57 @@ _PARITY = 0x1BD11BDA
 
 
 def derived_seed(seed: int | None, *use: int) -> int | None:
-    """Return the seed of one of several uses of a seed, an integer in [0, 2**31); None for None.
+    """Derive an independent seed from a seed and the index of its use, an integer in [0, 2**31); None for None.
 
-    Seeds derived from two seeds, or for two uses, are independent. A sum would not be: use 1 of seed 0 would have the
-    seed of use 0 of seed 1, and a model of seed 1 weights of that of seed 0.
+    A sum of seed and index would not be independent: use 1 of seed 0 would equal use 0 of seed 1, so that models with
+    different seeds would share weights.
 
     Args:
         seed: integer, 0 or more, or None.
-        *use: numbers of the use, as of a block and a layer in it.
+        *use: indices of the use, for example of a block and of a layer in it.
     """
     if seed is None:
         return None
     return int(np.random.SeedSequence(seed, spawn_key=use).generate_state(1)[0]) >> 1
 
 
-def word(number: int) -> Tensor:
-    """Returns an integer as a uint32 scalar; as a plain one it would be int32, and its sum with uint32 int64."""
+def uint32(number: int) -> Tensor:
+    """Convert an integer to a uint32 scalar. A plain integer is int32, and its sum with uint32 is int64."""
     return ops.convert_to_tensor(number, dtype="uint32")
 
 
 def threefry(key_0: Tensor, key_1: Tensor, counter_0: Tensor, counter_1: Tensor) -> tuple[Tensor, Tensor]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): 64 random bits for each key and counter.
+    """Compute Threefry-2x32 with 20 rounds (Salmon et al. 2011): 64 random bits per key and counter.
 
     Args:
-        key_0, key_1, counter_0, counter_1: uint32 tensors whose shapes broadcast; int64 on torch, which Keras gives no
-            uint32, and then modulo 2**32.
+        key_0, key_1, counter_0, counter_1: uint32 tensors whose shapes broadcast. On torch, where Keras has no uint32,
+            int64 modulo 2**32.
 
     Returns:
-        Two tensors of the broadcast shape and that dtype.
+        Two tensors of the broadcast shape and the same dtype.
     """
     key_0, key_1 = _wrapped(key_0), _wrapped(key_1)
-    schedule = (key_0, key_1, _xor(_xor(key_0, key_1), word(_PARITY)))
+    schedule = (key_0, key_1, ops.bitwise_xor(ops.bitwise_xor(key_0, key_1), uint32(_PARITY)))
     x, y = _wrapped(counter_0 + key_0), _wrapped(counter_1 + key_1)
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             x = _wrapped(x + y)
-            high = _wrapped(ops.left_shift(y, word(rotation)))
-            y = _xor(x, ops.bitwise_or(high, ops.right_shift(y, word(32 - rotation))))
+            high = _wrapped(ops.left_shift(y, uint32(rotation)))
+            y = ops.bitwise_xor(x, ops.bitwise_or(high, ops.right_shift(y, uint32(32 - rotation))))
         x = _wrapped(x + schedule[(group + 1) % 3])
-        y = _wrapped(y + schedule[(group + 2) % 3] + word(group + 1))
+        y = _wrapped(y + schedule[(group + 2) % 3] + uint32(group + 1))
     return x, y
 
 
-def to_uniform(bits: Tensor) -> Tensor:
-    """Returns uint32 bits as float32 from the 2**23 midpoints of (0, 1): neither 0 nor 1 occurs."""
-    # 23 bits and a half need 24 bits, which is all a float32 holds: with one more, the largest would round to 1.
-    whole = ops.cast(ops.right_shift(bits, word(9)), "int32")
+def bits_to_uniform(bits: Tensor) -> Tensor:
+    """Convert uint32 bits to float32 at 2**23 midpoints of (0, 1); neither 0 nor 1 occurs."""
+    # 23 bits plus one half need the 24 bits of a float32: with more, the largest number would round to 1.
+    whole = ops.cast(ops.right_shift(bits, uint32(9)), "int32")
     return (ops.cast(whole, "float32") + 0.5) * 2.0**-23
 
 
 def pair_uniform(seed: Seed, queries: Tensor, keys: Tensor) -> Tensor:
-    """Draws a number for each pair of query and key that depends on token positions, not storage order.
+    """Draw a uniform number per pair of query and key that depends on token positions, not on slots.
 
     Args:
         seed: integer or `keras.random.SeedGenerator`.
@@ -77,26 +77,33 @@ def pair_uniform(seed: Seed, queries: Tensor, keys: Tensor) -> Tensor:
     )
     key_0, key_1 = (ops.cast(part, "uint32") for part in _seed_pair(seed))
     rows = ops.cast(rows, "uint32")
-    asked = threefry(key_0, key_1, rows, ops.cast(queries, "uint32"))[0]
-    answering = threefry(key_0, key_1, rows, ops.cast(keys, "uint32"))[1]
-    bits = _wrapped(asked[..., :, None] + answering[..., None, :])
-    # Two words for each token and a few steps for each pair: the whole of Threefry there would outweigh the attention.
+    query_bits = threefry(key_0, key_1, rows, ops.cast(queries, "uint32"))[0]
+    key_bits = threefry(key_0, key_1, rows, ops.cast(keys, "uint32"))[1]
+    bits = _wrapped(query_bits[..., :, None] + key_bits[..., None, :])
+    # Threefry per token and a cheap mixing per pair: Threefry per pair would cost more than the attention.
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        bits = _wrapped(_xor(bits, ops.right_shift(bits, word(shift))) * word(factor))
-    return to_uniform(_xor(bits, ops.right_shift(bits, word(16))))
+        bits = _wrapped(ops.bitwise_xor(bits, ops.right_shift(bits, uint32(shift))) * uint32(factor))
+    return bits_to_uniform(ops.bitwise_xor(bits, ops.right_shift(bits, uint32(16))))
 
 
 def _seed_pair(seed):
     if isinstance(seed, keras.random.SeedGenerator):
         drawn = seed.next()
         return drawn[0], drawn[1]
-    return word(seed % 2**32), word(0)
+    return uint32(seed % 2**32), uint32(0)
 
 
 def _wrapped(x):
-    """Returns sums, products and shifts of 32 bits modulo 2**32, also where they are held in 64 bits."""
+    """Reduce integers modulo 2**32 if they are stored in 64 bits."""
     return x if keras.backend.standardize_dtype(x.dtype) == "uint32" else ops.bitwise_and(x, 2**32 - 1)
 
 
-def _xor(x, y):
-    return ops.bitwise_xor(x, y)
+def random_groups(positions: Tensor, num_heads: int, num_groups: int, seed: int) -> Tensor:
+    """Return random groups of positions (B, T), int32 (B, N, T): the random ablation of Roy et al. 2021.
+
+    The group is a hash of seed, head and position. It does not depend on the length, as decoding requires.
+    """
+    heads = ops.cast(ops.arange(num_heads, dtype="int32"), "uint32")[None, :, None]
+    positions = ops.cast(positions, "uint32")[:, None, :]
+    bits = threefry(uint32(seed % 2**32), uint32(0), heads, positions)[0]
+    return ops.cast(ops.right_shift(bits, uint32(1)), "int32") % num_groups

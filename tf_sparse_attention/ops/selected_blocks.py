@@ -5,11 +5,11 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
+from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.blocks import are_known, join, max_over, shape, split
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks, merge
-from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.types import Size, Tensor
 
 NO_BLOCK = -1
@@ -117,7 +117,7 @@ def select_blocks(
         chosen = choose(query, ops.arange(shape(query)[2], dtype="int32"), masks.query_segments)
     else:
         chosen = _in_chunks(choose, query, masks.query_segments, chunk_size)
-    return [for_query_heads(each, num_heads) for each in chosen]
+    return [repeat_key_heads(each, num_heads) for each in chosen]
 
 
 def _block_means(key, blocks):
@@ -163,7 +163,7 @@ def best_blocks(query: Tensor, means: Tensor, allowed: Tensor, count: int) -> li
     """
     if count == 0:
         return []
-    means = for_query_heads(means, query.shape[1])
+    means = repeat_key_heads(means, query.shape[1])
     return best_of(ops.matmul(ops.cast(query, "float32"), ops.swapaxes(means, -1, -2)), allowed, count)
 
 

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules as published, the norm of gradients, and updates left out."""
+"""Optimizers and learning-rate schedules as published, gradient norms, and skipping of nonfinite updates."""
 
 from tf_sparse_attention.optimizers.adafactor import Adafactor
 from tf_sparse_attention.optimizers.adagrad import Adagrad
@@ -7,4 +7,4 @@ from tf_sparse_attention.optimizers.schedules import Constant, Noam, RsqrtNormal
 from tf_sparse_attention.optimizers.skip_nonfinite import SkipNonfinite
 
 __all__ = ["Adafactor", "Adagrad", "Constant", "GradientNorm", "Noam", "RsqrtNormalizedDecay", "SkipNonfinite"]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # without submodules

@@ -1,4 +1,4 @@
-"""Adafactor with the published update rule, storing only the factors of the second moment."""
+"""Adafactor with the published update rule, which stores only factors of the second moment."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ MATRIX_VIEWS = ("smallest", "last_two")
 
 
 def second_moment_decay(step: int | Tensor, power: float = 0.8) -> Tensor:
-    """Share of the old second moment kept at an update: `1 - (step + 1)**-power`.
+    """Compute the decay of the second moment at a step: `1 - (step + 1)**-power`.
 
-    Step 0 gives exactly 0, so the accumulators need no bias correction: the first gradient replaces their zeros.
+    Step 0 gives exactly 0, so the first gradient replaces the initial zeros and no bias correction is needed.
     Source: Shazeer and Stern, "Adafactor" (2018), section 7.2, whose steps count from 1.
 
     Args:
-        step: number of updates done so far, an integer or an integer tensor.
-        power: positive float, how fast the memory grows. Defaults to 0.8.
+        step: number of previous updates, an integer or an integer tensor.
+        power: positive float; the decay approaches 1 faster for a larger power. Defaults to 0.8.
 
     Returns:
         A float32 scalar in [0, 1).
@@ -30,18 +30,18 @@ def second_moment_decay(step: int | Tensor, power: float = 0.8) -> Tensor:
 
 
 def matrix_axes(shape: Sequence[int], matrix_view: str = "smallest") -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The axes of a weight that act as rows and as columns of the matrix Adafactor factors.
+    """Return the axes of a weight that are the rows and the columns of the factored matrix.
 
-    "last_two": the last two axes; all earlier ones number separate matrices. "smallest": the axes before and after
-    one cut, placed where the two factors together hold the fewest numbers (the first such cut), so that a kernel of
-    shape (D, N, H) is the matrix (D, N H) and one of shape (N, H, D) the matrix (N H, D).
+    "last_two": the last two axes; earlier axes index separate matrices. "smallest": the axes before and after the first
+    cut with the smallest factors. Then a kernel (D, N, H) is a matrix (D, N H), and a kernel (N, H, D) is a matrix
+    (N H, D).
 
     Args:
         shape: shape of the weight, a tuple of integers.
-        matrix_view: "smallest" or "last_two". They agree up to rank 2. Defaults to "smallest".
+        matrix_view: "smallest" or "last_two". They are equal up to rank 2. Defaults to "smallest".
 
     Returns:
-        A pair of tuples of axes (rows, columns), rows before columns, or None below rank 2: nothing to factor.
+        A pair of tuples of axes (rows, columns), rows before columns. None below rank 2: the weight is not factored.
     """
     rank = len(shape)
     if rank < 2:
@@ -54,7 +54,7 @@ def matrix_axes(shape: Sequence[int], matrix_view: str = "smallest") -> tuple[tu
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Adafactor(keras.optimizers.Optimizer):
-    """Adafactor: adaptive steps from a factored second moment, in units of each weight's own size.
+    """Adafactor: adaptive steps from a factored second moment, relative to the size of each weight.
 
     For a gradient `g` of a weight `w`, with `b = 1 - (step + 1)**-decay_power`:
 
@@ -67,40 +67,39 @@ class Adafactor(keras.optimizers.Optimizer):
         M = beta_1 M + (1 - beta_1) d;  d = M                only if beta_1 > 0
         w = w - d
 
-    where `rms(x) = sqrt(mean(x**2))`. State: a matrix of n by m numbers keeps n + m, not n m (`beta_1` adds n m).
-    Accumulators and the update are float32 whatever the dtype of the weight. A row or column whose gradient is
-    zero, at once or for ever, stays where it is and disturbs no other. Sparse gradients (of embeddings on
-    TensorFlow) are made dense: rows that were not looked up decay like every other.
+    where `rms(x) = sqrt(mean(x**2))`. State: a matrix of n by m numbers needs n + m, not n m (`beta_1` adds n m).
+    Accumulators and updates are float32 for weights of any dtype. Rows and columns with a gradient of 0 do not change
+    and do not affect others. Sparse gradients of embeddings on TensorFlow are converted to dense ones, so the moments
+    of rows that were not looked up decay too.
 
     Source: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), algorithms 4
-    to 6, in the form of tensor2tensor, which trained the published Routing Transformers: there with
-    `Adafactor(RsqrtNormalizedDecay(0.01, 10_000))` and all other arguments at their defaults.
+    to 6, as in tensor2tensor. The published Routing Transformers were trained with
+    `Adafactor(RsqrtNormalizedDecay(0.01, 10_000))` and default values for all other arguments.
 
-    Note: differs from `keras.optimizers.Adafactor` in that the learning rate is used as given (that one limits it to
-    `1 / sqrt(step + 1)` even with `relative_step=False`), in that no full-size accumulator is kept for matrices, and
-    in that a zero row and a zero column of one gradient do not turn the weight into NaN.
-    Note: differs from the paper in viewing weights of rank > 2 as one matrix, see `matrix_view`.
+    Note: differs from `keras.optimizers.Adafactor`. It does not limit the learning rate to `1 / sqrt(step + 1)`, stores
+    no full-size accumulator for matrices, and a gradient with a zero row and a zero column does not give NaN.
+    Note: differs from the paper: weights of rank > 2 are one matrix, see `matrix_view`.
 
     Args:
         learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments: the
-            step relative to the size of the weight (absolute if `multiply_by_parameter_scale` is off). Defaults
+            step size relative to the size of the weight, or absolute without `multiply_by_parameter_scale`. Defaults
             to 0.01.
-        beta_1: float in [0, 1), the momentum. At 0 no momentum is stored. Defaults to 0.0.
-        decay_power: positive float, how fast the memory of the second moment grows. Defaults to 0.8.
-        clip_threshold: positive float, the largest root mean square of `u`, or None for no limit. Independent of
-            `clipnorm` and its kin, which limit the gradient. Defaults to 1.0.
+        beta_1: float in [0, 1), the momentum. With 0 no momentum is stored. Defaults to 0.0.
+        decay_power: positive float, see `second_moment_decay`. Defaults to 0.8.
+        clip_threshold: positive float, the maximum root mean square of `u`, or None for no limit. Independent of
+            `clipnorm`, `clipvalue` and `global_clipnorm`, which limit the gradient. Defaults to 1.0.
         multiply_by_parameter_scale: Boolean, whether steps are relative to the size of the weight. Defaults to True.
-        parameter_scale_floor: float >= 0, the least size assumed, which lets weights leave zero. Defaults to 1e-3.
+        parameter_scale_floor: float >= 0, minimum size of a weight, so that weights of 0 can change. Defaults to 1e-3.
         epsilon: float >= 1e-30, added to squared gradients. Defaults to 1e-30.
-        matrix_view: "smallest" views a weight of rank > 2 as the matrix with the least state, "last_two" factors
-            its last two axes and keeps a pair of factors for each index of the others, as published. For a kernel
-            of shape (1032, 8, 129) that is 2,064 numbers against 141,384. Defaults to "smallest".
+        matrix_view: "smallest" views a weight of rank > 2 as the matrix with the least state. "last_two", as published,
+            factors the last two axes and stores a pair of factors per index of the other axes. For a kernel of shape
+            (1032, 8, 129) the state is 2,064 or 141,384 numbers. Defaults to "smallest".
         **kwargs: arguments of `keras.optimizers.Optimizer`: `weight_decay`, `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
             `gradient_accumulation_steps`, `name`.
 
     Raises:
-        ValueError: If an argument is outside the range given above.
+        ValueError: If an argument is out of range.
 
     Example:
 
@@ -125,8 +124,8 @@ class Adafactor(keras.optimizers.Optimizer):
         _check(decay_power > 0, "decay_power", "positive", decay_power)
         _check(clip_threshold is None or clip_threshold > 0, "clip_threshold", "positive or None", clip_threshold)
         _check(parameter_scale_floor >= 0, "parameter_scale_floor", "0 or more", parameter_scale_floor)
-        # The state starts at 0 and late in training receives only (1 - b) of its first gradient: with a smaller
-        # epsilon that would fall under the least float32, and the reciprocal root of 0 is no number.
+        # The state starts at 0 and late in training receives (1 - b) of a new gradient. With a smaller epsilon it would
+        # underflow to 0, whose reciprocal root is infinite.
         _check(epsilon >= 1e-30, "epsilon", "1e-30 or more", epsilon)
         _check(matrix_view in MATRIX_VIEWS, "matrix_view", 'one of "smallest" and "last_two"', matrix_view)
         self.beta_1 = beta_1
@@ -153,13 +152,13 @@ class Adafactor(keras.optimizers.Optimizer):
             self._momentums.append(add_slot(self, variable, "momentum", axes) if self.beta_1 > 0 else None)
 
     def slots_of(self, variable: keras.Variable) -> dict[str, keras.Variable]:
-        """Returns the state kept for a weight, variables by name.
+        """Return the state of a weight, variables by name.
 
         Args:
-            variable: a weight that the optimizer was built for.
+            variable: a weight for which the optimizer was built.
 
         Returns:
-            Dictionary with "row_moment" and "column_moment", or "second_moment" below rank 2; with "momentum" where
+            Dictionary with "row_moment" and "column_moment", or "second_moment" below rank 2; also "momentum" if
             `beta_1` > 0.
         """
         index = self._get_variable_index(variable)
@@ -188,7 +187,7 @@ class Adafactor(keras.optimizers.Optimizer):
         subtract(self, variable, update)
 
     def _normalized(self, gradient, index):
-        """The gradient divided by the root of its second moment, `u` before the clipping."""
+        """Divide the gradient by the root of its second moment: `u` before clipping."""
         decay = second_moment_decay(self.iterations, self.decay_power)
         squares = ops.square(gradient) + self.epsilon
         matrix = matrix_axes(gradient.shape, self.matrix_view)
@@ -197,10 +196,10 @@ class Adafactor(keras.optimizers.Optimizer):
         rows, columns = matrix
         row_moment = self._average(self._row_moments[index], ops.mean(squares, axis=columns), decay)
         column_moment = self._average(self._column_moments[index], ops.mean(squares, axis=rows), decay)
-        # Row axes come before column axes, so they keep their numbers when the columns are gone.
+        # Row axes come before column axes, so their indices stay valid without the columns.
         overall = ops.mean(row_moment, axis=rows, keepdims=True)
-        # A factor a side, never one quotient under one root: a zero row and a zero column have moments of 1e-30,
-        # whose product float32 cannot hold, and so does a zero row divided by a mean of 1e8 or more.
+        # Two factors instead of one quotient under a root: the moments of a zero row and a zero column are 1e-30, and
+        # float32 underflows in their product, or in their quotient with a mean of 1e8 or more.
         row_factor = ops.expand_dims(ops.rsqrt(row_moment) * ops.sqrt(overall), columns)
         column_factor = ops.expand_dims(ops.rsqrt(column_moment), rows)
         return gradient * row_factor * column_factor

@@ -1,4 +1,4 @@
-"""Gradients, state and updates of optimizers in float32, whatever the dtype of the weights."""
+"""float32 gradients, state and updates of optimizers, for weights of any dtype."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from tf_sparse_attention.types import Initializer, Shape, Tensor
 
 
 def dense_gradient(gradient: Tensor, shape: Shape) -> Tensor:
-    """Returns a gradient as a float32 tensor of the shape of its weight.
+    """Convert a gradient to a dense float32 tensor of the shape of its weight.
 
-    TensorFlow gives gradients of embeddings as some of their rows; those that occur several times are summed.
+    On TensorFlow, gradients of embeddings are `IndexedSlices`. Repeated rows are summed.
     """
     gradient = ops.cast(gradient, "float32")
     if hasattr(gradient, "indices"):
-        # The sum of a sparse and a dense tensor is the one way to a dense one that every backend has.
+        # The sum with a dense tensor is the only conversion that every backend has.
         gradient = ops.add(gradient, ops.zeros(shape, dtype="float32"))
-    return ops.reshape(gradient, shape)  # unknown after TensorFlow's sum over several workers
+    return ops.reshape(gradient, shape)  # TensorFlow loses the shape in the sum over several workers
 
 
 def add_slot(
@@ -27,14 +27,17 @@ def add_slot(
     axes: Sequence[int] | None = None,
     initializer: Initializer = "zeros",
 ) -> keras.Variable | None:
-    """Returns new float32 state of an optimizer over some axes of a weight, laid out over devices as the weight is.
+    """Add a float32 slot over some axes of a weight, with the device layout of the weight.
 
     Args:
-        optimizer: the `keras.optimizers.Optimizer` that owns the state.
+        optimizer: the `keras.optimizers.Optimizer` that owns the slot.
         variable: the weight.
-        name: of the state; the path of the weight comes before it.
-        axes: the axes of the weight that the state has. None: all.
-        initializer: of the state.
+        name: name of the slot, appended to the path of the weight.
+        axes: axes of the weight that the slot has. None: all.
+        initializer: initializer of the slot.
+
+    Returns:
+        The slot, or None if Keras overwrites the weight with its gradient.
     """
     if optimizer._overwrite_variable_with_gradient(variable):
         return None
@@ -42,7 +45,7 @@ def add_slot(
     layout = None
     distribution = keras.distribution.distribution()
     if distribution is not None:
-        # Looked up by name, a vector would get the layout of the matrix whose name its own begins with.
+        # By name, a vector would match the layout of the matrix whose path is a prefix of its path.
         layout = _layout_over(distribution.get_variable_layout(variable), axes)
     path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
     shape = tuple(variable.shape[axis] for axis in axes)
@@ -50,17 +53,17 @@ def add_slot(
 
 
 def _layout_over(full, axes):
-    """Returns the layout of some axes of what has the layout `full`."""
+    """Return the layout of some axes of a weight with layout `full`."""
     if isinstance(full, keras.distribution.TensorLayout):
         return keras.distribution.TensorLayout([full.axes[axis] for axis in axes], full.device_mesh)
-    # Keras 3.13 gives what JAX has of a weight that is laid out, whose specification may leave out the last axes.
+    # Keras 3.13 returns a JAX sharding, whose specification may omit the last axes.
     named = dict(enumerate(full.spec))
     return type(full)(full.mesh, type(full.spec)(*(named.get(axis) for axis in axes)))
 
 
 def subtract(optimizer: keras.optimizers.Optimizer, variable: keras.Variable, update: Tensor) -> None:
-    """Moves a weight by a float32 update, rounding once where the weight has a lower precision."""
-    # Subtracted before the cast down: in bfloat16 w - d would round the step a second time.
+    """Subtract a float32 update from a weight, with one rounding if the weight has lower precision."""
+    # The cast comes last: in bfloat16, w - d would round the step a second time.
     dtype = keras.backend.result_type(keras.backend.standardize_dtype(variable.dtype), "float32")
     value = ops.cast(variable, dtype) - ops.cast(update, dtype)
     optimizer.assign(variable, ops.cast(value, variable.dtype))

@@ -1,4 +1,4 @@
-"""A mixin that reports the norm of the last gradient, for any Keras optimizer."""
+"""Mixin for Keras optimizers that reports the global norm of the last gradient."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +11,14 @@ from tf_sparse_attention.types import Tensor
 
 
 class GradientNorm:
-    """Mixin for optimizers that keep the norm of the gradient of the last update.
+    """Mixin for optimizers that stores the global norm of the last gradient.
 
-    `gradient_norm = sqrt(sum over the weights of sum(g**2))`, in float32, of the gradients before any clipping, that by
-    `clipnorm` and its kin among them. It costs one number of state a weight and works on every backend, inside a
-    compiled training step.
+    `gradient_norm = sqrt(sum over the weights of sum(g**2))`, in float32, before clipping by `clipnorm`, `clipvalue` or
+    `global_clipnorm`. It needs one number of state per weight and works on every backend in a compiled training step.
 
-    Note: on several TensorFlow replicas, each of which clips its own gradients before they are summed, it is the norm
-    of that sum.
+    Note: several TensorFlow replicas clip their gradients before they are summed; then it is the norm of the sum.
 
-    Put it before the optimizer:
+    Put the mixin before the optimizer:
 
     >>> class MeasuredAdam(GradientNorm, keras.optimizers.Adam):
     ...     pass
@@ -29,13 +27,13 @@ class GradientNorm:
     >>> float(model.optimizer.gradient_norm)
     """
 
-    _is_measured = False  # of the update that is being traced
+    _is_measured = False  # whether the update in progress has set the norms
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
-        # One number a weight rather than one in all: a strategy with several replicas updates each weight by itself.
+        # One number per weight: with several replicas, TensorFlow updates each weight separately.
         self._squared_norms = [
             self.add_variable((), dtype="float32", name=f"squared_norm_{index}") for index in range(len(variables))
         ]
@@ -46,10 +44,10 @@ class GradientNorm:
 
     def _clip_gradients(self, grads):
         clipped = super()._clip_gradients(grads)
-        strategy = getattr(self, "_distribution_strategy", None)  # TensorFlow's; arrays of others are global
+        strategy = getattr(self, "_distribution_strategy", None)  # TensorFlow only: arrays of other backends are global
         if clipped is not grads and (strategy is None or strategy.num_replicas_in_sync == 1):
             self._is_measured = True
-            # Only their sum is used, so that of weights without a gradient the last numbers are zero.
+            # Only the sum is used, so unused entries at the end are zero.
             norms = [_squared_norm(gradient) for gradient in grads]
             for index, variable in enumerate(self._squared_norms):
                 self.assign(variable, norms[index] if index < len(norms) else ops.zeros(()))
@@ -64,14 +62,14 @@ class GradientNorm:
 
     @property
     def gradient_norm(self) -> Tensor:
-        """The norm of the last gradient, a float32 scalar; 0 before the first update."""
+        """The global norm of the last gradient, a float32 scalar; 0 before the first update."""
         if not self.built:
             return ops.zeros((), dtype="float32")
         return ops.sqrt(sum(ops.convert_to_tensor(variable) for variable in self._squared_norms))
 
 
 def _squared_norm(gradient, shape=None):
-    """Returns the sum of squares of a gradient, of a sparse one with the shape that it has, if none is given."""
-    if shape is None and not hasattr(gradient, "indices"):  # whose shape may be unknown
+    """Return the sum of squares of a gradient; `shape` replaces the shape of a sparse gradient."""
+    if shape is None and not hasattr(gradient, "indices"):  # the shape may be unknown
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
     return ops.sum(ops.square(dense_gradient(gradient, gradient.shape if shape is None else shape)))

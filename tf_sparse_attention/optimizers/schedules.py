@@ -1,7 +1,4 @@
-"""Learning-rate schedules of the published recipes.
-
-Steps count from 0, the number of updates the optimizer has done before its first one.
-"""
+"""Learning-rate schedules of published recipes. Steps count from 0."""
 
 import math
 
@@ -14,24 +11,24 @@ from tf_sparse_attention.types import Config, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Constant(keras.optimizers.schedules.LearningRateSchedule):
-    """The same learning rate at every step, after a linear warm-up if wanted.
+    """Constant learning rate, with an optional linear warm-up.
 
-    `rate(step) = learning_rate * min(1, (step + 1) / warmup_steps)`, so that the first update already moves. Without
-    warm-up it does what a plain float does, but a configuration can name it as it names the other schedules; like
-    them it cannot be assigned to during training.
+    `rate(step) = learning_rate * min(1, (step + 1) / warmup_steps)`, so the rate of the first update is not 0. Without
+    warm-up it equals a float, but configurations can name it like other schedules. As for all schedules, the rate
+    cannot be assigned during training.
 
     Source: the schedule of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019).
 
     Args:
         learning_rate: positive float, the rate.
-        warmup_steps: integer of at least 0, the steps in which the rate rises. Defaults to 0.
+        warmup_steps: integer >= 0, number of steps in which the rate rises. Defaults to 0.
         name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `learning_rate` is not a positive number or `warmup_steps` a negative one.
+        ValueError: If `learning_rate` is not a positive number, or `warmup_steps` is negative.
 
     Example:
 
@@ -59,19 +56,19 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Constant for the first steps, then falling with the inverse square root of the step.
+    """Constant rate for the first steps, then decay with the inverse square root of the step.
 
-    `rate(step) = peak_learning_rate * sqrt(warmup_steps) / sqrt(max(step, warmup_steps))`, and with
-    `use_linear_warmup` also multiplied by `min(1, step / warmup_steps)`, which makes the first update one of rate 0.
+    `rate(step) = peak_learning_rate * sqrt(warmup_steps) / sqrt(max(step, warmup_steps))`. With `use_linear_warmup` it
+    is multiplied by `min(1, step / warmup_steps)`, so the rate of the first update is 0.
 
     Source: the learning-rate factors "rsqrt_normalized_decay" and "linear_warmup" of tensor2tensor. The published
     PG-19 model of Roy et al., "Efficient Content-Based Sparse Attention with Routing Transformers" (2021), was trained
-    with `RsqrtNormalizedDecay(0.01, 10_000)`; the paper describes a linear warm-up, the code has none.
+    with `RsqrtNormalizedDecay(0.01, 10_000)`. The paper describes a linear warm-up, but the code has none.
 
     Args:
-        peak_learning_rate: positive float, the highest rate, that of step `warmup_steps`. For `Adafactor` it is
+        peak_learning_rate: positive float, the highest rate, at step `warmup_steps`. For `Adafactor` it is
             relative to the size of the weights.
-        warmup_steps: positive integer, the steps before the rate falls. Defaults to 10000.
+        warmup_steps: positive integer, number of steps before the decay. Defaults to 10000.
         use_linear_warmup: Boolean, whether the rate rises from 0 during those steps. Defaults to False, as published.
         name: string, the name of the schedule.
 
@@ -79,7 +76,7 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `peak_learning_rate` is not a positive number or `warmup_steps` not a positive integer.
+        ValueError: If `peak_learning_rate` is not a positive number, or `warmup_steps` is not a positive integer.
 
     Example:
 
@@ -122,25 +119,25 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Noam(keras.optimizers.schedules.LearningRateSchedule):
-    """Rising linearly with the step, then falling with its inverse square root, scaled by the width of the model.
+    """Noam schedule: linear warm-up, then decay with the inverse square root of the step, scaled by the model width.
 
-    `rate(step) = scale * hidden_dim**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` with `t = step + 1`, so that the
-    first update already moves. The highest rate, `scale * (hidden_dim * warmup_steps)**-0.5`, is reached at
+    `rate(step) = scale * hidden_dim**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` with `t = step + 1`, so the rate of
+    the first update is not 0. The highest rate, `scale * (hidden_dim * warmup_steps)**-0.5`, is reached at
     `t = warmup_steps`.
 
     Source: Vaswani et al., "Attention Is All You Need" (2017), equation 3, whose steps count from 1.
 
     Args:
         hidden_dim: positive integer, the width of the model.
-        warmup_steps: positive integer, the number of rising steps. Defaults to 4000.
-        scale: positive float, a factor of the rate. Defaults to 1.0, the paper.
+        warmup_steps: positive integer, number of steps in which the rate rises. Defaults to 4000.
+        scale: positive float, factor of the rate. Defaults to 1.0, as in the paper.
         name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `hidden_dim` or `warmup_steps` is not a positive integer, or `scale` not a positive number.
+        ValueError: If `hidden_dim` or `warmup_steps` is not a positive integer, or `scale` is not a positive number.
 
     Example:
 

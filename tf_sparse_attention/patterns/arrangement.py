@@ -8,7 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.blocks import are_known, join, pad_axis, shape, slice_axis, split
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.types import Size, Tensor
@@ -128,7 +128,7 @@ class Arrangement:
         heads = max((x.shape[1] for x in of_queries.values()), default=None)
         return TokenFeatures(
             {name: self.queries(x, -1)[..., :, None] for name, x in of_queries.items()},
-            {name: for_query_heads(self.keys(x, -1), heads)[..., None, :] for name, x in of_keys.items()},
+            {name: repeat_key_heads(self.keys(x, -1), heads)[..., None, :] for name, x in of_keys.items()},
         )
 
     def counts(self) -> Tensor | None:

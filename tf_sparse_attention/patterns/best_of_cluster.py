@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
@@ -138,7 +138,7 @@ class MemberGrid(Arrangement):
         return self._for_queries(taken) if axis == -1 else taken
 
     def _for_queries(self, x):
-        return for_query_heads(x, self._members[0].positions.shape[1])
+        return repeat_key_heads(x, self._members[0].positions.shape[1])
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return scatter_mean(x, self._members[0], self._num_queries, self._extra_count)
@@ -179,7 +179,7 @@ def cluster_masks(
         hide_by_rank: as in `MemberGrid`.
     """
     own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
-    other = for_query_heads(membership(keys, key_length), own.shape[1])[..., None, :]
+    other = repeat_key_heads(membership(keys, key_length), own.shape[1])[..., None, :]
     mask = ops.logical_and(own, other)
     if causal and hide_by_rank:
         rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]

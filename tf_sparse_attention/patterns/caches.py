@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, in_range, shape
-from tf_sparse_attention.ops.gather import take_numbers
+from tf_sparse_attention.ops.blocks import are_known, in_range, min_if_known, shape
+from tf_sparse_attention.ops.gather import take_numbers, take_positions
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.ring import at_most, ring_positions, take_positions
+from tf_sparse_attention.ops.ring_buffer import ring_positions
 from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
@@ -94,7 +94,7 @@ class Ring(CachePolicy):
         checks.check_count("size", self.size)
 
     def num_slots(self, max_length: Size) -> Size:
-        return at_most(self.size, max_length)
+        return min_if_known(self.size, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.size, num_slots) or length <= num_slots

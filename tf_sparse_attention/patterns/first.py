@@ -7,9 +7,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import in_range, shape, split
+from tf_sparse_attention.ops.blocks import in_range, min_if_known, shape, split
 from tf_sparse_attention.ops.gather import take_numbers, take_rows
-from tf_sparse_attention.ops.ring import at_most
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup
 from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
@@ -155,7 +154,7 @@ class FirstSlots(CachePolicy):
     is_bounded = True
 
     def num_slots(self, max_length: Size) -> Size:
-        return at_most(self.count, max_length)
+        return min_if_known(self.count, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.count, num_slots) or length <= num_slots

@@ -6,9 +6,8 @@ from typing import cast
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.gather import pick_rows, take_numbers
-from tf_sparse_attention.ops.largest import largest
+from tf_sparse_attention.ops.blocks import find_top_k, shape
+from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, RowsBesideAll
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
@@ -95,7 +94,7 @@ def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> Glo
     marks = ops.logical_and(counts > 0, slots < num_global)
     nearness = ops.where(marks, length - ops.arange(length, dtype="int32"), 0)
     nearness = ops.concatenate([nearness, ops.zeros((batch, num_global), "int32")], axis=-1)  # T may be less than M
-    positions = length - largest(nearness, num_global, sorted=True)[0]
+    positions = length - find_top_k(nearness, num_global, sorted=True)[0]
     found = ops.take_along_axis(counts, ops.minimum(positions, length - 1), axis=-1)
     counts = ops.where(positions < length, found, 0)
     return GlobalTokens(marks, positions, counts, ops.clip(slots, 0, num_global - 1))
@@ -144,7 +143,7 @@ class GlobalRows(RowsBesideAll):
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         x, tokens = super().restore(x, axis), self._tokens
         index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
-        return ops.where(tokens.marks[:, None, :, None], pick_rows(x, index, back, exists), 0)
+        return ops.where(tokens.marks[:, None, :, None], take_unique_rows(x, index, back, exists), 0)
 
     def query_positions(self) -> Tensor:
         return _inside(self._tokens)[:, None, None]
@@ -156,7 +155,7 @@ def _take_global(x, axis, tokens):
         return take_numbers(
             ops.broadcast_to(x, (shape(tokens.marks)[0], *shape(x)[1:])), _for_heads(_inside(tokens), x)
         )
-    return pick_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.slots, tokens.marks)))
+    return take_unique_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.slots, tokens.marks)))
 
 
 def _inside(tokens):

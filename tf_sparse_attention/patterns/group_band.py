@@ -7,14 +7,31 @@ from typing import Any, NamedTuple, Self, cast
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import in_range, join, larger, pad_axis, shape, shift_back, shift_forward, split
-from tf_sparse_attention.ops.gather import permute_rows, pick_rows, stable_order, take_numbers, take_rows
-from tf_sparse_attention.ops.grouped_heads import for_query_heads, group_as_rows, rows_as_group
+from tf_sparse_attention.ops.blocks import (
+    in_range,
+    join,
+    max_size,
+    min_if_known,
+    pad_axis,
+    shape,
+    shift_left,
+    shift_right,
+    split,
+)
+from tf_sparse_attention.ops.gather import (
+    permute_rows,
+    stable_order,
+    take_numbers,
+    take_positions,
+    take_rows,
+    take_unique_rows,
+)
+from tf_sparse_attention.ops.grouped_heads import fold_groups, repeat_key_heads, unfold_groups
 from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, groups_of_keys, segment_ranks
 from tf_sparse_attention.ops.kmeans import normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring import at_most, ring_positions, take_positions, write_slot
+from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, ReadKeys, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
@@ -91,17 +108,17 @@ class GroupSelection(Selection):
 
     def features(self) -> TokenFeatures:
         """Return "group" and "rank", the number of earlier keys of the group."""
-        key = self.key if self.lead == 0 else shift_forward(self.key, -1, NO_GROUP)
+        key = self.key if self.lead == 0 else shift_right(self.key, -1, NO_GROUP)
         _, key_ranks = stable_order(key)
         query_ranks = key_ranks
         if key is not self.query:
             sizes = shape(self.query)[0], shape(key)[0]
-            sides = self.query, for_query_heads(key, self.query.shape[1])
-            merged = merge_orders(*(_with_batch(x, larger(*sizes)) for x in sides))
+            sides = self.query, repeat_key_heads(key, self.query.shape[1])
+            merged = merge_orders(*(_with_batch(x, max_size(*sizes)) for x in sides))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         of_keys = {"group": groups_of_keys(key), "rank": key_ranks}
         if self.lead:
-            of_keys = {name: shift_back(x, -1) for name, x in of_keys.items()}
+            of_keys = {name: shift_left(x, -1) for name, x in of_keys.items()}
         return TokenFeatures({"group": self.query, "rank": query_ranks}, of_keys)
 
 
@@ -170,7 +187,7 @@ class GroupSelector(Selector):
         if self.reads_successors:
             last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(groups)[:2], 1))
             state["last_group"] = take_numbers(groups, last)
-            groups = shift_forward(groups, -1, self.num_groups)
+            groups = shift_right(groups, -1, self.num_groups)
         exists = positions_of_tokens(inputs.key)[None] < lengths[:, None, None]
         groups = ops.where(exists, groups, self.num_groups)
         state["count"] = group_counts(groups, self.num_groups)
@@ -221,7 +238,7 @@ def assign_groups(grouper: Grouper, heads: Tensor, positions: Tensor, num_key_he
     if count == num_key_heads:
         return grouper.assign(heads, positions)
     positions = ops.tile(positions, (1, count // num_key_heads))
-    return rows_as_group(grouper.assign(group_as_rows(heads, num_key_heads), positions), count)
+    return unfold_groups(grouper.assign(fold_groups(heads, num_key_heads), positions), count)
 
 
 def train_grouper(
@@ -245,8 +262,8 @@ def _rows_of_key_heads(heads, mask, groups, num_key_heads):
     if size == 1:
         return heads, mask, groups
     mask = None if mask is None else ops.tile(mask, (1, size))
-    groups = group_as_rows(groups[..., None], num_key_heads)[..., 0]
-    return group_as_rows(heads, num_key_heads), mask, groups
+    groups = fold_groups(groups[..., None], num_key_heads)[..., 0]
+    return fold_groups(heads, num_key_heads), mask, groups
 
 
 def _ranks_in_groups(groups: Tensor, count: Tensor) -> Tensor:
@@ -359,7 +376,7 @@ def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool =
     """
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
-    length = larger(num_queries, num_keys)
+    length = max_size(num_queries, num_keys)
     pairs = [_lengthen(query_groups, length), _lengthen(key_groups, length)]
     pairs = ops.stack(pairs if queries_first else pairs[::-1], axis=-1)
     # Interleaved like this, a stable sort by group leaves the key of a position before its query, or after it.
@@ -465,7 +482,7 @@ class MergedGrid(Arrangement):
         self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
-        merged = query_groups, for_query_heads(key_groups, heads)
+        merged = query_groups, repeat_key_heads(key_groups, heads)
         self._merged = merge_orders(*merged, queries_first=lead < 0)
         self._blocks = KeyBlocks.around(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
@@ -480,7 +497,7 @@ class MergedGrid(Arrangement):
             x = ops.broadcast_to(x, self._sizes["queries"])
             return self._blocks.slots(take_numbers(x, self._rows), -1)
         # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
-        return self._blocks.slots(pick_rows(x, self._rows, self._merged.query_slots), -2)
+        return self._blocks.slots(take_unique_rows(x, self._rows, self._merged.query_slots), -2)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
@@ -490,7 +507,7 @@ class MergedGrid(Arrangement):
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         merged = self._merged
         present = ops.logical_and(merged.is_query, merged.positions < self._num_queries)
-        return pick_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
+        return take_unique_rows(join(x, axis, self._blocks.num_slots), merged.query_slots, self._rows, present)
 
     def query_positions(self) -> Tensor:
         return self._blocks.slots(self._merged.positions, -1)
@@ -521,7 +538,7 @@ class GroupRings(CachePolicy):
     is_bounded = True
 
     def num_slots(self, max_length: Size) -> Size:
-        return self.num_groups * at_most(self.size, max_length)
+        return self.num_groups * min_if_known(self.size, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
@@ -575,7 +592,7 @@ class GroupRun(CrossCachePolicy):
         return {**rows, "order": order, "group": groups, "rank": inverse}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        groups = for_query_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
+        groups = repeat_key_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
         earlier = ops.arange(shape(groups)[-1], dtype="int32") <= index[:, None, None]
         passed = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
         last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
@@ -583,7 +600,7 @@ class GroupRun(CrossCachePolicy):
 
     def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
         length = shape(entry["key"])[2]
-        size = at_most(self.size, length)
+        size = min_if_known(self.size, length)
         at = place.rank[..., None] + ops.arange(1 - size, size, dtype="int32")
         positions = take_numbers(entry["order"], in_range(at, length))
         key, value = (take_positions(entry[name], at) for name in ("key", "value"))

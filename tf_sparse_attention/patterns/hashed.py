@@ -8,10 +8,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops import lsh
+from tf_sparse_attention.ops import hashing
 from tf_sparse_attention.ops.blocks import join, shape, slice_axis, split
 from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.groups import NO_GROUP
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.patterns.arrangement import Arrangement
@@ -79,7 +79,7 @@ class HashAxes:
         """Return the bucket of each token, int32 (B, n, T), see `Grouper`."""
         axes = ops.convert_to_tensor(self.axes)
         axes = axes[None] if self.round is None else axes[self.round : self.round + 1]
-        return lsh.buckets(heads, axes)[0]
+        return hashing.lsh_buckets(heads, axes)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +237,7 @@ class ChunkGrid(Arrangement):
         return take_member_numbers(ops.broadcast_to(x, shape(tokens.order)), slots.positions)
 
     def _of_keys(self, x):
-        return for_query_heads(x, self._queries.order.shape[1])
+        return repeat_key_heads(x, self._queries.order.shape[1])
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._queries.restore(x)

@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, is_zero, no_more_than, pad_axis, shape, slice_axis, split
-from tf_sparse_attention.ops.images import ORDERS, Image, near_pixels
+from tf_sparse_attention.ops.blocks import are_known, is_known_zero, min_size, pad_axis, shape, slice_axis, split
+from tf_sparse_attention.ops.image_positions import ORDERS, Image, nearby_block_mask
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, WholeSequence
@@ -97,7 +97,7 @@ class ImageBlocks(Pattern):
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         pixels = query.position - self.num_first, key.position - self.num_first
-        near = near_pixels(*pixels, self.image, self.before, self.after)
+        near = nearby_block_mask(*pixels, self.image, self.before, self.after)
         return (pixels[0] < 0) | ((pixels[1] >= 0) & near) if self.num_first else near
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
@@ -107,8 +107,8 @@ class ImageBlocks(Pattern):
         if not self.num_first:
             return image_grid(call.query_length, call.key_length, *around)
         first = FirstRows(self.num_first, call.query_length, call.key_length)
-        num_queries, num_keys = (n - no_more_than(n, self.num_first) for n in (call.query_length, call.key_length))
-        if is_zero(num_queries):
+        num_queries, num_keys = (n - min_size(n, self.num_first) for n in (call.query_length, call.key_length))
+        if is_known_zero(num_queries):
             return first
         return QueryRuns(
             [first, AfterFirst(self.num_first, image_grid(num_queries, num_keys, *around), call.key_length)]
@@ -153,7 +153,7 @@ class FirstRows(RowsBesideAll):
     """
 
     def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
-        self.query_length, self.key_length = no_more_than(query_length, count), key_length
+        self.query_length, self.key_length = min_size(query_length, count), key_length
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, 0, self.query_length), axis)
@@ -180,7 +180,7 @@ class AfterFirst(Arrangement):
 
     def _after_first(self, x, axis):
         length = shape(x)[axis]
-        return slice_axis(x, axis, no_more_than(length, self._count), length)
+        return slice_axis(x, axis, min_size(length, self._count), length)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         return self._rest.restore(x, axis)

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import positions_of, shape
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
-from tf_sparse_attention.ops.masks import TokenMasks, merge, starts_of_both
+from tf_sparse_attention.ops.blocks import arange, shape
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
+from tf_sparse_attention.ops.masks import TokenMasks, merge, query_and_key_starts
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, WholeSequence
 from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
@@ -55,7 +55,7 @@ class Call(NamedTuple):
         (batch, _, query_length, _), key_length = shape(query), shape(key)[2]
         starts: Any = None
         if masks.query_segments is not None:
-            starts = functools.cache(lambda: starts_of_both(masks))
+            starts = functools.cache(lambda: query_and_key_starts(masks))
         return cls(batch, query_length, key_length, causal, masks.num_memory, starts)
 
 
@@ -78,10 +78,10 @@ def rule_conditions(pattern: "Pattern", query: TokenInfo, key: TokenInfo) -> tup
 
 def dense_rule(pattern: "Pattern", call: Call, features: TokenFeatures) -> Tensor:
     """Evaluate the mask rule of a pattern for all pairs, before masks: bool broadcastable to (B, n, T, S)."""
-    queries, keys = positions_of(call.query_length), positions_of(call.key_length) - call.lead
+    queries, keys = arange(call.query_length), arange(call.key_length) - call.lead
     of_queries, of_keys = features
     heads = max((x.shape[1] for x in of_queries.values()), default=None)
-    of_keys = {name: for_query_heads(x, heads)[..., None, :] for name, x in of_keys.items()}
+    of_keys = {name: repeat_key_heads(x, heads)[..., None, :] for name, x in of_keys.items()}
     of_queries = {name: x[..., :, None] for name, x in of_queries.items()}
     starts: list[Callable[[], Tensor] | None] = [None, None]
     if call.starts is not None:

@@ -9,12 +9,11 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.attend import Attended
-from tf_sparse_attention.ops.blocks import are_known, in_range, larger, shape, split
-from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows
-from tf_sparse_attention.ops.gradients import of_result
-from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
-from tf_sparse_attention.ops.ring import at_most, write_slot
+from tf_sparse_attention.ops.attend import Attended, lowest
+from tf_sparse_attention.ops.blocks import are_known, in_range, max_size, min_if_known, shape, split
+from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows, upstream_gradient
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads, take_key_heads
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.selected_blocks import (
     best_blocks,
     blocks_in,
@@ -23,7 +22,6 @@ from tf_sparse_attention.ops.selected_blocks import (
     select_blocks,
     sum_groups,
 )
-from tf_sparse_attention.ops.softmax import lowest
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.caches import CachePolicy, Everything
 from tf_sparse_attention.patterns.pattern import Call, Pattern
@@ -147,7 +145,7 @@ class ChosenSlots(Everything):
 
     def num_slots(self, max_length: Size) -> Size:
         # Whole blocks, and one more than the others that a query can have chosen: see `read`.
-        return larger(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
+        return max_size(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
 
     def read(self, place: TokenInfo, num_slots: Size) -> Tensor:
         chosen = list(place.features.values())
@@ -217,7 +215,7 @@ class BlockSelector(Selector):
         if self._pattern.use_shared_choice:
             query = sum_groups(query, means.shape[1])
         blocks = best_blocks(query, means, earlier, num_choices(num_blocks, self._pattern.num_blocks - 1))
-        return {"block_sum": sums}, BlockSelection([for_query_heads(block, num_heads) for block in blocks]).features()
+        return {"block_sum": sums}, BlockSelection([repeat_key_heads(block, num_heads) for block in blocks]).features()
 
     def _add(self, sums, key, index, kept):
         """Return the sums with the key (B, m, 1, H) of the token at `index` (B,) added, in rows `kept` (B, 1)."""
@@ -266,11 +264,11 @@ class SelectedTiles(Arrangement):
         self._choices, self._query_length = len(chosen), shape(chosen[0])[-1]
         heads = chosen[0].shape[1]
         self._num_blocks = blocks_in(key_length, block_size)
-        blocks = ops.concatenate([of_key_heads(each, heads // group_size) for each in chosen], axis=-1)  # (B, M, R T)
+        blocks = ops.concatenate([take_key_heads(each, heads // group_size) for each in chosen], axis=-1)  # (B, M, R T)
         found = blocks >= 0
         blocks = ops.where(found, blocks, self._num_blocks)  # those of none come last
         order, ranks, first = _sort_by_block(blocks, self._num_blocks)
-        size = at_most(min(LARGEST_TILE, max(SMALLEST_TILE, block_size // 2)), self._query_length)
+        size = min_if_known(min(LARGEST_TILE, max(SMALLEST_TILE, block_size // 2)), self._query_length)
         counts = first[..., 1:] - first[..., :-1]  # (B, M, G)
         tiles = (counts + size - 1) // size
         first_tile, first = ops.cumsum(tiles, axis=-1) - tiles, first[..., :-1]
@@ -288,7 +286,7 @@ class SelectedTiles(Arrangement):
         slots = ranks + take_numbers(first_tile * size - first, in_range(blocks, self._num_blocks))
         slots = ops.where(found, slots, 0)  # of each pair
         self.found, self._block_of_tile, self._held, self._pairs, self._slots = (
-            for_query_heads(x, heads) for x in (found, self._shared_blocks, held, in_slots, slots)
+            repeat_key_heads(x, heads) for x in (found, self._shared_blocks, held, in_slots, slots)
         )
         self._tokens = self._pairs % self._query_length
         batch, _, *sizes = shape(within)
@@ -301,7 +299,7 @@ class SelectedTiles(Arrangement):
             in_block = [min(self._block_size, length - begin) for begin in range(0, length, self._block_size)]
             pairs = sum(min(before, self._choices) * number for before, number in enumerate(in_block))
             blocks = max(blocks - 1, 1)  # no query is after the last one
-        return larger((pairs + (size - 1) * blocks) // size, 1)
+        return max_size((pairs + (size - 1) * blocks) // size, 1)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
@@ -406,7 +404,7 @@ def _take_once(x, slots, found, pairs, held):
     """
 
     def grad(*args, upstream=None):
-        rows = take_rows(of_result(args, upstream), pairs)
+        rows = take_rows(upstream_gradient(args, upstream), pairs)
         return ops.where(held[..., None], rows, 0), None, None, None, None
 
     return ops.where(found[..., None], take_rows(x, slots), 0), grad
@@ -420,7 +418,7 @@ def _take_often(x, index, slots, found):
     """
 
     def grad(*args, upstream=None):
-        rows = take_rows(of_result(args, upstream), ops.reshape(slots, (*shape(slots)[:2], -1)))
+        rows = take_rows(upstream_gradient(args, upstream), ops.reshape(slots, (*shape(slots)[:2], -1)))
         rows = ops.reshape(rows, (*shape(slots), shape(rows)[-1]))
         return ops.sum(ops.where(found[..., None], rows, 0), axis=2), None, None, None
 

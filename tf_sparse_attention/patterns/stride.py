@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, join, positions_of, shape, split
-from tf_sparse_attention.ops.ring import at_most, ring_positions
+from tf_sparse_attention.ops.blocks import arange, are_known, join, min_if_known, shape, split
+from tf_sparse_attention.ops.ring_buffer import ring_positions
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_grid
 from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
@@ -179,12 +179,12 @@ class PhaseGrid(Arrangement):
         """Returns the rows of query slots, int32 (G / l, t)."""
         if self.rows_grid is not None:
             return self.rows_grid.query_positions()
-        return positions_of(num_rows(self.query_length, self.stride))[None]
+        return arange(num_rows(self.query_length, self.stride))[None]
 
     def _key_rows(self):
         if self.rows_grid is not None:
             return self.rows_grid.key_positions()
-        return positions_of(num_rows(self.key_length, self.stride))[None]
+        return arange(num_rows(self.key_length, self.stride))[None]
 
     def _positions(self, rows):
         """Returns the positions of rows (g, t) in all phases, int32 (l g, t)."""
@@ -273,14 +273,14 @@ class PhaseRings(CachePolicy):
 
     def num_slots(self, max_length: Size) -> Size:
         rows = -(-max_length // self.stride)
-        return at_most(self.stride, max_length) * (rows if self.size is None else at_most(self.size, rows))
+        return min_if_known(self.stride, max_length) * (rows if self.size is None else min_if_known(self.size, rows))
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return (self.size is not None and _is_whole(self.stride * self.size, num_slots)) or length <= num_slots
 
     def _sizes(self, num_slots: Size) -> tuple[Size, Size]:
         """Returns the phases that occur, and the slots of each."""
-        phases = at_most(self.stride, num_slots)
+        phases = min_if_known(self.stride, num_slots)
         return phases, num_slots // phases
 
     def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:

@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from tf_sparse_attention.files import atomic_file, remove_stale
+from tf_sparse_attention.atomic_files import atomic_file, remove_stale
 from trainers.shared import damage
 
 FORMAT = 2

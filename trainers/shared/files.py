@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:

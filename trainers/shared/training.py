@@ -10,7 +10,7 @@ import keras
 import ml_collections
 from absl import logging
 
-from tf_sparse_attention.files import remove_stale
+from tf_sparse_attention.atomic_files import remove_stale
 from trainers.shared import (
     callbacks,
     components,

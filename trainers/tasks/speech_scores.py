@@ -10,8 +10,7 @@ from keras import ops
 
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.ops.ctc import ctc_loss
-from tf_sparse_attention.ops.edit_distance import edit_distance
-from tf_sparse_attention.ops.words import split_words
+from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
 from trainers.configs import speech
 from trainers.shared import scoring, workdir
 from trainers.shared.evaluation_run import EvaluationRun
@@ -50,7 +49,7 @@ def edits_of(labels: Any, hypotheses: Any, separator: int | None) -> tuple[Any, 
     counts = edit_distance(labels, hypotheses), _count(labels)
     if separator is None:
         return (*counts, ops.zeros_like(counts[0]), ops.zeros_like(counts[0]))
-    references, words = (split_words(ops.convert_to_tensor(ids), separator) for ids in (labels, hypotheses))
+    references, words = (hash_words(ops.convert_to_tensor(ids), separator) for ids in (labels, hypotheses))
     return (*counts, edit_distance(references, words), _count(references[..., 0]))
 
 

@@ -44,7 +44,7 @@ def test_a_store_is_copied_once_built_and_fetched_elsewhere(open_at):
 
 def test_a_local_copy_is_opened_without_the_address(open_at, monkeypatch):
     open_at([b"one"])
-    monkeypatch.setattr(remote_files, "reaching", None)
+    monkeypatch.setattr(remote_files, "raise_remote_errors", None)
     assert text_of(open_at([b"never read"])) == "one"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.draws import draws
 from tf_sparse_attention.data import ImageCodec
 from tf_sparse_attention.layers import GridEmbedding
-from tf_sparse_attention.ops.images import Image
+from tf_sparse_attention.ops.image_positions import Image
 
 
 @st.composite

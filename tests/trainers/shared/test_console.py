@@ -59,7 +59,7 @@ def test_a_backend_that_keras_does_not_know_is_named():
     variables = {**os.environ, "KERAS_BACKEND": "jxa"}
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     assert process.returncode == 2
-    message = "error: `KERAS_BACKEND`, a variable of the environment, must be tensorflow or jax. Received: jxa."
+    message = "error: The environment variable `KERAS_BACKEND` must be tensorflow or jax. Received: jxa."
     assert process.stderr.startswith(message)
 
 

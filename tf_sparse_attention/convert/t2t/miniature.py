@@ -10,11 +10,11 @@ import zipfile
 
 import numpy as np
 
+from tf_sparse_attention.atomic_files import atomic_folder
 from tf_sparse_attention.convert.t2t.files import write_checkpoint
 from tf_sparse_attention.convert.t2t.layout import STEP, Layout
 from tf_sparse_attention.convert.t2t.settings import FILE
 from tf_sparse_attention.data import train_subwords
-from tf_sparse_attention.files import atomic_folder
 
 CHECKPOINT, VOCABULARY = "checkpoint.zip", "vocab.subwords"  # the files that are written
 BLOCK, CLUSTER_SIZE = 32, 64

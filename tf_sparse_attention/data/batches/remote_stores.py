@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_sparse_attention import remote_files
+from tf_sparse_attention.atomic_files import atomic_folder
 from tf_sparse_attention.data import checksums
-from tf_sparse_attention.files import atomic_folder
 
 COPIED = "copied"  # an empty file in a local copy that is at the address too
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.atomic_files import atomic_folder, remove_stale
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance
-from tf_sparse_attention.files import atomic_folder, remove_stale
 from tf_sparse_attention.remote_files import is_remote
 
 # Raised when the files change meaning, so that older stores are built again.

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tf_sparse_attention.atomic_files import INCOMPLETE, add_path_to_errors, remove_stale
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.batches.remote_stores import open_copy
 from tf_sparse_attention.data.batches.token_store import FORMAT, METADATA_FILE, OFFSETS_FILE, TOKENS_FILE, TokenStore
-from tf_sparse_attention.files import INCOMPLETE, naming, remove_stale
 from tf_sparse_attention.remote_files import is_remote
 
 
@@ -139,7 +139,7 @@ def _check_ids(ids, tokenizer):
 @contextlib.contextmanager
 def _synced_file(path):
     """Opens a file for writing that is on the disk when the block ends, so that a rename never outruns the data."""
-    with naming(path), open(path, "wb") as file:
+    with add_path_to_errors(path), open(path, "wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

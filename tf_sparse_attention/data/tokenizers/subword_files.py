@@ -4,7 +4,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from tf_sparse_attention.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 
 def read_vocabulary(path: str | os.PathLike) -> list[str]:

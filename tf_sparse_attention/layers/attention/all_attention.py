@@ -10,10 +10,9 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer,
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.ops.attend import Dropout, attend_persistent
+from tf_sparse_attention.ops.blocks import merge_heads, shape, slice_axis, unmerge_heads
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.slots import Cache
@@ -127,7 +126,7 @@ class AllAttention(AttentionLayer):
 
     @property
     def position_encoding(self) -> NoPosition:
-        return super().position_encoding.of_heads(slice(0, self.num_pattern_heads))
+        return super().position_encoding.slice_heads(slice(0, self.num_pattern_heads))
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         persistent = self.persistent if self.variant == "all" else None
@@ -149,7 +148,7 @@ class AllAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        query, masks = heads[0], masks.of_heads(slice(0, self.num_pattern_heads))
+        query, masks = heads[0], masks.slice_heads(slice(0, self.num_pattern_heads))
         heads = self._of_window(query), *heads[1:]
         output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
         return self._with_persistent(query, output, weights, dropout_of_call(self, training))
@@ -165,7 +164,7 @@ class AllAttention(AttentionLayer):
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         heads = self._of_window(heads[0]), *heads[1:]
-        seen = super().dense_mask(heads, masks.of_heads(slice(0, self.num_pattern_heads)), causal)
+        seen = super().dense_mask(heads, masks.slice_heads(slice(0, self.num_pattern_heads)), causal)
         if self.num_pattern_heads == self.num_heads:
             return seen
         batch, _, *lengths = shape(seen)
@@ -186,8 +185,8 @@ class AllAttention(AttentionLayer):
         if self.variant == "split":
             return output + attend_persistent(query * self.score_scale, persistent, dropout), weights
         if self.variant == "single_head":
-            joined = one_head(query) * (self.num_heads * self.key_dim) ** -0.5
-            return output + split_head(attend_persistent(joined, persistent, dropout), self.num_heads), weights
+            joined = merge_heads(query) * (self.num_heads * self.key_dim) ** -0.5
+            return output + unmerge_heads(attend_persistent(joined, persistent, dropout), self.num_heads), weights
         others = slice_axis(query, -3, self.num_pattern_heads, self.num_heads) * self.score_scale
         output = ops.concatenate([output, attend_persistent(others, persistent, dropout)], axis=1)
         if weights is not None:

@@ -11,6 +11,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks, streaming_cache
 from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
@@ -26,10 +27,9 @@ from tf_sparse_attention.layers.parts.masks import (
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory, with_memory
 from tf_sparse_attention.layers.parts.selectors import groupers_of, make_selectors, selection_of
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge
-from tf_sparse_attention.ops.positions import NoPosition, position_of, rotate_both
+from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_query_and_key
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
@@ -404,7 +404,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def position_encoding(self) -> NoPosition:
         """The position encoding, an object of `ops.positions`."""
         tables = (self._relative_key, self._relative_value) if self.position == "relative" else (None, None)
-        return position_of(self.position, self.num_heads, *tables, self.head_settings.rotary)
+        return make_position(self.position, self.num_heads, *tables, self.head_settings.rotary)
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         """Return the `AttentionOptions` of a call, and add their losses in training."""
@@ -462,7 +462,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         query, key = self.score_inputs(query, key)
         key = query if key is None else key
         call = Call.of(pattern, query, key, causal, masks)
-        selections = select(*rotate_both(self.position_encoding, query, key))
+        selections = select(*rotate_query_and_key(self.position_encoding, query, key))
         return dense_pattern(pattern, call, query.shape[1], masks, selections, self.attention_options())
 
     @property
@@ -770,7 +770,7 @@ def scored_rows(
     """
     query, key = layer.score_inputs(query, key)
     key = query if key is None else key
-    return rotate_both(layer.position_encoding, query, key) if is_rotated else (query, key)
+    return rotate_query_and_key(layer.position_encoding, query, key) if is_rotated else (query, key)
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

@@ -9,10 +9,10 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.variables import drawn_seed, dropout_of_call, random_directions
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.clustered import clustered_attention, improved_clustered_attention
-from tf_sparse_attention.ops.hamming import evenly_spaced, hamming_clusters, hash_bits
+from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
+from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
-from tf_sparse_attention.ops.positions import rotate_both
+from tf_sparse_attention.ops.positions import rotate_query_and_key
 from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -113,7 +113,7 @@ class ClusteredAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         self._check_masks(masks)
         query, key, value = heads
-        query, key = rotate_both(self.position_encoding, query, key)
+        query, key = rotate_query_and_key(self.position_encoding, query, key)
         key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
         clusters = self._clusters_of(query, masks.query_mask)
         given = query * self.score_scale, key, value, clusters, self.num_clusters
@@ -132,7 +132,7 @@ class ClusteredAttention(AttentionLayer):
         """Assign each query to a cluster, int32 (B, N, T)."""
         batch, _, length, _ = shape(query)
         exists = ops.ones((batch, length), "bool") if query_mask is None else query_mask
-        starts = evenly_spaced(exists, self.num_clusters, length)
+        starts = evenly_spaced_tokens(exists, self.num_clusters, length)
         bits = hash_bits(query, ops.convert_to_tensor(self.planes))
         return hamming_clusters(bits, self.num_clusters, self.num_iterations, starts, query_mask)
 

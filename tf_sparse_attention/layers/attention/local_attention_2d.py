@@ -7,9 +7,8 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts import projections
-from tf_sparse_attention.ops.images import ORDERS, Image
+from tf_sparse_attention.ops.image_positions import ORDERS, Image, Relative2D, Rotary2D
 from tf_sparse_attention.ops.positions import NoPosition
-from tf_sparse_attention.ops.positions_2d import Relative2D, Rotary2D
 from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.types import Config, Shape

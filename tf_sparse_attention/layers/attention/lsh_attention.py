@@ -10,7 +10,7 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.parts.selectors import for_leaf
 from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
-from tf_sparse_attention.ops import lsh
+from tf_sparse_attention.ops.hashing import l2_normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.hashed import ChunkSelector, HashAxes, Hashed, HashedChunk
@@ -130,7 +130,7 @@ class LSHAttention(AttentionLayer):
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         key = query if key is None else key
-        return query * self.score_scale, ops.cast(lsh.unit(key), query.dtype)
+        return query * self.score_scale, ops.cast(l2_normalize(key), query.dtype)
 
     def compute_attention(
         self,

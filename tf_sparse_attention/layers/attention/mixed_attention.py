@@ -16,7 +16,7 @@ from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.masks import as_tensor, check_attention_mask, normalize_self_attention
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
-from tf_sparse_attention.ops.masks import mask_of_heads
+from tf_sparse_attention.ops.masks import slice_mask_heads
 from tf_sparse_attention.patterns.engine.slots import Cache
 from tf_sparse_attention.patterns.heads import Heads
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -198,7 +198,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         check_attention_mask(attention_mask, query.shape[0], self.num_heads, *lengths)
         if len(attention_mask.shape) < 4:
             return [attention_mask] * len(self.parts)
-        return [mask_of_heads(attention_mask, heads) for heads in self._heads_of_parts()]
+        return [slice_mask_heads(attention_mask, heads) for heads in self._heads_of_parts()]
 
     def _extra_masks_of_parts(self, given: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
         """Return the extra masks of each part by name."""

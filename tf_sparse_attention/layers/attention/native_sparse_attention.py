@@ -17,10 +17,14 @@ from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Attended, score_dtype
 from tf_sparse_attention.ops.blocks import in_range, shape, split
-from tf_sparse_attention.ops.compressed_blocks import attend_blocks, blocks_by_shares, seen_blocks
+from tf_sparse_attention.ops.compressed_attention import (
+    attend_compressed_blocks,
+    select_blocks_by_weight,
+    visible_blocks,
+)
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.ring import write_slot
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.selected_blocks import BlockKeys
 from tf_sparse_attention.patterns.engine.attending import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
@@ -194,11 +198,13 @@ class NativeSparseAttention(AttentionLayer):
             for pooling, x in ((self._key_pooling, key), (self._value_pooling, value))
         )
         positions = ops.arange(shape(query)[2], dtype="int32")
-        seen = seen_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
+        seen = visible_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
         allowed = blocks.before(positions, masks.query_segments)
         options = self._compressed_options()
-        chosen = blocks_by_shares(query, key, seen, allowed, self.num_blocks - 1, options)
-        return attend_blocks(query, key, value, seen, dropout=dropout_of_call(self, training), **options), chosen
+        chosen = select_blocks_by_weight(query, key, seen, allowed, self.num_blocks - 1, options)
+        return attend_compressed_blocks(
+            query, key, value, seen, dropout=dropout_of_call(self, training), **options
+        ), chosen
 
     def _compressed_options(self) -> dict[str, Any]:
         options = self.attention_options()
@@ -262,8 +268,8 @@ class NativeSparseAttention(AttentionLayer):
             (blocks < (end // self.block_size)[:, None])[:, None, None] for end in (index + 1, index)
         )  # (B, 1, 1, G)
         options = self._compressed_options()
-        chosen = blocks_by_shares(query, key, seen, allowed, self.num_blocks - 1, options)
-        return attend_blocks(query, key, value, seen, **options), chosen
+        chosen = select_blocks_by_weight(query, key, seen, allowed, self.num_blocks - 1, options)
+        return attend_compressed_blocks(query, key, value, seen, **options), chosen
 
     def get_config(self) -> Config:
         names = ("block_size", "num_blocks", "window")

@@ -16,7 +16,7 @@ from tf_sparse_attention.layers.parts.selectors import for_leaf
 from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.grouped_heads import group_as_rows
+from tf_sparse_attention.ops.grouped_heads import fold_groups
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelector
@@ -168,7 +168,7 @@ class RoutingAttention(SparseAttention):
             self.build(inputs.shape)
         mask = mask_of_tokens("mask", mask, inputs)
         query = AttentionLayer.project_heads(self, self._query, ops.cast(inputs, self.compute_dtype))
-        query = group_as_rows(query, self.num_key_heads)
+        query = fold_groups(query, self.num_key_heads)
         if mask is not None:
             mask = ops.tile(ops.broadcast_to(mask, inputs.shape[:2]), (1, self.num_heads // self.num_key_heads))
         self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
@@ -225,7 +225,7 @@ class RoutingAttention(SparseAttention):
 
     def _scores(self, heads: Tensor) -> Tensor:
         """Compute the scores of queries or keys (B, N, T, H) for the clusters of their key head, (B, N, T, K)."""
-        rows = group_as_rows(heads, self.num_key_heads)
+        rows = fold_groups(heads, self.num_key_heads)
         if self.selection == "hash":
             scores = hash_scores(rows, ops.convert_to_tensor(self.planes))
         else:

@@ -105,7 +105,7 @@ class SparseAttention(AttentionLayer):
         if self.share_qk:
             position = position.scaled(self.score_scale**0.5)
         if isinstance(position, Relative) and not self.has_relative_values:
-            return position.by_tokens()
+            return position.with_token_distances()
         return position
 
     def get_config(self) -> Config:

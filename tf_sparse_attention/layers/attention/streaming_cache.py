@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.ops.positions import NoPosition, Rotary
-from tf_sparse_attention.ops.positions_in_cache import RotaryInCache
+from tf_sparse_attention.ops.positions import NoPosition, Rotary, StreamingRotary
 from tf_sparse_attention.patterns.engine.plan import HeadPlan
 from tf_sparse_attention.patterns.engine.slots import Cache, cache_policy
 from tf_sparse_attention.patterns.first import First
@@ -93,4 +92,4 @@ def position_in_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan], inde
     position = layer.position_encoding
     if not isinstance(position, Rotary):
         return position
-    return RotaryInCache(position.settings, *sizes_of_cache(layer, plans), index)
+    return StreamingRotary(position.settings, *sizes_of_cache(layer, plans), index)

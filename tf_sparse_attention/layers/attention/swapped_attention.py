@@ -24,7 +24,7 @@ from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import normalize_self_attention
 from tf_sparse_attention.layers.parts.segment_memory import supports_memory
 from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 
@@ -300,7 +300,7 @@ def _attend_in_window(attention, query, key_mask, attention_mask, cache, index):
     exists = merge((positions >= 0)[None], _rows_of_mask(key_mask, rows))
     masks = TokenMasks(
         key_mask=ops.broadcast_to(exists, (batch, before + count)),
-        attention_mask=with_heads(_rows_of_mask(attention_mask, rows)),
+        attention_mask=expand_attention_mask(_rows_of_mask(attention_mask, rows)),
         num_memory=before,
     )
     heads = queries, keys, values

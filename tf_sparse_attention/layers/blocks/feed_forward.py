@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, policy_inside
 from tf_sparse_attention.layers.parts.projections import clone_initializer
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
 ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu", "swiglu")

@@ -5,10 +5,11 @@ from typing import Any
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.layers.replicas import SeedGenerator
-from tf_sparse_attention.ops.persistent import attend_persistent, one_head, split_head
+from tf_sparse_attention.ops.attend import attend_persistent
+from tf_sparse_attention.ops.blocks import merge_heads, unmerge_heads
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
@@ -73,8 +74,8 @@ class SoftmaxFeedForward(keras.layers.Layer):
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         dropout = dropout_of_call(self, training)
-        query = split_head(inputs[:, None], self.num_heads) * self._scale
-        return one_head(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
+        query = unmerge_heads(inputs[:, None], self.num_heads) * self._scale
+        return merge_heads(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

@@ -18,10 +18,10 @@ from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer,
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.routing_attention import OF_ALL_TOKENS, RoutingAttention
 from tf_sparse_attention.layers.blocks.remat import remat_call
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.masks import finite_padding, hide_from_attention, implicit_mask, mask_of_tokens
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
-from tf_sparse_attention.layers.replicas import SeedGenerator
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 SUBLAYERS = ("attention", "cross_attention", "feed_forward")

@@ -1,4 +1,4 @@
-"""Adaptive input: an embedding whose rarer words have smaller vectors."""
+"""Adaptive input: an embedding with smaller vectors for rare words."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,39 +8,39 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.adaptive_vocabulary import Cluster, embed_words
 from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.ops.word_clusters import Cluster, embed_words
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AdaptiveEmbedding(keras.layers.Layer):
-    """Embedding in clusters of words by frequency, of which each has smaller vectors than the one before.
+    """Embedding of words in clusters by frequency, with smaller vectors for rarer clusters.
 
-    A word w of cluster i becomes sqrt(D) P_i^T e_w, with e_w of size D // div_value**i and a projection P_i to D for
-    each cluster, the first one too. Ids go by frequency, the most frequent word first. Cost O(T D (D + D / div_value +
-    ...)) beside the look-up. Source: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
-    Modeling", section 3, as the word models of Sukhbaatar et al. 2019 use it.
+    A word w of cluster i is embedded as sqrt(D) P_i^T e_w. Its vector e_w has size D // div_value**i, and P_i is a
+    projection to D channels (for the first cluster too). Ids are sorted by frequency, the most frequent word first.
+    Cost O(T D (D + D / div_value + ...)) in addition to the look-up. Source: Baevski and Auli 2019, "Adaptive Input
+    Representations for Neural Language Modeling", section 3, as used by the word models of Sukhbaatar et al. 2019.
 
-    Vectors start with variance 1 / D, so the result with variance 1.
+    Initial vectors have variance 1 / D, so the output has variance 1.
 
     Args:
         vocabulary_size: V, number of words.
-        hidden_dim: D, channels of the result.
-        cutoffs: the first id of each cluster after the first, rising, between 1 and V - 1. Empty: one cluster.
-        div_value: factor from the size of the vectors of a cluster to that of the next. Default 4.
+        hidden_dim: D, channels of the output.
+        cutoffs: first id of each cluster except the first, increasing, from 1 to V - 1. Empty: one cluster.
+        div_value: ratio of the vector sizes of consecutive clusters. Default 4.
         seed: integer for the initial values.
-        mask_zero: whether id 0 is padding, which layers after this one get a mask of. Default False.
+        mask_zero: whether id 0 is padding, for which later layers receive a mask. Default False.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T), ids from 0 to V - 1. Others give NaN.
+        inputs: int (B, T), ids from 0 to V - 1. Invalid ids give NaN.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument, and for more clusters than `div_value` leaves vectors for.
+        ValueError: If an argument is invalid, or the vectors of the last cluster would have size 0.
 
     Example:
         >>> embedding = AdaptiveEmbedding(vocabulary_size=10_000, hidden_dim=64, cutoffs=(1000, 4000))
@@ -76,17 +76,17 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
     @property
     def sizes(self) -> list[int]:
-        """The size of the vectors of each cluster."""
+        """Vector size of each cluster."""
         return [self.hidden_dim // self.div_value**index for index in range(len(self.cutoffs) + 1)]
 
     def build(self, inputs_shape: Shape | None) -> None:
-        if self.built:  # type: ignore[has-type]  # of the base
+        if self.built:  # type: ignore[has-type]  # set by the base class
             return
         self._tables, self._projections = add_clusters(self, self.vocabulary_size, self.hidden_dim)
         self.built = True
 
     def clusters(self) -> list[Cluster]:
-        """Returns the weights as `ops.word_clusters` takes them, in the compute dtype."""
+        """Return the weights of each cluster in the compute dtype."""
         pairs = zip(self._tables, self._projections, strict=True)
         return [Cluster(*(ops.cast(weight, self.compute_dtype) for weight in pair)) for pair in pairs]
 
@@ -110,19 +110,19 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
 
 def check_clusters(vocabulary_size: int, hidden_dim: int, cutoffs: Sequence[int], div_value: int) -> None:
-    """Raises a `ValueError` unless these describe clusters of words, none empty and none with vectors of size 0."""
+    """Raise a `ValueError` unless every cluster has words and vectors of positive size."""
     checks.check_count("vocabulary_size", vocabulary_size)
     checks.check_count("hidden_dim", hidden_dim)
     checks.check_count("div_value", div_value)
     starts = [0, *checks.checked_counts("cutoffs", cutoffs, minimum=0), vocabulary_size]
     if any(start >= stop for start, stop in itertools.pairwise(starts)):
         raise ValueError(
-            "`cutoffs` must rise, from 1 at least to less than `vocabulary_size`. "
+            "`cutoffs` must increase, from at least 1 to less than `vocabulary_size`. "
             f"Received: cutoffs={tuple(cutoffs)}, vocabulary_size={vocabulary_size}."
         )
     if hidden_dim < div_value ** len(starts[1:-1]):
         raise ValueError(
-            "`div_value` must leave vectors for the last of the clusters. "
+            "`div_value` must give the vectors of the last cluster a positive size. "
             f"Received: hidden_dim={hidden_dim}, div_value={div_value}, {len(starts) - 1} clusters."
         )
 
@@ -130,7 +130,7 @@ def check_clusters(vocabulary_size: int, hidden_dim: int, cutoffs: Sequence[int]
 def add_clusters(
     layer: keras.layers.Layer, vocabulary_size: int, hidden_dim: int
 ) -> tuple[list[keras.Variable], list[keras.Variable]]:
-    """Creates the tables and the projections of the clusters of a layer, as two lists."""
+    """Create the tables and the projections of the clusters of a layer; return them as two lists."""
     starts = [0, *layer.cutoffs, vocabulary_size]
     tables, projections = [], []
     for index in range(len(starts) - 1):

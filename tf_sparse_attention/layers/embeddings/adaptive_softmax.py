@@ -1,4 +1,4 @@
-"""Adaptive softmax: probabilities of words of which the rarer ones cost less."""
+"""Adaptive softmax: word probabilities at lower cost for rare words."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -8,39 +8,38 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.embeddings.adaptive_embedding import AdaptiveEmbedding, add_clusters, check_clusters
-from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape
-from tf_sparse_attention.ops.word_clusters import (
+from tf_sparse_attention.ops.adaptive_vocabulary import (
     Cluster,
     Gate,
     most_likely_word,
     word_log_probabilities,
     word_loss,
 )
+from tf_sparse_attention.ops.attend import score_dtype
+from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AdaptiveSoftmax(keras.layers.Layer):
-    """Log-probabilities of words in clusters by frequency, of which each has smaller vectors than the one before.
+    """Log-probabilities of words in clusters by frequency, with smaller vectors for rarer clusters.
 
-    The head is a softmax over the frequent words and one logit for each rare cluster; a rare cluster has a softmax of
-    its own: log p(w) = log p_head(cluster) + log p_cluster(w). The logit of a word of cluster i is e_w . (P_i x) + b_w.
+    The head is a softmax over the frequent words and one logit per rare cluster. Each rare cluster has another softmax:
+    log p(w) = log p_head(cluster) + log p_cluster(w). The logit of a word w of cluster i is e_w . (P_i x) + b_w.
     Source: Grave et al. 2017, "Efficient softmax approximation for GPUs", with the sizes and the tied weights of
     Baevski and Auli 2019, "Adaptive Input Representations for Neural Language Modeling", section 3.
 
-    `loss` reads a rare cluster for those positions alone whose word is in it (up to a factor of two, since a compiled
-    program has fixed shapes), and `predict_words` for those alone where it can hold the most likely word. A call gives
-    all log-probabilities, O(T V).
+    `loss` computes a rare cluster only for positions with a word in this cluster (up to a factor of two, since compiled
+    programs have fixed shapes). `predict_words` computes it only where it may contain the most likely word. A call
+    returns all log-probabilities, O(T V).
 
     Args:
-        vocabulary_size: V, number of words, the most frequent first. None with `embedding`, as are `cutoffs` and
-            `div_value`.
-        cutoffs: the first id of each cluster after the first, rising, between 1 and V - 1.
-        div_value: factor from the size of the vectors of a cluster to that of the next. Default 4.
-        embedding: an `AdaptiveEmbedding` whose tables and projections are used: tied weights. The logits of the
-            clusters and the biases are the layer's own. `keras.models.clone_model` gives the copy an embedding of its
-            own, as it knows nothing of layers inside layers.
+        vocabulary_size: V, number of words, the most frequent first. None with `embedding`.
+        cutoffs: first id of each cluster except the first, increasing, from 1 to V - 1. None with `embedding`.
+        div_value: ratio of the vector sizes of consecutive clusters. Default 4. None with `embedding`.
+        embedding: an `AdaptiveEmbedding` whose tables and projections are shared (tied weights). Cluster logits and
+            biases are not shared. `keras.models.clone_model` does not preserve the sharing: it does not see layers
+            inside of layers.
         seed: integer for the initial values.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -48,10 +47,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
         inputs: float (..., D).
 
     Returns:
-        Float32 (..., V) (float64 for a float64 layer), log-probabilities, which serve as logits too.
+        Float32 (..., V) (float64 for a float64 layer), log-probabilities, which are also valid logits.
 
     Raises:
-        ValueError: for a wrong argument, and for inputs of another size than a tied embedding has.
+        ValueError: If an argument is invalid, or the inputs do not have the size of a tied embedding.
 
     Example:
         >>> embedding = AdaptiveEmbedding(vocabulary_size=10_000, hidden_dim=64, cutoffs=(1000, 4000))
@@ -79,7 +78,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         self.supports_masking = True
         self.embedding = embedding
         if embedding is None:
-            self.vocabulary_size: int = vocabulary_size  # type: ignore[assignment]  # checked to be one
+            self.vocabulary_size: int = vocabulary_size  # type: ignore[assignment]  # checked above
             self.cutoffs: tuple[int, ...] = checks.checked_counts("cutoffs", cutoffs, minimum=0)
             self.div_value = 4 if div_value is None else div_value
         else:
@@ -88,13 +87,13 @@ class AdaptiveSoftmax(keras.layers.Layer):
         self.seed = seed
 
     def build(self, inputs_shape: Shape) -> None:
-        size: Any = inputs_shape[-1]  # always known
+        size: Any = inputs_shape[-1]  # never None
         if self.embedding is None:
             check_clusters(self.vocabulary_size, size, self.cutoffs, self.div_value)
             self._tables, self._projections = add_clusters(self, self.vocabulary_size, size)
         elif self.embedding.hidden_dim != size:
             raise ValueError(
-                "`inputs` must have as many features as the tied embedding. "
+                "`inputs` must have the number of features of the tied embedding. "
                 f"Received: shape {tuple(inputs_shape)}, hidden_dim={self.embedding.hidden_dim}."
             )
         starts = [0, *self.cutoffs, self.vocabulary_size]
@@ -103,14 +102,14 @@ class AdaptiveSoftmax(keras.layers.Layer):
             for index in range(len(starts) - 1)
         ]
         if self.cutoffs:
-            draw = keras.initializers.GlorotUniform(seed=self.seed)
+            initializer = keras.initializers.GlorotUniform(seed=self.seed)
             self._gate = [
-                self.add_weight(name="gate_kernel", shape=(size, len(self.cutoffs)), initializer=draw),
+                self.add_weight(name="gate_kernel", shape=(size, len(self.cutoffs)), initializer=initializer),
                 self.add_weight(name="gate_bias", shape=(len(self.cutoffs),), initializer="zeros"),
             ]
 
     def _weights(self):
-        """Returns the clusters and the gate as `ops.word_clusters` takes them, in the compute dtype."""
+        """Return the weights of clusters and gate in the compute dtype."""
         if self.embedding is None:
             pairs = list(zip(self._tables, self._projections, strict=True))
         else:
@@ -126,14 +125,14 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return word_log_probabilities(inputs, *self._weights())
 
     def loss(self, inputs: Tensor, words: Tensor) -> Tensor:
-        """Returns -log p of given words.
+        """Return -log p of words.
 
         Args:
             inputs: float (..., D).
             words: int (...), ids from 0 to V - 1.
 
         Returns:
-            Float32 (...), nats (float64 for a float64 layer); NaN for an id that is no word.
+            Float32 (...), nats (float64 for a float64 layer); NaN for an invalid id.
         """
         words = ops.convert_to_tensor(words)
         checks.check_static("words", words.shape, tuple((size,) for size in inputs.shape[:-1]))
@@ -142,7 +141,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return ops.reshape(nats, shape(inputs)[:-1])
 
     def predict_words(self, inputs: Tensor) -> Tensor:
-        """Returns the most likely word of all, exactly: float (..., D) to int32 (...)."""
+        """Return the most likely word, exactly: float (..., D) to int32 (...)."""
         return ops.reshape(most_likely_word(self._rows(inputs), *self._weights()), shape(inputs)[:-1])
 
     def _rows(self, inputs):
@@ -176,10 +175,10 @@ def _check_source(embedding, given):
     if embedding is None:
         checks.check_count("vocabulary_size", given["vocabulary_size"])
         if given["cutoffs"] is None:
-            raise ValueError("`cutoffs` must be given where `embedding` is not. Received: cutoffs=None.")
+            raise ValueError("`cutoffs` must be given if `embedding` is None. Received: cutoffs=None.")
     elif not isinstance(embedding, AdaptiveEmbedding):
         raise ValueError(f"`embedding` must be an `AdaptiveEmbedding` or None. Received: embedding={embedding!r}.")
     elif named:
         raise ValueError(
-            f"`{named[0]}` must be None where `embedding` says it. Received: {named[0]}={given[named[0]]!r}."
+            f"`{named[0]}` must be None if `embedding` is given. Received: {named[0]}={given[named[0]]!r}."
         )

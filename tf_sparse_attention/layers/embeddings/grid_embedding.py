@@ -1,4 +1,4 @@
-"""An embedding of positions by their coordinates in a grid."""
+"""Axial position embedding: learned vectors per coordinate in a grid."""
 
 import math
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class GridEmbedding(keras.layers.Layer):
-    """Adds one learned vector for each coordinate of a position in a grid, the last axis running fastest.
+    """Axial position embedding: the sum of one learned vector per coordinate in a grid, in row-major order.
 
-    y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes are those of the data, (rows, columns, channels)
-    of an image, or of a factorized attention: (T / stride, stride), its block and the place in it. Source: Child et al.
-    2019, "Generating Long Sequences with Sparse Transformers", section 5.3.
+    y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes are those of the data, for example (rows,
+    columns, channels) of an image, or (T / stride, stride) for factorized attention. Source: Child et al. 2019,
+    "Generating Long Sequences with Sparse Transformers", section 5.3.
 
     Args:
-        grid: sizes of the axes, the last one running fastest; their product is the longest sequence.
+        grid: sizes of the axes in row-major order. Their product is the maximum sequence length.
         seed: integer for the initial vectors, of variance 1 / (number of axes * D).
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: float (B, T, D), T at most the product of the axes.
-        positions: int (B, T), their positions. None: from 0 on.
+        positions: int (B, T), positions of the inputs. None: 0 .. T - 1.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument, and for a sequence that is known to be longer than the grid. Where the length
-            is not known, positions beyond the end begin the grid anew.
+        ValueError: If an argument is invalid, or the sequence is known to be longer than the grid. If the length is
+            unknown, positions past the end wrap around.
 
     Example:
         >>> image = keras.random.normal((2, 32 * 32 * 3, 64))
@@ -54,7 +54,7 @@ class GridEmbedding(keras.layers.Layer):
         self.seed = seed
 
     def build(self, inputs_shape: Shape) -> None:
-        size: Any = inputs_shape[-1]  # always known
+        size: Any = inputs_shape[-1]  # never None
         self.tables = [
             self.add_weight(
                 name=f"axis_{axis}",
@@ -72,7 +72,7 @@ class GridEmbedding(keras.layers.Layer):
         if isinstance(length, int) and length > longest:
             raise ValueError(
                 "`inputs` must be no longer than the grid. "
-                f"Received: {length} positions, grid={self.grid} with {longest} places."
+                f"Received: {length} positions, grid={self.grid} with {longest} positions."
             )
         positions = ops.arange(length, dtype="int32") if positions is None else ops.cast(positions, "int32")
         total = inputs

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers import replicas
+from tf_sparse_attention.layers import data_parallel
 from tf_sparse_attention.layers.parts.variables import state_dtype
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.types import Shape, Tensor
@@ -64,7 +64,7 @@ class Centroids(keras.layers.Layer):
         self.sums = self.add_weight(name="sums", shape=sizes, dtype=dtype, initializer=directions, **state)
         self.counts = self.add_weight(name="counts", shape=sizes[:2], dtype=dtype, initializer="ones", **state)
         self.unused = self.add_weight(name="unused", shape=sizes[:2], dtype="int32", initializer="zeros", **state)
-        if replicas.replica_count() > 1:
+        if data_parallel.replica_count() > 1:
             shapes = {"pending_sums": sizes, "pending_counts": sizes[:2]}
             self.pending = [
                 self.add_weight(name=name, shape=shape, dtype=dtype, initializer="zeros", **state)
@@ -102,7 +102,7 @@ class Centroids(keras.layers.Layer):
                 "`mask` must leave at least `num_clusters` tokens to start from. "
                 f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
             )
-        state = kmeans.start_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask)
+        state = kmeans.init_state_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask)
         # In memory of its own: centroids and sums begin alike, and a training step on JAX gives both away.
         self.set_state(kmeans.State(*map(ops.copy, state)))
 
@@ -129,10 +129,10 @@ class Centroids(keras.layers.Layer):
 
     def observe(self, seen: kmeans.Statistics) -> None:
         """Takes in the `kmeans.Statistics` of one training step."""
-        if not replicas.in_several_replicas():
+        if not data_parallel.in_several_replicas():
             self.advance(seen)
             return
-        replicas.check_deferring(self)
+        data_parallel.check_deferring(self)
         for variable, value in zip(self.pending, seen, strict=True):
             variable.assign(ops.cast(value, variable.dtype))
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.checks import check_dense, check_static
 from tf_sparse_attention.layers.parts.integers import as_integers
-from tf_sparse_attention.ops.masks import TokenMasks, merge, with_heads
+from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.types import Tensor
 
 Maybe = TypeVar("Maybe")  # a tensor, or None
@@ -67,7 +67,7 @@ def token_masks(
     if attention_mask is not None:
         check_attention_mask(attention_mask, batch, num_heads, queries, keys)
     segments = _documents(query, value, segment_ids, value_segment_ids)
-    return TokenMasks(query_mask, merge(value_mask, key_mask), with_heads(attention_mask), *segments)
+    return TokenMasks(query_mask, merge(value_mask, key_mask), expand_attention_mask(attention_mask), *segments)
 
 
 def _documents(query, value, segment_ids, value_segment_ids):
@@ -143,7 +143,7 @@ def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Mas
         return x, masks
     if attention_mask is not None:
         check_not_additive("attention_mask", attention_mask)
-    pairs = merge(with_heads(attention_mask), mask[:, None, None, :])
+    pairs = merge(expand_attention_mask(attention_mask), mask[:, None, None, :])
     return ops.copy(x), {**masks, name: None, "attention_mask": pairs}
 
 

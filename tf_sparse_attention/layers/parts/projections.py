@@ -11,7 +11,7 @@ from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, policy_inside
 from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.variables import assign_copy
-from tf_sparse_attention.ops.blocks import at_least_zero, pad_axis, shape, slice_axis
+from tf_sparse_attention.ops.blocks import max_size, pad_axis, shape, slice_axis
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
 NAMES = ("query", "key", "value", "gate", "attention_output")
@@ -205,7 +205,7 @@ def _projected(projection, x):
     if x.shape[1] != 1 or keras.backend.backend() != "tensorflow":
         return projection(x)
     rows = shape(x)[0]
-    result = projection(pad_axis(x, -len(x.shape), 0, at_least_zero(2 - rows)))
+    result = projection(pad_axis(x, -len(x.shape), 0, max_size(2 - rows, 0)))
     return slice_axis(result, -len(result.shape), 0, rows)
 
 

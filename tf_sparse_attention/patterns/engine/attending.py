@@ -7,16 +7,16 @@ from keras import ops
 from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
+    apply_sinks,
     attend_shared_keys,
     combine_attended,
+    scatter_weights,
     score_dtype,
-    with_sinks,
 )
 from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import NoPosition, rotate_both, rotate_key
-from tf_sparse_attention.ops.scores import dense_scores
+from tf_sparse_attention.ops.positions import NoPosition, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
@@ -72,7 +72,7 @@ def attend_pattern(
     if key is query and not masks.num_memory:
         turned = keys = rotate_key(position, query)  # the same rows on both sides: turned once, and arranged once
     else:
-        turned, keys = rotate_both(position, query, key, masks.num_memory)
+        turned, keys = rotate_query_and_key(position, query, key, masks.num_memory)
     call = Call.of(pattern, query, keys, causal, masks)
     selections = _select(pattern, query, key, turned, keys, masks) if select is None else select(turned, keys)
     options = AttentionOptions(position, span, hide_self, soft_cap=soft_cap)
@@ -115,7 +115,7 @@ def join_results(
     attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if options.persistent is not None:
         attended = _with_persistent(attended, query, options.persistent, dropout, options.soft_cap)
-    return attended if options.sinks is None else with_sinks(attended, options.sinks)
+    return attended if options.sinks is None else apply_sinks(attended, options.sinks)
 
 
 def _attend_heads(
@@ -165,7 +165,7 @@ def attend_arranged(
         return fused
     distances = arrangement.distances()
     if leaf.reads_successors:
-        distances = distances.moved(arrangement.lead)
+        distances = distances.shifted(arrangement.lead)
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
     masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
@@ -176,7 +176,7 @@ def attend_arranged(
         often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = often if bias is None else ops.cast(bias, often.dtype) + often  # slopes are float32 in any case
     if dropout is not None and arrangement.sorts_tokens:
-        dropout = dropout.by_position(arrangement.query_positions(), arrangement.key_positions())
+        dropout = dropout.with_positions(arrangement.query_positions(), arrangement.key_positions())
     row_has_key = None
     if masks.attention_mask is None and not leaf.excluded and hide_self != "always":
         row_has_key = arrangement.row_has_key()
@@ -195,7 +195,9 @@ def attend_arranged(
     )
     return attended.restored(
         rows=arrangement.restore,
-        dense=lambda weights: dense_scores(weights, arrangement.key_positions()[..., None, :], arrangement.key_length),
+        dense=lambda weights: scatter_weights(
+            weights, arrangement.key_positions()[..., None, :], arrangement.key_length
+        ),
     )
 
 
@@ -210,7 +212,7 @@ def _with_persistent(
 
     Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
     """
-    dropout = None if dropout is None else dropout.of_persistent()
+    dropout = None if dropout is None else dropout.without_positions()
     others = attend_shared_fused(query, *persistent, dropout, soft_cap)
     if others is None:
         others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)

@@ -5,7 +5,7 @@ The cache is a dictionary with an entry for each leaf of the pattern, see `patte
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tf_sparse_attention.ops.ring import take_positions
+from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.patterns.engine.decoding import ReadSlots, attend_read
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads

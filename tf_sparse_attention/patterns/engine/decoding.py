@@ -11,10 +11,11 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.blocks import in_range, shape
-from tf_sparse_attention.ops.grouped_heads import for_query_heads, of_key_heads
+from tf_sparse_attention.ops.gather import take_positions
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads, take_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring import take_positions, write_slot
+from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.attending import attend_arranged, join_results
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
@@ -66,7 +67,7 @@ class CachedGroup(Arrangement):
 
     def __init__(self, leaf: Leaf, slots: ReadSlots, index: Tensor, num_heads: int) -> None:
         def spread(x):
-            return x if x.shape[1] == 1 else for_query_heads(x, num_heads)
+            return x if x.shape[1] == 1 else repeat_key_heads(x, num_heads)
 
         self.lead = -1 if leaf.reads_successors else 0
         self.key_length = shape(slots.key)[2]
@@ -136,7 +137,7 @@ def decode_pattern(
     """
     at, held = index[:, None, None], holds(plans, cache, index + 1)
     kept = (index >= 0 if held is True else ops.logical_and(held, index >= 0))[:, None]
-    rotated, key = options.position.rotate(query, at), options.position.rotate_written(key, at)
+    rotated, key = options.position.rotate(query, at), options.position.rotate_for_cache(key, at)
     inputs = SelectionInputs(*heads, rotated, key)
     cache, features = dict(cache), {}
     for plan in plans:
@@ -158,7 +159,7 @@ def decode_pattern(
 
     def read(leaf):
         slots = _read(leaf, cache[entry_name(leaf)], features, selectors, index)
-        return slots._replace(key=options.position.rotate_read(slots.key, slots.positions))
+        return slots._replace(key=options.position.rotate_from_cache(slots.key, slots.positions))
 
     output = attend_read(plans, query, rotated, read, index, options, causal=True)
     return ops.where(kept[..., None, None], output, float("nan")), cache
@@ -186,7 +187,7 @@ def attend_read(
     """
     results = []
     for plan in plans:
-        own, queries, parts = options.of_heads(plan.heads), take_heads(rotated, plan.heads), []
+        own, queries, parts = options.slice_heads(plan.heads), take_heads(rotated, plan.heads), []
         batch, heads = shape(queries)[:2]
         for leaf in plan.leaves:
             slots = read(leaf)
@@ -232,7 +233,7 @@ def _read(
     own = {} if leaf.index not in features else {name: x[..., 0] for name, x in features[leaf.index].query.items()}
     at = policy.read(TokenInfo(index[:, None], own), num_slots)
     if policy.shares_reads and at is not None:
-        at = of_key_heads(at, heads)
+        at = take_key_heads(at, heads)
 
     def rows(name):
         return entry[name] if at is None else take_positions(entry[name], at)

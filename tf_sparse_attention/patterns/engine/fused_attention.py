@@ -19,7 +19,7 @@ from tf_sparse_attention.kernels.availability import (
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, check_traceable, visible_share
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.blocks import are_known, shape
-from tf_sparse_attention.ops.grouped_heads import for_query_heads
+from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.pattern_mask import (
@@ -171,7 +171,7 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
     if rows[1].shape[1] != heads and not arrangement.sorts_tokens:
         raise UnsupportedByKernel("grouped-query heads whose keys are gathered in groups")
-    rows = [ops.reshape(for_query_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
+    rows = [ops.reshape(repeat_key_heads(x, heads), (batch, heads * groups, *shape(x)[3:])) for x in rows]
     return _run(kernel, rows, mask, data, returns).restored(
         lambda x: arrangement.restore(ops.reshape(x, (*sizes, *shape(x)[2:]))), dense=lambda weights: weights
     )

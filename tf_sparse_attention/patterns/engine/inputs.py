@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
-from tf_sparse_attention.ops.blocks import shift_back
+from tf_sparse_attention.ops.blocks import shift_left
 from tf_sparse_attention.ops.masks import TokenMasks, has_successor
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.ops.span import Span
@@ -35,14 +35,14 @@ class AttentionOptions(NamedTuple):
     soft_cap: float | None = None
     sinks: Tensor | None = None
 
-    def of_heads(self, heads: range) -> Self:
+    def slice_heads(self, heads: range) -> Self:
         """Returns the options of the heads that a range says.
 
         Persistent vectors and sinks stay those of all heads: they join what parts of the heads have given together.
         """
         own = as_slice(heads)
-        span = None if self.span is None else self.span.of_heads(own)
-        return self._replace(position=self.position.of_heads(own), span=span)
+        span = None if self.span is None else self.span.slice_heads(own)
+        return self._replace(position=self.position.slice_heads(own), span=span)
 
 
 class Inputs(NamedTuple):
@@ -73,12 +73,12 @@ class Inputs(NamedTuple):
         keys = queries if self.key is self.query else split_heads(self.key, key_heads)
         parts = []
         for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, key_heads), strict=True):
-            masks = self.masks.of_heads(as_slice(plan.heads))
-            parts.append(Inputs(query, key, value, self.selections, masks, self.options.of_heads(plan.heads)))
+            masks = self.masks.slice_heads(as_slice(plan.heads))
+            parts.append(Inputs(query, key, value, self.selections, masks, self.options.slice_heads(plan.heads)))
         return parts
 
     def of_next(self) -> "Inputs":
         """Returns the inputs with each key's value that of the next token, where there is one of its document."""
         options = self.options._replace(hide_self=None)  # which is later than all that are seen
         masks = self.masks._replace(key_mask=has_successor(self.masks))
-        return self._replace(value=shift_back(self.value, -2), masks=masks, options=options)
+        return self._replace(value=shift_left(self.value, -2), masks=masks, options=options)

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import max_over, shape, shift_forward
-from tf_sparse_attention.ops.ring import take_positions
+from tf_sparse_attention.ops.blocks import max_over, shape, shift_right
+from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.patterns.caches import CachePolicy
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
 from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
@@ -149,7 +149,7 @@ def fill_cache(
             if leaf.reads_successors:
                 last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(keys)[:2], 1))
                 entry["last_key"] = ops.cast(take_positions(keys, last), entry["key"].dtype)
-                own_key = shift_forward(keys, -2)
+                own_key = shift_right(keys, -2)
             if selector is not None:
                 state, features[leaf.index] = selector.fill(entry, own_inputs, lengths)
                 entry |= state

@@ -4,7 +4,7 @@ import functools
 
 from keras import ops
 
-from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, merge, self_only_when_alone
+from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, hide_self_unless_alone, merge
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Selections
 from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, as_slice, join_heads, plan_heads
 from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
@@ -35,7 +35,7 @@ def dense_pattern(
     selections = [None] * len(primitives(pattern)) if selections is None else selections
     plans = plan_heads(pattern, num_heads)
     parts = [
-        _dense_heads(plan, call, selections, masks.of_heads(as_slice(plan.heads)), options.of_heads(plan.heads))
+        _dense_heads(plan, call, selections, masks.slice_heads(as_slice(plan.heads)), options.slice_heads(plan.heads))
         for plan in plans
     ]
     return join_heads(parts, plans)
@@ -50,7 +50,7 @@ def _dense_heads(
     if len(leaves[0].shape) > 4:
         return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
     if options.span is not None:
-        in_span = options.span.seen(call.query_length, call.key_length, call.lead)
+        in_span = options.span.dense_mask(call.query_length, call.key_length, call.lead)
         leaves = [
             ops.logical_and(seen, in_span) if leaf.pattern.reach is not None else seen
             for seen, leaf in zip(leaves, plan.leaves, strict=True)
@@ -78,7 +78,7 @@ def _of_several_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None
 def _hide(seen: Tensor, hide_self: str | None, num_memory: int) -> Tensor:
     """Returns a dense mask without what a query must not see of its own position."""
     if hide_self == "unless_alone":
-        return self_only_when_alone(seen)
+        return hide_self_unless_alone(seen)
     if hide_self == "always":
         sizes = ops.shape(seen)[-2:]
         return ops.logical_and(seen, ops.logical_not(ops.eye(*sizes, k=num_memory, dtype="bool")))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, pick_pairs
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, take_mask_pairs
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.plan import Leaf
@@ -30,7 +30,7 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     conditions += _token_masks(arrangement, masks)
     if masks.attention_mask is not None:  # else the positions would be gathered for nothing
         positions = arrangement.query_positions(), arrangement.key_positions()
-        conditions.append(pick_pairs(masks.attention_mask, *positions))
+        conditions.append(take_mask_pairs(masks.attention_mask, *positions))
     return merge(*conditions)
 
 

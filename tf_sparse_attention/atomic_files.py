@@ -1,4 +1,4 @@
-"""Atomic writes: files and folders that are complete or absent, even if the process is killed."""
+"""Atomic writes of files and folders: complete or absent, even if the process is killed."""
 
 import contextlib
 import errno
@@ -11,26 +11,26 @@ import time
 import uuid
 from collections.abc import Iterator
 
-INCOMPLETE = ".incomplete"  # in the names of temporaries
-STALE_AFTER = 24 * 3600  # seconds without writes, after which a temporary belongs to a killed process
+INCOMPLETE = ".incomplete"  # in the names of temporary files and folders
+STALE_AFTER = 24 * 3600  # seconds without writes until a temporary file counts as left by a killed process
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a temporary path to write to, which is renamed to `path` if the block ends without an error.
+    """Yield a temporary path, which is renamed to `path` if the block ends without an error.
 
-    Readers of `path`, also after a loss of power, find either the old content or the new one, never a part of it. With
-    several writers at once, the file is what one of them wrote, whole.
+    Readers of `path` find the complete old or new content, even after a power failure. With concurrent writers, the
+    file has the complete content of one of them.
 
     Args:
-        path: the file. The temporary one is in the same folder.
+        path: the file. The temporary file is in the same folder.
     """
     path = pathlib.Path(path)
-    # Not the process id: containers that share a volume may have the same one. The extension is preserved since Keras
-    # chooses the format by it.
+    # Not the process id, which may be the same in containers that share a volume. The extension stays, because Keras
+    # derives the format from it.
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}{INCOMPLETE}{path.suffix}")
     try:
-        with naming(path):
+        with add_path_to_errors(path):
             yield temporary
             _flush(temporary)
             os.replace(temporary, path)
@@ -41,10 +41,10 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a temporary path to create a folder at, which replaces `path` if the block ends without an error.
+    """Yield a temporary path for a folder, which replaces `path` if the block ends without an error.
 
-    After an error `path` is as it was before, and nothing is left behind. With several writers at once, the folder is
-    what one of them wrote, whole.
+    After an error, `path` is unchanged and the temporary folder is removed. With concurrent writers, the folder has the
+    complete content of one of them.
 
     Args:
         path: the folder; its parents are created.
@@ -53,7 +53,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}{INCOMPLETE}-", dir=path.parent))
     try:
-        with naming(path):
+        with add_path_to_errors(path):
             yield temporary / "new"
         _publish(temporary, path)
     finally:
@@ -63,7 +63,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 def _publish(temporary, path):
     """Rename the folder "new" in `temporary` to `path`. An existing folder at `path` is moved to "old0" first."""
     for number in itertools.count():
-        with contextlib.suppress(FileNotFoundError):  # there is none, or another writer has just moved it away
+        with contextlib.suppress(FileNotFoundError):  # it does not exist, or another writer has just moved it
             os.rename(path, temporary / f"old{number}")
         try:
             return os.rename(temporary / "new", path)
@@ -73,24 +73,24 @@ def _publish(temporary, path):
 
 
 def remove_stale(folder: str | os.PathLike) -> None:
-    """Remove the temporary files and folders in a folder that killed processes left behind.
+    """Remove temporary files and folders that killed processes left in a folder.
 
-    A temporary that was written to within a day may belong to a living process, of this machine or of another one with
-    the same volume, and stays.
+    Files that were written within a day stay: they may belong to a running process on this machine, or on another
+    machine with the same volume.
 
     Args:
-        folder: the folder of the files that are written by `atomic_file` and `atomic_folder`.
+        folder: the folder in which `atomic_file` and `atomic_folder` write.
     """
     for path in pathlib.Path(folder).glob(f".*{INCOMPLETE}*"):
-        with contextlib.suppress(OSError):  # Another process may be removing the same one.
+        with contextlib.suppress(OSError):  # another process may remove the same file
             newest = max(each.stat().st_mtime for each in (path, *path.rglob("*")))
             if time.time() - newest > STALE_AFTER:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Adds a path to the errors of a block that writes to it, which say none where a disk is full."""
+def add_path_to_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Add a path to the `OSError`s of a block that writes to it; errors for a full disk have none."""
     try:
         yield
     except OSError as error:

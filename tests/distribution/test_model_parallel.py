@@ -1,4 +1,4 @@
-"""Which axes the layout map splits, and that a model split over devices trains as on one."""
+"""Axes that the layout map splits, and training of a model that is split over devices."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ import tf_sparse_attention as tsa
 from tests.cases import CASES, every_layer
 from tests.contracts import SIZE
 from tests.jax_worker import ROOT
-from tf_sparse_attention.distribution.layouts import RULES, axes_to_split
+from tf_sparse_attention.distribution.model_parallel import RULES, split_axes
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
 GROUPED = {"layer": "LocalAttention", "num_heads": 4, "key_dim": 4, "window": 4, "num_key_value_heads": 2}
@@ -69,11 +69,11 @@ def test_every_weight_that_grows_with_the_model_is_split(embedding):
 
 
 @every_layer(by_default=CASES)
-def test_every_weight_of_every_layer_is_split_or_listed_as_whole(case):
+def test_every_weight_of_every_layer_is_split_or_listed_as_replicated(case):
     layer = case.make()
     layer.build((None, None, SIZE))
     for weight in layer.weights:
-        assert bool(axes_to_split(weight.path, len(weight.shape))) != is_whole(weight.path), weight.path
+        assert bool(split_axes(weight.path, len(weight.shape))) != is_whole(weight.path), weight.path
 
 
 def encoder_task():
@@ -87,12 +87,12 @@ def recognizer():
 
 
 @pytest.mark.parametrize("make", [encoder_task, recognizer])
-def test_every_weight_of_an_encoder_is_split_or_listed_as_whole(make):
+def test_every_weight_of_an_encoder_is_split_or_listed_as_replicated(make):
     model = make()
     if not model.built:
         model.build((None, 32))
     for weight in model.weights:
-        assert bool(axes_to_split(weight.path, len(weight.shape))) != is_whole(weight.path), weight.path
+        assert bool(split_axes(weight.path, len(weight.shape))) != is_whole(weight.path), weight.path
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_the_axis_of_a_weight_is_that_of_heads_inner_features_or_words(path, axe
     assert layout is axes is None or layout.axes == axes
 
 
-def test_another_axis_stands_where_the_first_cannot_be_split():
-    assert axes_to_split("backbone/block_0/attention/local_0/query/kernel", 3) == (1, 0)
-    assert axes_to_split("backbone/block_0/attention_norm/gamma", 1) == ()
-    assert axes_to_split("dense_attention/query/kernel", 2) == ()  # a weight of someone else
+def test_another_axis_is_split_if_the_first_cannot_be():
+    assert split_axes("backbone/block_0/attention/local_0/query/kernel", 3) == (1, 0)
+    assert split_axes("backbone/block_0/attention_norm/gamma", 1) == ()
+    assert split_axes("dense_attention/query/kernel", 2) == ()  # a weight of someone else
 
 
 def test_an_axis_of_the_mesh_has_any_name():

@@ -1,4 +1,4 @@
-"""Products of attention, and those with leading axes of any size, those of size 1 that crash TensorFlow's own included.
+"""Matrix products of attention with leading axes of any size, including size 1, which crashes TensorFlow's `matmul`.
 
 The latter in a process of their own: a fault there is a crash, which would take the other tests with it.
 """
@@ -8,14 +8,15 @@ import pytest
 from keras import ops
 
 from tests.programs import differentiate
-from tf_sparse_attention.ops.products import products_with_keys
+from tf_sparse_attention.ops.attend import query_key_products
 
 CODE = """
 import itertools
 import numpy as np
 from keras import ops
-from tf_sparse_attention.ops import kmeans, products
+from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import attend_shared_keys
+from tf_sparse_attention.ops.blocks import matmul_last_axis
 
 rng = np.random.default_rng(0)
 
@@ -28,7 +29,7 @@ def same(actual, expected):
 for batch, heads, length in itertools.product((1, 2), (1, 3), (1, 16)):
     x, centroids, matrix = draw(batch, heads, length, 8), draw(heads, 5, 8), draw(8, 4)
     for _ in range(3):  # what is written outside its memory is not always noticed at once
-        same(products.matmul_last_axis(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
+        same(matmul_last_axis(x, matrix), np.einsum("bnth,hr->bntr", x, matrix))
         scores = np.einsum("bnth,nkh->bntk", x, centroids)
         same(kmeans.scores(x, centroids), scores)
         clusters = scores.argmax(-1)
@@ -54,12 +55,12 @@ def test_products_with_leading_axes_of_any_size_are_right(run_python):
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
 @pytest.mark.parametrize("number", [1, 3, 4, 5])  # fewer than they are long, as many, more
 @pytest.mark.parametrize("heads", [(), (2,)], ids=["own", "shared"])
-def test_products_with_keys_are_those_of_the_definition_and_so_are_their_gradients(heads, number, jit_compile):
+def test_query_key_products_and_gradients_equal_their_definition(heads, number, jit_compile):
     tf = pytest.importorskip("tensorflow")
     draw = np.random.default_rng(0).normal
     rows, keys, cotangent = (draw(size=(2, 3, *sizes)) for sizes in ((*heads, number, 4), (6, 4), (*heads, number, 6)))
     run = tf.function(differentiate, jit_compile=jit_compile)
-    (actual,), gradient = run(lambda x: (products_with_keys(**x),), {"rows": rows, "keys": keys}, cotangent)
+    (actual,), gradient = run(lambda x: (query_key_products(**x),), {"rows": rows, "keys": keys}, cotangent)
     shared = keys[:, :, None] if heads else keys
     of_keys = np.einsum("...ts,...th->...sh", cotangent, rows)
     found = actual, gradient["rows"], gradient["keys"]

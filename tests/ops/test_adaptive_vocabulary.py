@@ -10,9 +10,10 @@ from keras import ops
 
 from tests.goldens import goldens_of, read_case
 from tests.programs import differentiate
-from tf_sparse_attention.ops.word_clusters import (
+from tf_sparse_attention.ops.adaptive_vocabulary import (
     Cluster,
     Gate,
+    apply_to_subset,
     embed_words,
     most_likely_word,
     word_log_probabilities,
@@ -129,7 +130,7 @@ def test_probabilities_of_all_words_add_up_to_one():
     np.testing.assert_allclose(np.sum(np.exp(every), axis=-1), 1.0, rtol=1e-12)
 
 
-def test_a_cluster_none_of_whose_words_occur_is_not_touched():
+def test_a_cluster_without_targets_is_not_read():
     weights = draw((4, 5, 6))
     for name in ("table2", "projection2", "bias2"):
         weights[name] = np.full_like(weights[name], np.nan)
@@ -202,7 +203,7 @@ def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_jax):
     run_jax(code)
 
 
-def test_a_number_of_rows_that_the_program_does_not_know_is_any_number():
+def test_an_unknown_number_of_rows_works():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("on JAX shapes are known")
     import tensorflow as tf
@@ -218,3 +219,25 @@ def test_a_number_of_rows_that_the_program_does_not_know_is_any_number():
 
 def _swapped_loss(weights, words, x):
     return word_loss(x, words, *weights)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 99, 100])
+def test_rows_that_are_not_needed_are_zero(count):
+    needed = np.random.default_rng(0).permutation(100) < count
+    x = np.arange(100.0)
+    (result,) = apply_to_subset(lambda rows, weights, numbers: (rows[0] + 1,), needed, [x], dtypes=("float64",))
+    np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 51, 100])
+def test_at_most_twice_the_needed_rows_are_computed(count):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("on JAX every branch is traced")
+    seen = []
+
+    def function(rows, weights, numbers):
+        seen.append(rows[0].shape[0])
+        return (rows[0],)
+
+    apply_to_subset(function, np.arange(100) < count, [np.arange(100.0)], dtypes=("float64",))
+    assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)

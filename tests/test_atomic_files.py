@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tf_sparse_attention.files import STALE_AFTER, atomic_file, atomic_folder, remove_stale
+from tf_sparse_attention.atomic_files import STALE_AFTER, atomic_file, atomic_folder, remove_stale
 
 
 def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
