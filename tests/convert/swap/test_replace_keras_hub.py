@@ -253,7 +253,7 @@ def test_a_swapped_attention_sees_its_own_sequence_alone(gpt2):
     layer = sparse.backbone.transformer_layers[0]._self_attention_layer
     assert isinstance(layer, SwappedAttention)
     x, y = np.zeros((1, 4, 16), "float32"), np.zeros((1, 5, 16), "float32")
-    with pytest.raises(ValueError, match="`value` and `key` must be the query where self_attention is called"):
+    with pytest.raises(ValueError, match="`value` and `key` must be the query of self_attention"):
         layer(x, y)
     with pytest.raises(ValueError, match="`cache_update_index` must be given with `cache`"):
         layer(x, x, cache=np.zeros((1, 2, 4, 2, 8), "float32"))
