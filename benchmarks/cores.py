@@ -6,9 +6,9 @@ from keras import ops
 from benchmarks.worker import DENSE
 from tf_sparse_attention.ops import hashing, kmeans
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
-from tf_sparse_attention.ops.groups import groups_of
 from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.members import best_members
+from tf_sparse_attention.ops.token_groups import groups_of
 from tf_sparse_attention.patterns import (
     Blocks,
     Hashed,
@@ -22,7 +22,7 @@ from tf_sparse_attention.patterns import (
     Window,
 )
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.group_band import GroupSelection
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019

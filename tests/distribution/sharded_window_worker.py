@@ -14,7 +14,7 @@ from keras import ops
 import tf_sparse_attention as tsa
 from tests.distribution.window_cases import CASES, HEADS, SIZE
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 MESHES = {"4": ((4,), ("sequence",), None), "2x2": ((2, 2), ("batch", "sequence"), "batch")}
 

@@ -9,7 +9,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.patterns import Stride
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 HEADS = "attention_nd/"
 OF_KIND = {

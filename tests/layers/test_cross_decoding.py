@@ -91,12 +91,13 @@ def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name)
 
 @pytest.mark.parametrize("name", layers_of_all_kinds())
 def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
-    from tf_sparse_attention.patterns.engine import attending
+
+    from tf_sparse_attention.patterns.engine import attention
 
     layer, read = made(name), []
-    attend = attending.attend_heads
+    attend = attention.attend_heads
     monkeypatch.setattr(
-        attending,
+        attention,
         "attend_heads",
         lambda query, key, *args, **kwargs: read.append(key.shape) or attend(query, key, *args, **kwargs),
     )

@@ -11,13 +11,13 @@ from tests.cases import Case
 from tests.contracts import assert_close, built, normal, to_numpy
 from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention, TransformerBlock
 from tf_sparse_attention.layers.attention.native_sparse_attention import BlockPooling
+from tf_sparse_attention.ops.block_selection import BlockKeys
 from tf_sparse_attention.ops.compressed_attention import (
     attend_compressed_blocks,
     select_blocks_by_weight,
     visible_blocks,
 )
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.selected_blocks import BlockKeys
 
 SIZES = {"block_size": 4, "num_blocks": 2, "window": 3}
 

@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.attend import attend_shared_keys
-from tf_sparse_attention.ops.blocks import matmul_last_axis
+from tf_sparse_attention.ops.shapes import matmul_last_axis
 
 rng = np.random.default_rng(0)
 

@@ -5,7 +5,7 @@ from keras import ops
 
 from tf_sparse_attention.patterns import Hashed
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.group_band import GroupSelection
 
 VALUES = [1, 2, 4, 8, 16, 32]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tf_sparse_attention.patterns.caches import CachePolicy, Everything, Ring
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import FirstSlots
 from tf_sparse_attention.patterns.group_band import GroupRings
 from tf_sparse_attention.patterns.stride import PhaseRings

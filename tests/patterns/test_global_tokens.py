@@ -12,8 +12,8 @@ from tests.patterns.small_cases import selecting
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
 
 

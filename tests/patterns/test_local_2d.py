@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.image_positions import ORDERS, Image
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi
 from tf_sparse_attention.patterns import ImageBlocks
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.image import ImageGrid, image_grid
 
 OWN = {"num_blocks_before": (0, 0), "num_blocks_after": (0, 0)}

@@ -15,7 +15,7 @@ from tests.oracle import definitions
 from tests.programs import differentiate
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import Blocks
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 FORMS = [
     f"{kind}_f{flange}_{table}"

@@ -17,7 +17,7 @@ from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns import Stride
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 STRIDED_CLUSTERS = [
     f"{kind}_{form}" for kind in ("masked", "full") for form in ("len32_norel", "len32_rel3", "len36_norel")

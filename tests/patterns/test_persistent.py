@@ -8,7 +8,7 @@ from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Rotary
 from tf_sparse_attention.patterns import Window
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 PRECISION = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 0.04}
 

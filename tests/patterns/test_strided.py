@@ -14,7 +14,7 @@ from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Stride, Window
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.stride import PhaseGrid
 
 PARTS = ["local", "far", "merged"]

@@ -16,8 +16,8 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, own_cluster_sets
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.engine.plan import Leaf
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.top_keys import KeySelection
 

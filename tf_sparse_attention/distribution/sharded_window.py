@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.kernels.availability import use_kernel
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Tensor
 

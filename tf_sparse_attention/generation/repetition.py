@@ -3,7 +3,7 @@
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
-from tf_sparse_attention.ops.blocks import in_range
+from tf_sparse_attention.ops.shapes import in_range
 from tf_sparse_attention.types import Tensor
 
 

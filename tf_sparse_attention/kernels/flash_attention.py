@@ -14,7 +14,7 @@ import keras
 from tf_sparse_attention.kernels.block_scores import LOG2_E, MASKED
 from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelSpec, MaskData
 from tf_sparse_attention.ops.attend import lowest
-from tf_sparse_attention.ops.blocks import pad_axis, slice_axis
+from tf_sparse_attention.ops.shapes import pad_axis, slice_axis
 from tf_sparse_attention.types import Tensor
 
 # Side (0: queries, 1: keys) of queries, keys, values, gradients of outputs, normalizers and delta.

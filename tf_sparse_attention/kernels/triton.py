@@ -12,7 +12,7 @@ from tf_sparse_attention.kernels.availability import UnsupportedByKernel
 from tf_sparse_attention.kernels.block_scores import MASKED, full_scores, masked_scores, product
 from tf_sparse_attention.kernels.flash_attention import Programs, flash_attention
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, block_table
-from tf_sparse_attention.ops.blocks import pad_axis
+from tf_sparse_attention.ops.shapes import pad_axis
 from tf_sparse_attention.types import Tensor
 
 DTYPES = {"bfloat16", "float16"}

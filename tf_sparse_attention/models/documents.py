@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Tensor
 
 

@@ -14,8 +14,8 @@ from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import document_starts
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor
 
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")

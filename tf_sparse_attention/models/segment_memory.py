@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers.parts.segment_memory import latest, supports_memory
-from tf_sparse_attention.ops.blocks import max_over, shape
+from tf_sparse_attention.ops.shapes import max_over, shape
 from tf_sparse_attention.types import Tensor
 
 EMPTY = -1  # the document of an empty slot of the memory

@@ -8,7 +8,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.models.encoder_task import EncoderTask, padding_mask_of
-from tf_sparse_attention.ops.blocks import max_over, shape
+from tf_sparse_attention.ops.shapes import max_over, shape
 from tf_sparse_attention.types import Config, Tensor
 
 ANSWER_MASK = "answer_mask"

@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from tf_sparse_attention.layers.attention.swapped_attention import Prompt, SwappedAttention, caches_in_use, using_caches
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Size, Tensor
 
 # The methods of a model that generates: what they are given and return is the same in all of KerasHub's decoders.

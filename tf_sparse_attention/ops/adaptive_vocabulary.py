@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import in_range, max_over, shape
+from tf_sparse_attention.ops.shapes import in_range, max_over, shape
 from tf_sparse_attention.types import Tensor
 
 

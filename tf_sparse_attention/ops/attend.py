@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import are_known, in_range, max_over, shape
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform
+from tf_sparse_attention.ops.shapes import are_known, in_range, max_over, shape
 from tf_sparse_attention.types import DType, Seed, Size, Tensor
 
 SELF_BIAS = -1e30  # below every score, above masked scores: a query attends to itself only if it has no other key

@@ -2,8 +2,8 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import pad_axis, shape, slice_axis
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.shapes import pad_axis, shape, slice_axis
 from tf_sparse_attention.types import Tensor
 
 

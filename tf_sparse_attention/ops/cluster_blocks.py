@@ -4,8 +4,8 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, join, min_if_known, min_size, shape
 from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_unique_rows
+from tf_sparse_attention.ops.shapes import in_range, join, min_if_known, min_size, shape
 from tf_sparse_attention.types import Tensor
 
 BLOCK_SIZE = 32

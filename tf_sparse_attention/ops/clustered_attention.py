@@ -6,10 +6,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, Dropout, apply_dropout, attend, scatter_weights, score_dtype
-from tf_sparse_attention.ops.blocks import find_top_k, shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_members
 from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
+from tf_sparse_attention.ops.shapes import find_top_k, shape
 from tf_sparse_attention.types import Tensor
 
 

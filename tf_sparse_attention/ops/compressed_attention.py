@@ -6,10 +6,10 @@ from typing import Any
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks
-from tf_sparse_attention.ops.blocks import shape, split
+from tf_sparse_attention.ops.block_selection import BlockKeys, best_of, num_choices, sum_groups
 from tf_sparse_attention.ops.grouped_heads import attend_heads, repeat_key_heads
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.selected_blocks import BlockKeys, best_of, num_choices, sum_groups
+from tf_sparse_attention.ops.shapes import shape, split
 from tf_sparse_attention.types import Tensor
 
 

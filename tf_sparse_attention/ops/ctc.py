@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import max_over
+from tf_sparse_attention.ops.shapes import max_over
 from tf_sparse_attention.types import Tensor
 
 IMPOSSIBLE = -1e30  # log-probability of unreachable states, finite so that sums and differences are never NaN

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import in_range, shape
+from tf_sparse_attention.ops.shapes import in_range, shape
 from tf_sparse_attention.types import Tensor
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, Dropout, attend
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Tensor
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import are_known, shape
+from tf_sparse_attention.ops.shapes import are_known, shape
 from tf_sparse_attention.types import Size, Tensor
 
 CONSTANT = bool | np.bool_ | np.ndarray  # masks that are known at trace time

@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest, scatter_weights
-from tf_sparse_attention.ops.blocks import find_top_k, pad_axis, shape
+from tf_sparse_attention.ops.shapes import find_top_k, pad_axis, shape
 from tf_sparse_attention.types import Size, Tensor
 
 BITS = 31  # of an int32 that is not negative

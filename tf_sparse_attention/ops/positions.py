@@ -13,8 +13,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import scatter_weights, score_dtype
-from tf_sparse_attention.ops.blocks import in_range, matmul_last_axis, shape, slice_axis
 from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings, cosines_and_sines
+from tf_sparse_attention.ops.shapes import in_range, matmul_last_axis, shape, slice_axis
 from tf_sparse_attention.types import Tensor
 
 

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -7,10 +7,10 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import in_range, min_if_known, shape, split
 from tf_sparse_attention.ops.gather import take_numbers, take_rows
+from tf_sparse_attention.ops.shapes import in_range, min_if_known, shape, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup
-from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import TokenInfo

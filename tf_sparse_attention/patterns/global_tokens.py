@@ -6,8 +6,8 @@ from typing import cast
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import find_top_k, shape
 from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
+from tf_sparse_attention.ops.shapes import find_top_k, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, RowsBesideAll
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures

@@ -7,7 +7,20 @@ from typing import Any, NamedTuple, Self, cast
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import (
+from tf_sparse_attention.ops.gather import (
+    permute_rows,
+    stable_order,
+    take_numbers,
+    take_positions,
+    take_rows,
+    take_unique_rows,
+)
+from tf_sparse_attention.ops.grouped_heads import fold_groups, repeat_key_heads, unfold_groups
+from tf_sparse_attention.ops.kmeans import normalize
+from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
+from tf_sparse_attention.ops.shapes import (
     in_range,
     join,
     max_size,
@@ -18,22 +31,9 @@ from tf_sparse_attention.ops.blocks import (
     shift_right,
     split,
 )
-from tf_sparse_attention.ops.gather import (
-    permute_rows,
-    stable_order,
-    take_numbers,
-    take_positions,
-    take_rows,
-    take_unique_rows,
-)
-from tf_sparse_attention.ops.grouped_heads import fold_groups, repeat_key_heads, unfold_groups
-from tf_sparse_attention.ops.groups import NO_GROUP, groups_of, groups_of_keys, segment_ranks
-from tf_sparse_attention.ops.kmeans import normalize
-from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
+from tf_sparse_attention.ops.token_groups import NO_GROUP, groups_of, groups_of_keys, segment_ranks
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
-from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, ReadKeys, _is_whole
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
     Grouper,
@@ -97,7 +97,7 @@ class GroupSelection(Selection):
     """The group of each token.
 
     Args:
-        query: int32 (B or 1, n, T), groups of the queries, see `ops.groups.groups_of`.
+        query: int32 (B or 1, n, T), groups of the queries, see `ops.token_groups.groups_of`.
         key: int32 (B or 1, m, S), groups of the keys; `query` itself where queries are used as keys.
         lead: -1 if key j is at position j + 1, see `Successors`. Default 0.
     """

@@ -9,11 +9,11 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, is_known_zero, min_size, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.ops.image_positions import ORDERS, Image, nearby_block_mask
 from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.ops.shapes import are_known, is_known_zero, min_size, pad_axis, shape, slice_axis, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
-from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, WholeSequence
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, WholeSequence
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import TokenInfo

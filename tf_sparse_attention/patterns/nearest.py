@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.random_bits import random_groups
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.group_band import (
     GroupBand,
     GroupSelector,

@@ -7,10 +7,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import arange, are_known, join, min_if_known, shape, split
 from tf_sparse_attention.ops.ring_buffer import ring_positions
+from tf_sparse_attention.ops.shapes import arange, are_known, join, min_if_known, shape, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_grid
-from tf_sparse_attention.patterns.caches import CachePolicy, _is_whole
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, _is_whole
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import TokenInfo

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.patterns.caches import CachePolicy
+from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern
 

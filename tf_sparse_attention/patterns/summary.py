@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import are_known, in_range, join, shape, slice_axis, split
+from tf_sparse_attention.ops.shapes import are_known, in_range, join, shape, slice_axis, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
-from tf_sparse_attention.patterns.caches import CachePolicy
+from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import TokenInfo

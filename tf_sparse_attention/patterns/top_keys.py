@@ -9,7 +9,6 @@ from typing import Any, cast
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
 from tf_sparse_attention.ops.gather import (
     take_blocks,
@@ -27,8 +26,9 @@ from tf_sparse_attention.ops.members import (
     set_names,
 )
 from tf_sparse_attention.ops.positions import Distances
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, ReadKeys
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys
 from tf_sparse_attention.patterns.group_band import GroupSelector, assign_groups, positions_of_tokens, train_grouper
 from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Call

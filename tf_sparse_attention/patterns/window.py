@@ -6,7 +6,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
-from tf_sparse_attention.patterns.caches import CachePolicy, CrossCachePolicy, Ring, Run
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, Run
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.patterns.token_info import TokenInfo

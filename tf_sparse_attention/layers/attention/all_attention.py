@@ -11,11 +11,11 @@ from tf_sparse_attention.layers.parts.adaptive_span import checked_span, compute
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Dropout, attend_persistent
-from tf_sparse_attention.ops.blocks import merge_heads, shape, slice_axis, unmerge_heads
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.ops.shapes import merge_heads, shape, slice_axis, unmerge_heads
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.engine.slots import Cache
+from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape, Tensor

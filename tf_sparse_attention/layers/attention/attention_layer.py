@@ -14,29 +14,28 @@ from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
-from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
-from tf_sparse_attention.layers.parts.integers import values_of
-from tf_sparse_attention.layers.parts.masks import (
+from tf_sparse_attention.layers.parts.call_masks import (
     as_tensor,
     mask_of_tokens,
     normalize_self_attention,
     token_masks,
     zero_padding,
 )
+from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
+from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
+from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory, with_memory
 from tf_sparse_attention.layers.parts.selectors import groupers_of, make_selectors, selection_of
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_query_and_key
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.engine.cross_decoding import cross_cache, decode_cross_pattern
-from tf_sparse_attention.patterns.engine.decoding import decode_pattern
+from tf_sparse_attention.ops.shapes import shape
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cross_pattern, decode_pattern
+from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, plan_heads
-from tf_sparse_attention.patterns.engine.slots import Cache, empty_cache, fill_cache, fill_memory
-from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.engine.kv_cache import Cache, empty_cache, fill_cache, fill_memory
 from tf_sparse_attention.patterns.pattern import Call, Pattern, cache_unsupported_reason
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor

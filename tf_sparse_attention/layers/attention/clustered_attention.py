@@ -8,11 +8,11 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.variables import drawn_seed, dropout_of_call, random_directions
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
 from tf_sparse_attention.ops.positions import rotate_query_and_key
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.types import Config, Shape, Tensor
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.patterns.heads import Heads, InTurn
 from tf_sparse_attention.patterns.pattern import Pattern, Union
+from tf_sparse_attention.patterns.per_head import Heads, InTurn
 
 HEADS = ("split", "merged", "interleaved")
 

@@ -11,14 +11,14 @@ from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
-from tf_sparse_attention.layers.parts.masks import as_tensor
+from tf_sparse_attention.layers.parts.call_masks import as_tensor
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
-from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection

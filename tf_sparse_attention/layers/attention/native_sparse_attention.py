@@ -16,7 +16,7 @@ from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Attended, score_dtype
-from tf_sparse_attention.ops.blocks import in_range, shape, split
+from tf_sparse_attention.ops.block_selection import BlockKeys
 from tf_sparse_attention.ops.compressed_attention import (
     attend_compressed_blocks,
     select_blocks_by_weight,
@@ -25,11 +25,11 @@ from tf_sparse_attention.ops.compressed_attention import (
 from tf_sparse_attention.ops.gather import take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.ring_buffer import write_slot
-from tf_sparse_attention.ops.selected_blocks import BlockKeys
-from tf_sparse_attention.patterns.engine.attending import attend_pattern
+from tf_sparse_attention.ops.shapes import in_range, shape, split
+from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
-from tf_sparse_attention.patterns.engine.slots import Cache, fill_cache
-from tf_sparse_attention.patterns.engine.twin import dense_pattern
+from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
+from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenBlocks
 from tf_sparse_attention.patterns.selection import GivenSelection, SelectionInputs, Selector

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.ops.positions import NoPosition, Rotary, StreamingRotary
-from tf_sparse_attention.patterns.engine.plan import HeadPlan
-from tf_sparse_attention.patterns.engine.slots import Cache, cache_policy
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
+from tf_sparse_attention.patterns.engine.kv_cache import Cache, cache_policy
 from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Size, Tensor

@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
 from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import attend_persistent
-from tf_sparse_attention.ops.blocks import merge_heads, unmerge_heads
+from tf_sparse_attention.ops.shapes import merge_heads, unmerge_heads
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

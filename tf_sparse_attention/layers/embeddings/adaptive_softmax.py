@@ -16,7 +16,7 @@ from tf_sparse_attention.ops.adaptive_vocabulary import (
     word_loss,
 )
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

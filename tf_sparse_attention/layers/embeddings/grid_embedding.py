@@ -8,8 +8,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.random_bits import derived_seed
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

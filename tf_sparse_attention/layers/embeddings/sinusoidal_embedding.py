@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.rotary import cosines_and_sines
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 

@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
-from tf_sparse_attention.layers.parts.masks import as_tensor, implicit_mask
-from tf_sparse_attention.ops.blocks import shape
+from tf_sparse_attention.layers.parts.call_masks import as_tensor, implicit_mask
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Shape, Tensor
 
 

@@ -7,10 +7,10 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
+from tf_sparse_attention.layers.parts.call_masks import as_tensor, mask_of_tokens, zero_padding
 from tf_sparse_attention.layers.parts.integers import as_integers
-from tf_sparse_attention.layers.parts.masks import as_tensor, mask_of_tokens, zero_padding
-from tf_sparse_attention.ops.blocks import shape
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -9,9 +9,8 @@ from tf_sparse_attention.layers.parts.centroids import Centroids
 from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.random_bits import derived_seed
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, select_tokens
 from tf_sparse_attention.patterns.engine.inputs import Selections
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf
-from tf_sparse_attention.patterns.engine.selecting import select_tokens
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector

@@ -1,27 +1,26 @@
 """Decoding: attention of the next token of each row to the keys that it reads from a cache, under any pattern.
 
 A step is an arrangement, `CachedGroup`: the query next to the slots that it reads, as one group. `attend_arranged`
-computes it like any other arrangement.
+computes it like any other arrangement. Cross-attention reads the cache of another, complete sequence in the same way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from keras import ops
 
 from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.blocks import in_range, shape
 from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads, take_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.ring_buffer import write_slot
+from tf_sparse_attention.ops.shapes import in_range, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.attending import attend_arranged, join_results
+from tf_sparse_attention.patterns.engine.attention import attend_arranged, join_results
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
-from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
-from tf_sparse_attention.patterns.engine.slots import (
+from tf_sparse_attention.patterns.engine.kv_cache import (
     EMPTY,
     Cache,
     Entry,
@@ -248,3 +247,89 @@ def _read(
         names = () if selector is None else selector.key_features
         read[each.index] = TokenFeatures(of_query, {name: numbers(f"{name}_{each.index}") for name in names})
     return ReadSlots(rows("key"), rows("value"), positions, positions > EMPTY, read)
+
+
+def cross_cache(
+    plans: Iterable[HeadPlan],
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    selectors: Selectors,
+    heads: Tensor,
+) -> Cache:
+    """Returns the cache of a sequence.
+
+    Args:
+        plans: of `plan_heads`.
+        key: (B, M, S, H), turned by positions.
+        value: (B, M, S, Hv).
+        mask: bool (B, S), False for keys that no query may see; or None.
+        selectors: for each leaf its `Selector`, or None.
+        heads: (B, M, S, H), keys as selectors compare them, see `SelectionInputs`.
+    """
+    cache = {}
+    for plan in plans:
+        own_key, own_value, own_heads = (take_heads(x, plan.key_heads) for x in (key, value, heads))
+        for leaf in plan.leaves:
+            selector = selectors[leaf.index]
+            selected = None if selector is None else selector.select_keys(own_heads, mask)
+            cache[entry_name(leaf)] = leaf.pattern.cross_cache().entry(own_key, own_value, mask, selected)
+    return cache
+
+
+def decode_cross_pattern(
+    plans: Sequence[HeadPlan],
+    cache: Cache,
+    query: Tensor,
+    selectors: Selectors,
+    heads: Tensor,
+    index: Tensor,
+    options: AttentionOptions,
+) -> Tensor:
+    """Returns attention of one query a row to the other sequence, (B, N, 1, Hv).
+
+    Args:
+        plans: of `plan_heads`.
+        cache: of `cross_cache`.
+        query: scaled queries (B, N, 1, H), not turned.
+        selectors: for each leaf its `Selector`, or None.
+        heads: (B, N, 1, H), queries as selectors compare them, see `SelectionInputs`.
+        index: int32 (B,), the positions of the queries in their own sequence.
+        options: an `AttentionOptions`.
+    """
+    groups = _assign(plans, selectors, heads, index)
+    rotated = options.position.rotate(query, index[:, None, None])
+
+    def read(leaf):
+        return _read_cross(leaf, cache, groups, index)
+
+    return attend_read(plans, query, rotated, read, index, options, causal=False)
+
+
+def _assign(
+    plans: Sequence[HeadPlan], selectors: Selectors, heads: Tensor, index: Tensor
+) -> Mapping[int, Tensor | None]:
+    """Return the groups of the queries, int32 (B, n, 1), for each leaf by index, None for leaves without a selector."""
+    groups: dict[int, Tensor | None] = {}
+    for plan in plans:
+        own = take_heads(heads, plan.heads)
+        for leaf in plan.leaves:
+            selector = selectors[leaf.index]
+            groups[leaf.index] = None if selector is None else selector.assign(own, index[:, None])
+    return groups
+
+
+def _read_cross(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], index: Tensor) -> ReadSlots:
+    """Return the `ReadSlots` of the queries at `index` (B,)."""
+    queries = {
+        each.index: each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], index)
+        for each in (leaf, *leaf.excluded)
+    }
+    found = leaf.pattern.cross_cache().read(cache[entry_name(leaf)], TokenInfo(index[:, None], queries[leaf.index]))
+    features = {}
+    for each in (leaf, *leaf.excluded):
+        entry, names = cache[entry_name(each)], each.pattern.cross_cache().names
+        known = {name: take_positions(entry[name][..., None], found.positions)[..., 0] for name in names}
+        known |= found.known if each is leaf else {}
+        features[each.index] = TokenFeatures({name: x[..., None] for name, x in queries[each.index].items()}, known)
+    return ReadSlots(found.key, found.value, found.positions, found.exists, features)

@@ -18,9 +18,10 @@ from tf_sparse_attention.kernels.availability import (
 )
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, check_traceable, visible_share
 from tf_sparse_attention.ops.attend import Attended, Dropout
-from tf_sparse_attention.ops.blocks import are_known, shape
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
+from tf_sparse_attention.ops.shapes import are_known, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.engine.inputs import Inputs
 from tf_sparse_attention.patterns.engine.pattern_mask import (
     PatternMask,
@@ -29,7 +30,6 @@ from tf_sparse_attention.patterns.engine.pattern_mask import (
     mask_in_order,
     mask_of_union,
 )
-from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.types import Tensor
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
-from tf_sparse_attention.ops.blocks import shift_left
 from tf_sparse_attention.ops.masks import TokenMasks, has_successor
 from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.ops.shapes import shift_left
 from tf_sparse_attention.ops.span import Span
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, as_slice, split_heads
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, as_slice, split_heads
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.types import Tensor
 

@@ -13,11 +13,10 @@ from typing import TypeAlias
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import max_over, shape, shift_right
 from tf_sparse_attention.ops.gather import take_positions
-from tf_sparse_attention.patterns.caches import CachePolicy
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, take_heads
-from tf_sparse_attention.patterns.engine.selecting import inputs_of_heads
+from tf_sparse_attention.ops.shapes import max_over, shape, shift_right
+from tf_sparse_attention.patterns.cache_policies import CachePolicy
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import SELF_BIAS, score_dtype
-from tf_sparse_attention.ops.blocks import max_over, shape
+from tf_sparse_attention.ops.shapes import max_over, shape
 from tf_sparse_attention.types import Tensor
 
 NO_GROUP = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last

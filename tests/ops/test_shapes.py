@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tf_sparse_attention.ops import blocks
+from tf_sparse_attention.ops import shapes
 from tf_sparse_attention.patterns.arrangement import Grid
 
 
@@ -16,16 +16,16 @@ def numbers(x):
 
 
 def test_a_sequence_is_cut_into_blocks_with_zeros_at_the_end():
-    assert numbers(blocks.split(np.arange(1, 6), 2, -1, 3)) == [[1, 2], [3, 4], [5, 0]]
+    assert numbers(shapes.split(np.arange(1, 6), 2, -1, 3)) == [[1, 2], [3, 4], [5, 0]]
 
 
 def test_positions_past_the_last_block_are_dropped():
-    assert numbers(blocks.split(np.arange(1, 6), 2, -1, 1)) == [[1, 2]]
+    assert numbers(shapes.split(np.arange(1, 6), 2, -1, 1)) == [[1, 2]]
 
 
 def test_a_middle_axis_can_be_split():
     x = np.arange(12).reshape(2, 3, 2)
-    assert numbers(blocks.split(x, 2, -2, 2)) == [
+    assert numbers(shapes.split(x, 2, -2, 2)) == [
         [[[0, 1], [2, 3]], [[4, 5], [0, 0]]],
         [[[6, 7], [8, 9]], [[10, 11], [0, 0]]],
     ]
@@ -33,13 +33,13 @@ def test_a_middle_axis_can_be_split():
 
 def test_a_mask_is_padded_with_false():
     mask = np.array([True, True])
-    assert numbers(blocks.pad_axis(mask, -1, 1, 2)) == [False, True, True, False, False]
+    assert numbers(shapes.pad_axis(mask, -1, 1, 2)) == [False, True, True, False, False]
 
 
 def test_a_sequence_of_unknown_length_is_cut_into_a_known_number_of_blocks():
     tf = pytest.importorskip("tensorflow")
     # Without autograph, as Keras calls layers: a comparison with an unknown length would be an error.
-    cut = tf.function(lambda x: blocks.split(x, 2, -1, 2), [tf.TensorSpec((None,), "int32")], autograph=False)
+    cut = tf.function(lambda x: shapes.split(x, 2, -1, 2), [tf.TensorSpec((None,), "int32")], autograph=False)
     for length in (1, 4, 7):
         expected = [[1, 0], [0, 0]] if length == 1 else [[1, 2], [3, 4]]
         assert numbers(cut(np.arange(1, length + 1, dtype="int32"))) == expected
@@ -50,8 +50,8 @@ def test_a_sequence_of_unknown_length_is_cut_into_a_known_number_of_blocks():
 def test_joining_undoes_splitting(length, block_size, trailing):
     x = np.random.default_rng(0).normal(size=(2, length) + (3,) * trailing)
     axis = -1 - trailing
-    cut = blocks.split(x, block_size, axis, -(-length // block_size))
-    np.testing.assert_array_equal(ops.convert_to_numpy(blocks.join(cut, axis, length)), x)
+    cut = shapes.split(x, block_size, axis, -(-length // block_size))
+    np.testing.assert_array_equal(ops.convert_to_numpy(shapes.join(cut, axis, length)), x)
 
 
 def test_keys_stand_beside_the_block_of_their_queries():

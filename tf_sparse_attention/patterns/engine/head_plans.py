@@ -1,4 +1,4 @@
-"""Head plans: which heads compute which primitive patterns of a composition."""
+"""Head plans: which heads compute which primitive patterns of a composition, and run their selectors."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.blocks import shape, slice_axis
+from tf_sparse_attention.ops.shapes import shape, slice_axis
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.group_band import GroupSelection
 from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern, Union, dense_rule, primitives
-from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, TokenFeatures
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
 
@@ -188,3 +188,32 @@ def join_heads(parts: Sequence[Tensor | None], plans: Sequence[HeadPlan]) -> Ten
     axis = 1 - len(given[0].shape)
     single = [slice_axis(x, axis, i, i + 1) for x in given for i in range(x.shape[1])]
     return ops.concatenate([single[order.index(head)] for head in range(len(order))], axis=1)
+
+
+def select_tokens(
+    plans: Sequence[HeadPlan], selectors: Sequence[Selector | None], inputs: SelectionInputs
+) -> list[Selection | None]:
+    """Select for the tokens of a call, by the selector of each leaf.
+
+    Args:
+        plans: of `plan_heads`.
+        selectors: for each leaf by its index its selector, or None.
+        inputs: a `SelectionInputs` of all heads.
+    """
+    selections: list[Selection | None] = [None] * len(selectors)
+    for plan in plans:
+        own = inputs_of_heads(plan, inputs)
+        for leaf in plan.leaves:
+            selector = selectors[leaf.index]
+            if selector is not None:
+                selections[leaf.index] = selector.select(own)
+    return selections
+
+
+def inputs_of_heads(plan: HeadPlan, inputs: SelectionInputs) -> SelectionInputs:
+    """Return the `SelectionInputs` of the heads of a plan."""
+    query, rotated_query = (take_heads(x, plan.heads) for x in (inputs.query, inputs.rotated_query))
+    key = query if inputs.key is inputs.query else take_heads(inputs.key, plan.key_heads)
+    return inputs._replace(
+        query=query, key=key, rotated_query=rotated_query, rotated_key=take_heads(inputs.rotated_key, plan.key_heads)
+    )

@@ -14,16 +14,15 @@ from tf_sparse_attention.ops.attend import (
     score_dtype,
 )
 from tf_sparse_attention.ops.grouped_heads import attend_heads
-from tf_sparse_attention.ops.groups import with_self_bias
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.span import Span
+from tf_sparse_attention.ops.token_groups import with_self_bias
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, join_heads, plan_heads, select_tokens
 from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs, Selections
-from tf_sparse_attention.patterns.engine.plan import HeadPlan, Leaf, join_heads, plan_heads
-from tf_sparse_attention.patterns.engine.selecting import select_tokens
-from tf_sparse_attention.patterns.engine.visible import visible_pairs
+from tf_sparse_attention.patterns.engine.pair_masks import visible_pairs
 from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
 from tf_sparse_attention.patterns.selection import NoWeights, SelectionInputs
 from tf_sparse_attention.types import Tensor

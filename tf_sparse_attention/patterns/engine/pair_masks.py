@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, take_mask_pairs
 from tf_sparse_attention.patterns.arrangement import Arrangement
+from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.engine.inputs import Inputs
-from tf_sparse_attention.patterns.engine.plan import Leaf
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.patterns.token_info import TokenInfo

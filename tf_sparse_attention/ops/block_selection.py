@@ -6,10 +6,10 @@ from typing import NamedTuple, Self
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
-from tf_sparse_attention.ops.blocks import are_known, join, max_over, shape, split
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
-from tf_sparse_attention.ops.groups import best_group
 from tf_sparse_attention.ops.masks import TokenMasks, merge
+from tf_sparse_attention.ops.shapes import are_known, join, max_over, shape, split
+from tf_sparse_attention.ops.token_groups import best_group
 from tf_sparse_attention.types import Size, Tensor
 
 NO_BLOCK = -1
