@@ -69,7 +69,7 @@ def successors(query, key, value, extras, span):
 
 def _in_clusters(pattern, query, value, centroids):
     query = kmeans.normalize(query)
-    select = _selected(groups_of(kmeans.nearest(query, centroids), pattern.num_groups))
+    select = _selected(groups_of(kmeans.nearest(query, centroids), centroids.shape[1]))
     return causal(pattern, _as(value, query), None, value, select=select, hide_self="unless_alone")
 
 

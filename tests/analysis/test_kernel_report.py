@@ -100,7 +100,7 @@ def test_kernels_of_a_tpu_on_jax_with_reasons(run_jax):
         f"{union}, **causal, device='tpu'": [("Window, First", "")],
         f"{union}, **causal, device='tpu', segment_ids=keras.ops.ones((1, 2048), 'int32')": [
             ("Window", ""),
-            ("First", "`segment_ids`"),
+            ("First", "queries or keys; kernels start at 64"),
         ],
         f"{model}, (1, 512), device='tpu'": [("Window", "")] * 2,
         "layers.ClusteredAttention(num_clusters=4, **heads), device='tpu'": [("all", "no kernel")],

@@ -185,7 +185,7 @@ def test_a_span_of_two_tokens_by_hand():
         (lambda: TokenClassifier(backbone(), 0), r"`num_classes` must be a positive integer"),
         (lambda: SequenceClassifier(backbone(), 3, "last"), r"`pooling` must be .*Received: pooling='last'"),
         (lambda: SequenceClassifier(backbone(), 3, dropout=1.5), r"`dropout` must be"),
-        (lambda: SequenceClassifier(backbone(), 3, poolin="mean"), r"`poolin` is no argument .*`pooling`"),
+        (lambda: SequenceClassifier(backbone(), 3, poolin="mean"), r"`poolin` is not an argument .*`pooling`"),
         (lambda: SpanAnswerer(backbone(), 0), r"`max_answer_length` must be a positive integer"),
         (
             lambda: SequenceClassifier(backbone(), 3, "pooler")(IDS),

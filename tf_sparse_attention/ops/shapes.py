@@ -10,8 +10,10 @@ from tf_sparse_attention.types import Size, Tensor
 def shape(x: Tensor) -> tuple[Size, ...]:
     """Return the shape of a tensor: an integer per known size, a scalar tensor per unknown size."""
     # Keras adds a shape operation to the TensorFlow graph even if all sizes are known.
-    if getattr(x.shape, "rank", 0) is not None and all(size is not None for size in x.shape):
-        return tuple(x.shape)
+    if getattr(x.shape, "rank", 0) is not None:
+        sizes = tuple(x.shape)
+        if None not in sizes:
+            return sizes
     return tuple(ops.shape(x))
 
 
@@ -56,7 +58,7 @@ def is_known_zero(number: Size) -> bool:
 
 def are_known(*sizes: Size) -> bool:
     """Return whether all sizes are integers: neither tensors nor symbolic dimensions of a JAX export."""
-    return all(isinstance(size, int) for size in sizes)
+    return all([isinstance(size, int) for size in sizes])  # noqa: C419  # a list is faster than a generator here
 
 
 def in_range(index: Tensor, length: Size) -> Tensor:

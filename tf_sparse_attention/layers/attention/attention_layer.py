@@ -386,7 +386,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             value,
             causal=causal,
             masks=masks,
-            select=selection_of(self, query, key, masks, training, head_plans(self)),
+            select=selection_of(self, query, key, masks, training),
             dropout=dropout_of_call(self, training),
             return_weights=return_weights,
             **self.attention_options(training)._asdict(),
@@ -457,11 +457,11 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         """Compute the dense reference mask of projected heads, bool broadcastable to (B, N, T, S)."""
         query, key, pattern = *heads[:2], self.pattern
-        select = selection_of(self, query, key, masks, False, head_plans(self))
+        select = selection_of(self, query, key, masks)
         query, key = self.score_inputs(query, key)
         key = query if key is None else key
         call = Call.of(pattern, query, key, causal, masks)
-        selections = select(*rotate_query_and_key(self.position_encoding, query, key))
+        selections = select(*rotate_query_and_key(self.position_encoding, query, key), head_plans(self))
         return dense_pattern(pattern, call, query.shape[1], masks, selections, self.attention_options())
 
     @property

@@ -180,19 +180,7 @@ class RoutingAttention(SparseAttention):
             sizes = self.num_key_heads, self.num_clusters.bit_length() - 1, self.key_dim
             self.planes = random_directions(self, "planes", sizes)
         elif self.selection != "random":
-            # The published code counts the commitment of shared queries twice, as queries and as keys.
-            twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
-            self._clusters = Centroids(
-                self.num_key_heads,
-                self.num_clusters,
-                self.key_dim,
-                self.ema_decay,
-                self.revive_after,
-                self.seed,
-                twice * self.commitment_loss,
-                name="clusters",
-                dtype=self.dtype_policy,
-            )
+            self._clusters = self._make_centroids()
         if self.selection in OF_ALL_TOKENS:
             choose = strided_members if self.selection == "strided" else best_members
             return [MemberSelector(self._scores, choose, self.cluster_size, self._clusters, self.num_key_heads)]
@@ -200,6 +188,21 @@ class RoutingAttention(SparseAttention):
             return [KeySelector(self._clusters, leaf.pattern, self.num_key_heads)]
         grouper = RandomGroups(self.num_clusters, self.seed) if self._clusters is None else self._clusters
         return [for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
+
+    def _make_centroids(self) -> Centroids:
+        # The published code counts the commitment of shared queries twice, as queries and as keys.
+        twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
+        return Centroids(
+            self.num_key_heads,
+            self.num_clusters,
+            self.key_dim,
+            self.ema_decay,
+            self.revive_after,
+            self.seed,
+            twice * self.commitment_loss,
+            name="clusters",
+            dtype=self.dtype_policy,
+        )
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         options = super().attention_options()

@@ -82,8 +82,8 @@ def groupers_of(selectors: Sequence[Selector | None]) -> list[keras.layers.Layer
 
 
 def selection_of(
-    layer: Any, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool, plans: Sequence[HeadPlan]
-) -> Callable[[Tensor, Tensor], Selections]:
+    layer: Any, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
+) -> Callable[[Tensor, Tensor, Sequence[HeadPlan]], Selections]:
     """Return the `select` of `attend_pattern` for a call of a layer.
 
     Args:
@@ -91,14 +91,12 @@ def selection_of(
         query: projected queries (B, N, T, H).
         key: projected keys (B, M, S, H), or None where queries are used as keys.
         masks: a `TokenMasks`.
-        training: whether selectors update their weights.
-        plans: the `HeadPlan`s of the pattern.
+        training: whether selectors update their weights. Default False.
     """
     compared = query if key is None else key
-    updates = bool(training and layer.trainable)
 
-    def select(rotated_query, rotated_key):
-        inputs = SelectionInputs(query, compared, rotated_query, rotated_key, masks, updates)
+    def select(rotated_query, rotated_key, plans):
+        inputs = SelectionInputs(query, compared, rotated_query, rotated_key, masks, training and layer.trainable)
         return select_tokens(plans, layer.selectors, inputs)
 
     return select

@@ -1,6 +1,7 @@
-"""The one function that computes attention under a pattern, whatever the pattern is."""
+"""Attention of heads under any pattern: arrange, one masked softmax per group, restore."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from keras import ops
 
@@ -15,8 +16,7 @@ from tf_sparse_attention.ops.attend import (
 )
 from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import NoPosition, rotate_key, rotate_query_and_key
-from tf_sparse_attention.ops.span import Span
+from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.token_groups import with_self_bias
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
@@ -35,64 +35,61 @@ def attend_pattern(
     value: Tensor,
     causal: bool = False,
     masks: TokenMasks = TokenMasks(),
-    select: Callable[[Tensor, Tensor], Selections] | None = None,
-    position: NoPosition = NoPosition(),
-    span: Span | None = None,
-    hide_self: str | None = None,
+    select: Callable[[Tensor, Tensor, Sequence[HeadPlan]], Selections] | None = None,
     dropout: Dropout | None = None,
-    persistent: tuple[Tensor, Tensor] | None = None,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
     return_weights: bool = False,
     return_log_sum_exp: bool = False,
+    **options: Any,
 ) -> Attended:
-    """Computes attention of heads in which a pattern says what each query sees; no (T, S) array is formed.
+    """Compute attention of heads under a pattern, without an array (T, S).
 
     Args:
         pattern: a `Pattern`.
         query: scaled queries (B, N, T, H).
-        key: keys (B, M, S, H), of which the first `masks.num_memory` come before the first query; M is N, or divides it
-            where N / M heads beside each other share keys and values. None: the queries are used as keys.
+        key: keys (B, M, S, H), M a divisor of N. The first `masks.num_memory` of them precede the first query. None:
+            the queries are used as keys.
         value: values (B, M, S, Hv).
-        causal: whether keys at later positions are hidden.
-        masks: a `TokenMasks`; its `query_mask` is not used here.
-        select: function of the rotated queries and keys to the `Selection` of each of `primitives(pattern)`, or None of
-            a leaf without one. None: leaves that are content-based have selectors without weights.
-        position: of `AttentionOptions`; so are `span`, `hide_self`, `persistent`, `soft_cap` and `sinks`.
+        causal: whether later keys are masked. Default False.
+        masks: a `TokenMasks`, whose `query_mask` is not used here.
+        select: function of the rotated queries and keys and the head plans to the `Selection` of each primitive
+            pattern, None for those that are not content-based. None: the selectors have no weights.
         dropout: an `attend.Dropout`, or None.
-        return_weights: whether to return dense weights as well.
-        return_log_sum_exp: whether to return the log-sum-exp as well.
+        return_weights: whether to return dense weights. Default False.
+        return_log_sum_exp: whether to return the log-sum-exp. Default False.
+        **options: fields of `AttentionOptions`.
 
     Returns:
-        An `Attended`: the output (B, N, T, Hv), zeros where a query has nothing to attend to, and, if asked for, the
-        dense weights (B, N, T, S), without the persistent ones, and the log-sum-exp (B, N, T).
+        An `Attended`: the output (B, N, T, Hv), zeros for a query with no key to attend to, and optionally the weights
+        (B, N, T, S), without those of persistent vectors, and the log-sum-exp (B, N, T).
     """
-    key = query if key is None else key
+    settings, key = AttentionOptions(**options), query if key is None else key
     if key is query and not masks.num_memory:
-        turned = keys = rotate_key(position, query)  # the same rows on both sides: turned once, and arranged once
+        rotated = keys = rotate_key(settings.position, query)  # one tensor, so that it is arranged once
     else:
-        turned, keys = rotate_query_and_key(position, query, key, masks.num_memory)
-    call = Call.of(pattern, query, keys, causal, masks)
-    selections = _select(pattern, query, key, turned, keys, masks) if select is None else select(turned, keys)
-    options = AttentionOptions(position, span, hide_self, soft_cap=soft_cap)
-    inputs = Inputs(turned, keys, value, selections, masks, options)
-    parts_follow = persistent is not None or sinks is not None
-    returns = {"return_weights": return_weights, "return_log_sum_exp": return_log_sum_exp or parts_follow}
+        rotated, keys = rotate_query_and_key(settings.position, query, key, masks.num_memory)
     plans = plan_heads(pattern, query.shape[1], value.shape[1])
+    if select is not None:
+        selections = select(rotated, keys, plans)
+    else:
+        selections = _select_without_weights(pattern, plans, SelectionInputs(query, key, rotated, keys, masks))
+    call = Call.of(pattern, query, keys, causal, masks)
+    inputs = Inputs(rotated, keys, value, selections, masks, settings)
+    needs_sum = return_log_sum_exp or settings.persistent is not None or settings.sinks is not None
+    returns = {"return_weights": return_weights, "return_log_sum_exp": needs_sum}
     results = [
         _attend_heads(plan.leaves, own, call, dropout, returns)
         for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
     ]
-    options = options._replace(persistent=persistent, sinks=sinks)
-    attended = join_results(results, plans, query, options, dropout)
+    attended = join_results(results, plans, query, settings, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
-def _select(pattern, query, key, rotated_query, rotated_key, masks):
-    """Run selectors without weights."""
-    plans = plan_heads(pattern, query.shape[1], key.shape[1])
+def _select_without_weights(pattern, plans, inputs):
+    """Run the selectors of a pattern, which must not have weights."""
+    if not pattern.content_based:
+        return [None] * len(primitives(pattern))
     selectors = [leaf.make_selector(NoWeights()) if leaf.content_based else None for leaf in primitives(pattern)]
-    return select_tokens(plans, selectors, SelectionInputs(query, key, rotated_query, rotated_key, masks))
+    return select_tokens(plans, selectors, inputs)
 
 
 def join_results(
@@ -105,13 +102,15 @@ def join_results(
     """Join the results of all plans, and add persistent vectors and sinks.
 
     Args:
-        results: the `Attended` of each plan; with persistent vectors or sinks it has the log-sum-exp.
+        results: the `Attended` of each plan, with the log-sum-exp if there are persistent vectors or sinks.
         plans: of `plan_heads`.
         query: scaled queries (B, N, T, H), not rotated.
         options: an `AttentionOptions`.
         dropout: an `attend.Dropout`, or None.
     """
-    attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
+    attended = results[0]
+    if len(results) > 1:
+        attended = Attended(*(join_heads(list(parts), plans) for parts in zip(*results, strict=True)))
     if options.persistent is not None:
         attended = _with_persistent(attended, query, options.persistent, dropout, options.soft_cap)
     return attended if options.sinks is None else apply_sinks(attended, options.sinks)
@@ -120,28 +119,25 @@ def join_results(
 def _attend_heads(
     leaves: Sequence[Leaf], inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
 ) -> Attended:
-    """Returns the `Attended` of heads: that of their leaves, merged by their log-sum-exp."""
+    """Compute attention of heads with one softmax over the keys of several leaves."""
     if len(leaves) > 1:
         fused = attend_union_fused(leaves, inputs, call, dropout, returns)
         if fused is not None:
             return fused
         returns = {**returns, "return_log_sum_exp": True}
-    return combine_attended([_attend_leaf(leaf, inputs, call, dropout, returns) for leaf in leaves])
-
-
-def _attend_leaf(
-    leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, returns: Mapping[str, bool]
-) -> Attended:
     call = call._replace(group_size=inputs.query.shape[1] // inputs.key.shape[1])
-    arrangement = leaf.arrange(call, inputs.selections[leaf.index])  # type: ignore[arg-type]  # that of a call
-    inputs = inputs.of_next() if leaf.reads_successors else inputs
-    return attend_arranged(arrangement, leaf, inputs, call, dropout, **returns)
+    results = []
+    for leaf in leaves:
+        arrangement = leaf.arrange(call, inputs.selections[leaf.index])  # type: ignore[arg-type]  # that of a call
+        own = inputs.of_successors() if leaf.reads_successors else inputs
+        results.append(attend_arranged(arrangement, leaf, own, call, dropout, **returns))
+    return combine_attended(results)
 
 
 def attend_arranged(
     arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None = None, **returns: bool
 ) -> Attended:
-    """Computes attention inside the groups of one arrangement: arrange, attend, restore.
+    """Compute attention within the groups of an arrangement, by a kernel or by plain operations.
 
     Args:
         arrangement: an `Arrangement`.
@@ -172,8 +168,8 @@ def attend_arranged(
         bias = with_self_bias(bias, arrangement.own_key())
     counts, span = arrangement.counts(), span if leaf.pattern.reach is not None else None
     if counts is not None:
-        often = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
-        bias = often if bias is None else ops.cast(bias, often.dtype) + often  # slopes are float32 in any case
+        log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
+        bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts
     if dropout is not None and arrangement.sorts_tokens:
         dropout = dropout.with_positions(arrangement.query_positions(), arrangement.key_positions())
     row_has_key = None
@@ -192,12 +188,11 @@ def attend_arranged(
         dropout=dropout,
         **returns,
     )
-    return attended.restored(
-        rows=arrangement.restore,
-        dense=lambda weights: scatter_weights(
-            weights, arrangement.key_positions()[..., None, :], arrangement.key_length
-        ),
-    )
+
+    def scatter(weights):
+        return scatter_weights(weights, arrangement.key_positions()[..., None, :], arrangement.key_length)
+
+    return attended.restored(rows=arrangement.restore, dense=scatter)
 
 
 def _with_persistent(
@@ -207,13 +202,13 @@ def _with_persistent(
     dropout: Dropout | None,
     soft_cap: float | None,
 ) -> Attended:
-    """Returns attention to keys and persistent vectors together, merged by their log-sum-exp.
+    """Add persistent vectors to the softmax, by the log-sum-exp.
 
-    Half the time of one softmax over both, whose joined scores are copied repeatedly in the backward pass.
+    It takes half the time of one softmax over keys and vectors, whose scores the backward pass copies repeatedly.
     """
     dropout = None if dropout is None else dropout.without_positions()
     others = attend_shared_fused(query, *persistent, dropout, soft_cap)
     if others is None:
         others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)
-    weights = None if attended.weights is None else ops.zeros_like(attended.weights)  # theirs are not returned
+    weights = None if attended.weights is None else ops.zeros_like(attended.weights)
     return combine_attended([attended, others._replace(weights=weights)])

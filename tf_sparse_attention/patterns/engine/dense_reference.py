@@ -1,4 +1,4 @@
-"""The dense twin of a pattern: which keys each query sees, from the same rule, for tests and pictures."""
+"""Dense reference masks of patterns, from the same mask rules, for tests and pictures."""
 
 import functools
 
@@ -19,7 +19,7 @@ def dense_pattern(
     selections: Selections | None = None,
     options: AttentionOptions = AttentionOptions(),
 ) -> Tensor:
-    """Returns which keys each query sees under a pattern, in O(T S) memory.
+    """Compute the dense reference mask of a pattern, in O(T S) memory.
 
     Args:
         pattern: a `Pattern`.
@@ -30,7 +30,7 @@ def dense_pattern(
         options: an `AttentionOptions`.
 
     Returns:
-        Bool (B, N, T, S).
+        Bool (B, N, T, S), True where a query attends to a key.
     """
     selections = [None] * len(primitives(pattern)) if selections is None else selections
     plans = plan_heads(pattern, num_heads)
@@ -44,7 +44,7 @@ def dense_pattern(
 def _dense_heads(
     plan: HeadPlan, call: Call, selections: Selections, masks: TokenMasks, options: AttentionOptions
 ) -> Tensor:
-    """Returns what the heads of a plan see, (B, n, T, S)."""
+    """Compute the dense mask of the heads of a plan, (B, n, T, S)."""
     sizes = call.batch, len(plan.heads), call.query_length, call.key_length
     leaves = [_dense_leaf(leaf, call, selections, masks) for leaf in plan.leaves]
     if len(leaves[0].shape) > 4:
@@ -60,7 +60,7 @@ def _dense_heads(
 
 
 def _dense_leaf(leaf: Leaf, call: Call, selections: Selections, masks: TokenMasks) -> Tensor:
-    """Returns what a leaf shows, broadcastable to (B, n, T, S), without the masks of a call but for successors."""
+    """Compute the dense mask of a leaf, broadcastable to (B, n, T, S), before the masks of the call."""
     seen = leaf.dense(call, selections[leaf.index])
     if not leaf.reads_successors:
         return seen
@@ -69,14 +69,14 @@ def _dense_leaf(leaf: Leaf, call: Call, selections: Selections, masks: TokenMask
 
 
 def _of_several_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None) -> Tensor:
-    """Returns what any of the softmaxes of a query shows it, (B, N, T, S), given what each does, (B, N, K, T, S)."""
+    """Return the union (B, N, T, S) of the masks of several softmaxes per query, (B, N, K, T, S)."""
     allowed = dense_mask(None, masks)
     seen = seen if allowed is None else ops.logical_and(seen, allowed[:, :, None])
     return ops.any(_hide(seen, hide_self, 0), axis=2)
 
 
 def _hide(seen: Tensor, hide_self: str | None, num_memory: int) -> Tensor:
-    """Returns a dense mask without what a query must not see of its own position."""
+    """Apply `hide_self` of `AttentionOptions` to a dense mask."""
     if hide_self == "unless_alone":
         return hide_self_unless_alone(seen)
     if hide_self == "always":

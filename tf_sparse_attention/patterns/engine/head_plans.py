@@ -1,7 +1,7 @@
-"""Head plans: which heads compute which primitive patterns of a composition, and run their selectors."""
+"""Head plans: which heads compute which primitive patterns of a composition."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from keras import ops
@@ -53,12 +53,12 @@ class Leaf(NamedTuple):
 
 
 class HeadPlan(NamedTuple):
-    """Heads that have one softmax over what their leaves show.
+    """Heads with one softmax over the keys of the same leaves.
 
     Attributes:
-        heads: range of the numbers of the heads.
+        heads: range of head numbers.
         leaves: tuple of `Leaf`.
-        key_heads: range of the numbers of the heads of keys and values that they read, each by as many.
+        key_heads: range of the numbers of their key heads, which equally many of the heads share.
     """
 
     heads: range
@@ -67,16 +67,16 @@ class HeadPlan(NamedTuple):
 
 
 def plan_heads(pattern: Pattern, num_heads: int, num_key_heads: int | None = None) -> list[HeadPlan]:
-    """Returns the `HeadPlan` of each set of heads, in the order of the leaves.
+    """Return the `HeadPlan` of each set of heads, in the order of the leaves.
 
     Args:
         pattern: a `Pattern`.
-        num_heads: N, of queries.
-        num_key_heads: M, of keys and values, which N / M heads beside each other share. None: N.
+        num_heads: N, heads of queries.
+        num_key_heads: M, heads of keys and values, each shared by N / M consecutive heads. None: N.
 
     Raises:
-        ValueError: if the pattern is made for another number of heads, and if heads of one pattern do not each share
-            their keys with as many others of it.
+        ValueError: if the pattern has another number of heads, or if its parts split the heads that share keys
+            unevenly.
     """
     size = num_heads // (num_heads if num_key_heads is None else num_key_heads)
     plans = _plan(pattern, range(num_heads), first_leaf=0)
@@ -84,7 +84,7 @@ def plan_heads(pattern: Pattern, num_heads: int, num_key_heads: int | None = Non
 
 
 def _key_heads(heads, size):
-    """Returns the range of the key heads that a range of heads reads, of groups of `size`."""
+    """Return the range of the key heads of a range of heads, in groups of `size`."""
     if size == 1:
         return heads
     read = [head // size for head in heads]
@@ -93,7 +93,7 @@ def _key_heads(heads, size):
     every = range(found[0], found[-1] + 1, step)
     if sorted([*every] * (len(read) // len(found))) != read:
         raise ValueError(
-            "`num_key_value_heads` must give the heads of each part of the pattern keys that as many of them share. "
+            "`num_key_value_heads` must divide the heads of each part of the pattern evenly. "
             f"Received: heads {list(heads)} of one part with the key heads {read}."
         )
     return every
@@ -110,7 +110,7 @@ def _plan(pattern: Any, heads: range, first_leaf: int) -> list[HeadPlan]:
 
 
 def _leaves(pattern: Any, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-    """Returns the `Leaf` of each part, in the order in which they are computed."""
+    """Return the `Leaf` of each part, in the order of computation."""
     if not isinstance(pattern, Composition):
         shifts = isinstance(pattern, Successors)
         # The pair of a query and a key differs from the pair of the query and the key's successor.
@@ -121,8 +121,8 @@ def _leaves(pattern: Any, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[
         numbered.append((part, first_leaf))
         first_leaf += len(primitives(part))
     leaves: tuple[Leaf, ...] = ()
-    # Rules of positions are cheap to ask in any arrangement, so they come first and are what others leave out.
-    for part, first in sorted(numbered, key=lambda pair: not _goes_by_positions(pair[0])):
+    # Rules of positions come first, because they are cheap to evaluate where other leaves exclude their pairs.
+    for part, first in sorted(numbered, key=lambda pair: pair[0].content_based):
         own = _leaves(part, first, excluded)
         leaves += own
         if not cast(Any, pattern).count_each:
@@ -130,19 +130,15 @@ def _leaves(pattern: Any, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[
     return leaves
 
 
-def _goes_by_positions(pattern):
-    return not any(leaf.content_based for leaf in primitives(pattern))
-
-
 def as_slice(heads: range) -> slice:
-    """Returns a range of heads as a slice."""
+    """Return a range of heads as a slice."""
     return slice(heads.start, heads.stop, heads.step)
 
 
 def take_heads(x: Tensor, heads: range) -> Tensor:
-    """Returns the heads of (B, N, ...) that a range says, all of it where N is 1 and stands for all.
+    """Take a range of the heads of a tensor (B, N, ...). One head (N = 1) stands for all.
 
-    By slices and reshapes and not by a gather, whose gradient would be a scatter.
+    It slices and reshapes, because the gradient of a gather is a scatter.
     """
     batch, num_heads, *rest = shape(x)
     if isinstance(num_heads, int) and (num_heads == 1 or heads == range(num_heads)):
@@ -152,33 +148,25 @@ def take_heads(x: Tensor, heads: range) -> Tensor:
         return slice_axis(x, axis, heads.start, heads.stop)
     count, step = len(heads), heads.step
     first = max(0, min(heads.start, num_heads - count * step))
-    turns = ops.reshape(slice_axis(x, axis, first, first + count * step), (batch, count, step, *rest))
+    strided = ops.reshape(slice_axis(x, axis, first, first + count * step), (batch, count, step, *rest))
     at = heads.start - first
-    return ops.squeeze(slice_axis(turns, axis, at, at + 1), 2)
-
-
-def leaves_with_heads(plans: Iterable[HeadPlan], key: Tensor, value: Tensor) -> Iterator[tuple[Leaf, Tensor, Tensor]]:
-    """Iterates over the leaves of plans, each with its heads of keys and values (B, M, ...)."""
-    for plan in plans:
-        own = take_heads(key, plan.key_heads), take_heads(value, plan.key_heads)
-        for leaf in plan.leaves:
-            yield leaf, *own
+    return ops.squeeze(slice_axis(strided, axis, at, at + 1), 2)
 
 
 def split_heads(x: Tensor, heads: Sequence[range]) -> list[Tensor]:
-    """Returns the heads of (B, N, ...) that each of some ranges says, a list; see `take_heads`."""
+    """Take several ranges of the heads of a tensor (B, N, ...), see `take_heads`."""
     counts = [len(own) for own in heads]
     ends = [sum(counts[: i + 1]) for i in range(len(counts))]
     in_order = list(heads) == [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
     if len(heads) > 1 and in_order and x.shape[1] == ends[-1]:
-        return ops.split(x, ends[:-1], axis=1)  # its gradient joins the parts, where slices would be padded and added
+        return ops.split(x, ends[:-1], axis=1)  # the gradient of slices would pad and add
     return [take_heads(x, own) for own in heads]
 
 
 def join_heads(parts: Sequence[Tensor | None], plans: Sequence[HeadPlan]) -> Tensor | None:
-    """Returns the heads of all plans in their order: tensors (B, n, ...) to (B, N, ...), None where one is None."""
+    """Concatenate the heads (B, n, ...) of all plans in order, (B, N, ...). None if a part is None."""
     given = [part for part in parts if part is not None]
-    if len(given) < len(parts):  # as the log-sum-exp, which unions have in any case
+    if len(given) < len(parts):  # unions have a log-sum-exp even if it is not requested
         return None
     if len(given) == 1:
         return given[0]
@@ -202,11 +190,11 @@ def select_tokens(
     """
     selections: list[Selection | None] = [None] * len(selectors)
     for plan in plans:
-        own = inputs_of_heads(plan, inputs)
-        for leaf in plan.leaves:
-            selector = selectors[leaf.index]
-            if selector is not None:
-                selections[leaf.index] = selector.select(own)
+        if any(selectors[leaf.index] for leaf in plan.leaves):
+            own = inputs_of_heads(plan, inputs)
+            for leaf in plan.leaves:
+                selector = selectors[leaf.index]
+                selections[leaf.index] = None if selector is None else selector.select(own)
     return selections
 
 

@@ -1,4 +1,4 @@
-"""What attention under a pattern is computed of."""
+"""Inputs of attention under a pattern: rotated heads, selections, masks and options."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self, TypeAlias
@@ -16,16 +16,17 @@ Selections: TypeAlias = Sequence[Selection | None] | Mapping[int, Selection | To
 
 
 class AttentionOptions(NamedTuple):
-    """What a layer adds to its pattern.
+    """Options of a layer that apply to any pattern.
 
     Attributes:
-        position: a position object of `ops.positions`.
+        position: a position object of `ops.positions`. Default: no positions.
         span: an `ops.span.Span`, or None.
-        hide_self: "unless_alone": a query sees the key of its own position only if it sees no other, in any part of the
-            pattern; "always": never; None: as it sees others.
-        persistent: pair of keys (N, M, H) and values (N, M, Hv) that every query sees, without positions; or None.
-        soft_cap: c of c tanh(q . k / c) in place of the products q . k; or None.
-        sinks: float (N,), a logit of each head without a value; or None.
+        hide_self: "always": a query never attends to the key at its position; "unless_alone": only if it has no other
+            key in any part of the pattern; None: as to other keys.
+        persistent: pair of keys (N, M, H) and values (N, M, Hv) without positions, to which every query attends; or
+            None.
+        soft_cap: c of c tanh(q . k / c), which replaces q . k; or None.
+        sinks: float (N,), a logit without a value for each head; or None.
     """
 
     position: NoPosition = NoPosition()
@@ -36,21 +37,18 @@ class AttentionOptions(NamedTuple):
     sinks: Tensor | None = None
 
     def slice_heads(self, heads: range) -> Self:
-        """Returns the options of the heads that a range says.
-
-        Persistent vectors and sinks stay those of all heads: they join what parts of the heads have given together.
-        """
+        """Return the options of a range of heads. Persistent vectors and sinks stay those of all heads."""
         own = as_slice(heads)
         span = None if self.span is None else self.span.slice_heads(own)
         return self._replace(position=self.position.slice_heads(own), span=span)
 
 
 class Inputs(NamedTuple):
-    """What attention under a pattern is computed of, for some of the heads.
+    """Inputs of attention under a pattern, for n of the heads.
 
     Attributes:
-        query: (B, n, T, H), turned by positions.
-        key: (B, m, S, H), likewise, of as many heads or fewer; the query itself where queries are used as keys.
+        query: (B, n, T, H), rotated by positions.
+        key: (B, m, S, H), rotated by positions, m a divisor of n; the query itself where queries are used as keys.
         value: (B, m, S, Hv).
         selections: the `Selection` of each leaf by its index, None for leaves without one.
         masks: a `TokenMasks`.
@@ -65,7 +63,7 @@ class Inputs(NamedTuple):
     options: AttentionOptions
 
     def of_plans(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
-        """Returns the inputs of each of the plans; `selections` are by leaf and stay."""
+        """Return the inputs of each plan."""
         if len(plans) == 1:
             return [self]
         heads, key_heads = [plan.heads for plan in plans], [plan.key_heads for plan in plans]
@@ -77,8 +75,8 @@ class Inputs(NamedTuple):
             parts.append(Inputs(query, key, value, self.selections, masks, self.options.slice_heads(plan.heads)))
         return parts
 
-    def of_next(self) -> "Inputs":
-        """Returns the inputs with each key's value that of the next token, where there is one of its document."""
-        options = self.options._replace(hide_self=None)  # which is later than all that are seen
+    def of_successors(self) -> "Inputs":
+        """Return the inputs with the value of token j + 1 for key j. Keys without a successor are masked."""
+        options = self.options._replace(hide_self=None)  # no query attends to its own position
         masks = self.masks._replace(key_mask=has_successor(self.masks))
         return self._replace(value=shift_left(self.value, -2), masks=masks, options=options)

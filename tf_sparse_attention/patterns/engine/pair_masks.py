@@ -1,4 +1,4 @@
-"""Which pairs of an arrangement may attend: what the pattern's rule says, and the masks of the call."""
+"""Masks of the pairs of an arrangement: the mask rule of the pattern, causality, and the masks of the call."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from tf_sparse_attention.types import Tensor
 
 
 def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
-    """Returns which key slots a query may attend to, bool broadcastable to (B, N, G, t, s), or None for all."""
+    """Return the mask of all pairs of slots, bool broadcastable to (B, N, G, t, s). None: all pairs attend."""
     masks = token_masks(arrangement, leaf, inputs.masks)
     conditions: list[Tensor | None] = []
     if not arrangement.is_exact:
@@ -28,24 +28,24 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
         conditions.append(negate(arrangement.own_key()))
     conditions.append(arrangement.inside())
     conditions += _token_masks(arrangement, masks)
-    if masks.attention_mask is not None:  # else the positions would be gathered for nothing
+    if masks.attention_mask is not None:
         positions = arrangement.query_positions(), arrangement.key_positions()
         conditions.append(take_mask_pairs(masks.attention_mask, *positions))
     return merge(*conditions)
 
 
 def token_masks(arrangement: Arrangement, leaf: Leaf, masks: TokenMasks) -> TokenMasks:
-    """Returns the masks of a call without those that an arrangement of a leaf keeps by itself."""
+    """Return the masks of a call without those that an arrangement already applies."""
     if not arrangement.keeps_token_masks:
         return masks
-    # But for the tokens that have no successor.
+    # Keys without a successor are still masked.
     return masks._replace(key_mask=masks.key_mask if leaf.reads_successors else None, query_segments=None)
 
 
 def arranged_conditions(
     arrangement: Arrangement, pattern: Pattern, selection: Selection | TokenFeatures | None, call: Call
 ) -> tuple[Tensor, ...]:
-    """Returns the `rule_conditions` of a pattern for the pairs that an arrangement has side by side."""
+    """Evaluate the mask rule of a pattern for the pairs of an arrangement, see `rule_conditions`."""
     positions = arrangement.rule_positions(pattern.period)
     features = TokenFeatures({}, {}) if selection is None else arrangement.features(selection)
     starts: list[Callable[[], Tensor] | None] = [None, None]
@@ -59,7 +59,7 @@ def arranged_conditions(
 
 
 def _token_masks(arrangement, masks):
-    """Returns the conditions of padding and documents, of those that there are."""
+    """Return the masks of padding and documents."""
     conditions = []
     if masks.key_mask is not None:
         conditions.append(arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
