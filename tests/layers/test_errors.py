@@ -25,7 +25,7 @@ from tf_sparse_attention.layers import (
     SwappedAttention,
     TransformerBlock,
 )
-from tf_sparse_attention.layers.parts.call_masks import check_attention_mask
+from tf_sparse_attention.layers.parts.call_inputs import check_attention_mask
 from tf_sparse_attention.models import StatefulModel
 from tf_sparse_attention.patterns import Nearest, Successors, Window
 

@@ -35,6 +35,11 @@ class Dropout(NamedTuple):
     queries: Tensor | None = None
     keys: Tensor | None = None
 
+    @classmethod
+    def of_call(cls, rate: float, seeds: Seed | None, training: bool | None) -> Self | None:
+        """Return the dropout of a call of a layer. None: the call is not in training, or the layer has no seeds."""
+        return cls(rate, seeds) if training and seeds is not None else None
+
     def with_positions(self, queries: Tensor, keys: Tensor) -> Self:
         """Return this dropout with the positions of queries and keys."""
         return self._replace(queries=queries, keys=keys)

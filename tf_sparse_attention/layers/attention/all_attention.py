@@ -9,7 +9,6 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.layers.parts.persistent_vectors import PersistentVectors
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition
@@ -151,7 +150,7 @@ class AllAttention(AttentionLayer):
         query, masks = heads[0], masks.slice_heads(slice(0, self.num_pattern_heads))
         heads = self._of_window(query), *heads[1:]
         output, weights = super().compute_attention(heads, masks, causal, training, return_weights)
-        return self._with_persistent(query, output, weights, dropout_of_call(self, training))
+        return self._with_persistent(query, output, weights, Dropout.of_call(self.dropout, self._seeds, training))
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
         query, *others = heads

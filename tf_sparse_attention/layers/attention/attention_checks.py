@@ -11,8 +11,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.layers.parts.call_inputs import values_of
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
-from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, holds
 from tf_sparse_attention.patterns.pattern import primitives

@@ -11,8 +11,8 @@ from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
-from tf_sparse_attention.layers.parts.call_masks import as_tensor
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
+from tf_sparse_attention.layers.parts.call_inputs import as_tensor
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.ops.span import Span
@@ -217,7 +217,7 @@ class GlobalLocalAttention(LocalAttention):
             value,
             masks=masks,
             select=None if selected is None else lambda *_: selected,
-            dropout=dropout_of_call(self, training),
+            dropout=Dropout.of_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
             **options._asdict(),
         )

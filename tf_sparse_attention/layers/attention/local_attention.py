@@ -132,7 +132,8 @@ class LocalAttention(AttentionLayer):
         self.span = make_span(self, self.num_heads)
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
-        return super().attention_options()._replace(span=span_of_call(self, training))
+        options = super().attention_options()
+        return options if self.span is None else options._replace(span=span_of_call(self, training))
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size")

@@ -14,8 +14,7 @@ from tf_sparse_attention.layers.attention.attention_layer import (
 )
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.projections import clone_initializer
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.ops.attend import Attended, score_dtype
+from tf_sparse_attention.ops.attend import Attended, Dropout, score_dtype
 from tf_sparse_attention.ops.block_selection import BlockKeys
 from tf_sparse_attention.ops.compressed_attention import (
     attend_compressed_blocks,
@@ -170,7 +169,7 @@ class NativeSparseAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         own = _Heads(*heads)
         options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
-        options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
+        options |= {"causal": causal, "masks": masks, "dropout": Dropout.of_call(self.dropout, self._seeds, training)}
         compressed, chosen = self._attend_compressed(heads, masks, training)
         selected = attend_pattern(
             self._selected,
@@ -203,7 +202,7 @@ class NativeSparseAttention(AttentionLayer):
         options = self._compressed_options()
         chosen = select_blocks_by_weight(query, key, seen, allowed, self.num_blocks - 1, options)
         return attend_compressed_blocks(
-            query, key, value, seen, dropout=dropout_of_call(self, training), **options
+            query, key, value, seen, dropout=Dropout.of_call(self.dropout, self._seeds, training), **options
         ), chosen
 
     def _compressed_options(self) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
-from tf_sparse_attention.layers.parts.call_masks import mask_of_tokens
-from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.layers.parts.selectors import for_leaf
+from tf_sparse_attention.layers.parts.call_inputs import mask_of_tokens
+from tf_sparse_attention.layers.parts.selectors import Centroids, for_leaf
 from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.grouped_heads import fold_groups

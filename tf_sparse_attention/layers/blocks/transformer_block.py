@@ -20,7 +20,7 @@ from tf_sparse_attention.layers.attention.routing_attention import OF_ALL_TOKENS
 from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.call_masks import (
+from tf_sparse_attention.layers.parts.call_inputs import (
     finite_padding,
     hide_from_attention,
     implicit_mask,

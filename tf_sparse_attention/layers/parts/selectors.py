@@ -1,12 +1,14 @@
-"""Selectors of an attention layer: their weights, and the inputs that they compare."""
+"""Selectors of an attention layer: the inputs that they compare, and their weights, such as centroids."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
-from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.layers.parts.variables import random_directions
+from tf_sparse_attention.layers import data_parallel
+from tf_sparse_attention.layers.parts.variables import random_directions, state_dtype
+from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, select_tokens
@@ -14,7 +16,153 @@ from tf_sparse_attention.patterns.engine.inputs import Selections
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.types import Shape, Tensor
+
+NOISE = 0.1  # of the directions of revived centroids, whose channels have unit variance
+
+
+class Centroids(keras.layers.Layer):
+    """Centroids (N, K, H) of online k-means with the sums they are averages of, float32 whatever the dtype policy.
+
+    `observe` in training moves them, at once on one device and on JAX; with several TensorFlow replicas it leaves this
+    replica's sums in `pending`, and the training step of `tsa.models.Model` adds them up and calls `advance`.
+
+    Args:
+        num_heads: N.
+        num_clusters: K.
+        size: H, channels of a token.
+        ema_decay: weight of the past in the moving averages, in [0, 1).
+        revive_after: training steps after which a centroid without tokens is moved; 0: never.
+        seed: integer of the first centroids and of the noise of revived ones.
+        commitment_loss: factor of the commitment in the loss of `learn`. Default 0.
+        **kwargs: `name`, `dtype`, `trainable`.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_clusters: int,
+        size: int,
+        ema_decay: float,
+        revive_after: int,
+        seed: int,
+        commitment_loss: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads, self.num_clusters, self.size = num_heads, num_clusters, size
+        self.ema_decay = ema_decay
+        self.revive_after = revive_after
+        self.seed = seed
+        self.commitment_loss = commitment_loss
+        self.pending: list[keras.Variable] = []
+        self.build()
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        sizes = (self.num_heads, self.num_clusters, self.size)
+        dtype = state_dtype(self)
+        first = keras.initializers.RandomNormal(stddev=1.0, seed=self.seed)
+
+        def directions(shape, dtype=None):
+            return kmeans.normalize(first(shape, dtype=dtype))
+
+        state = {"trainable": False, "autocast": False}
+        self.centroids = self.add_weight(name="centroids", shape=sizes, dtype=dtype, initializer=directions, **state)
+        self.sums = self.add_weight(name="sums", shape=sizes, dtype=dtype, initializer=directions, **state)
+        self.counts = self.add_weight(name="counts", shape=sizes[:2], dtype=dtype, initializer="ones", **state)
+        self.unused = self.add_weight(name="unused", shape=sizes[:2], dtype="int32", initializer="zeros", **state)
+        if data_parallel.replica_count() > 1:
+            shapes = {"pending_sums": sizes, "pending_counts": sizes[:2]}
+            self.pending = [
+                self.add_weight(name=name, shape=shape, dtype=dtype, initializer="zeros", **state)
+                for name, shape in shapes.items()
+            ]
+        self.built = True
+
+    @property
+    def state(self) -> kmeans.State:
+        """The `kmeans.State` that the weights hold."""
+        return kmeans.State(*(ops.copy(variable) for variable in self._state_weights()))
+
+    def _state_weights(self):
+        return self.centroids, self.sums, self.counts, self.unused
+
+    def read(self) -> Tensor:
+        """Returns the centroids as they are now; in a TensorFlow graph the variable would be what it is when used."""
+        return ops.copy(self.centroids)
+
+    def set_state(self, state: kmeans.State) -> None:
+        """Sets the weights to a `kmeans.State`."""
+        for variable, value in zip(self._state_weights(), state, strict=True):
+            # Assigned in a stateless call, a variable would otherwise carry the gradient of its value.
+            variable.assign(ops.stop_gradient(ops.cast(value, variable.dtype)))
+
+    def start_from_data(self, x: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
+        """Moves the centroids to tokens of `x`, (B, N, T, H), drawn with a seed, that of the layer if None.
+
+        Raises:
+            ValueError: if `mask`, bool (B, T), leaves fewer tokens than centroids.
+        """
+        tokens = None if mask is None else int(ops.sum(ops.cast(mask, "int32")))
+        if tokens is not None and tokens < self.num_clusters:
+            raise ValueError(
+                "`mask` must leave at least `num_clusters` tokens to start from. "
+                f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
+            )
+        state = kmeans.init_state_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask)
+        # In memory of its own: centroids and sums begin alike, and a training step on JAX gives both away.
+        self.set_state(kmeans.State(*map(ops.copy, state)))
+
+    def assign(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Returns the nearest centroid of each normalised token (B, N, T, H), int32 (B, N, T), wherever it stands."""
+        return kmeans.nearest(heads, self.read())
+
+    def scores(self, heads: Tensor) -> Tensor:
+        """Returns the score of each normalised token (B, N, T, H) for each centroid, float (B, N, T, K)."""
+        return kmeans.scores(heads, self.read())
+
+    def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> None:
+        """Update the centroids by the tokens of one training step, and add the commitment loss.
+
+        Args:
+            sides: tuples of normalized tokens (B, N, T, H), their mask bool (B, T) or None, and their clusters.
+        """
+        if self.commitment_loss:
+            centroids = self.read()
+            loss = sum(kmeans.commitment(x, clusters, centroids, mask) for x, mask, clusters in sides)
+            self.add_loss(ops.cast(self.commitment_loss * loss, keras.config.floatx()))
+        seen = [kmeans.statistics(x, clusters, self.num_clusters, mask) for x, mask, clusters in sides]
+        self.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
+
+    def observe(self, seen: kmeans.Statistics) -> None:
+        """Takes in the `kmeans.Statistics` of one training step."""
+        if not data_parallel.in_several_replicas():
+            self.advance(seen)
+            return
+        data_parallel.check_deferring(self)
+        for variable, value in zip(self.pending, seen, strict=True):
+            variable.assign(ops.cast(value, variable.dtype))
+
+    def advance(self, seen: Sequence[Tensor]) -> None:
+        """Moves the centroids by the sums and counts of all replicas together; a sum that is not finite by none."""
+        sums, counts = seen
+        is_finite = ops.all(ops.isfinite(sums), axis=-1)  # (N, K)
+        # A NaN would stay in the state for good, and with it in the attention of every later batch.
+        seen = kmeans.Statistics(ops.where(is_finite[..., None], sums, 0), ops.where(is_finite, counts, 0))
+        state = kmeans.update(self.state, seen, self.ema_decay)
+        if self.revive_after:
+            # Drawn from the seed alone: the same on all replicas, and nothing to save.
+            noise = NOISE * keras.random.normal(self.centroids.shape, dtype=self.centroids.dtype, seed=self.seed)
+            state = kmeans.revive(state, self.revive_after, noise)
+        self.set_state(state)
+
+    def save_own_variables(self, store: MutableMapping[str, Tensor]) -> None:
+        for variable in self._state_weights():
+            store[variable.name] = variable
+
+    def load_own_variables(self, store: MutableMapping[str, Tensor]) -> None:
+        for variable in self._state_weights():
+            variable.assign(store[variable.name])
 
 
 class LayerWeights:

@@ -21,8 +21,7 @@ from tf_sparse_attention.ops.token_groups import with_self_bias
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, join_heads, plan_heads, select_tokens
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs, Selections
-from tf_sparse_attention.patterns.engine.pair_masks import visible_pairs
+from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs, Selections, visible_pairs
 from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
 from tf_sparse_attention.patterns.selection import NoWeights, SelectionInputs
 from tf_sparse_attention.types import Tensor
@@ -135,7 +134,7 @@ def _attend_heads(
 
 
 def attend_arranged(
-    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None = None, **returns: bool
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, **returns: bool
 ) -> Attended:
     """Compute attention within the groups of an arrangement, by a kernel or by plain operations.
 
@@ -156,8 +155,13 @@ def attend_arranged(
             [attend_arranged(part, leaf, inputs, call, dropout, **returns) for part in arrangement.parts]
         )
     fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
-    if fused is not None:
-        return fused
+    return attend_plain(arrangement, leaf, inputs, call, dropout, **returns) if fused is None else fused
+
+
+def attend_plain(
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None = None, **returns: bool
+) -> Attended:
+    """Compute attention within the groups of one arrangement by plain operations, see `attend_arranged`."""
     distances = arrangement.distances()
     if leaf.reads_successors:
         distances = distances.shifted(arrangement.lead)

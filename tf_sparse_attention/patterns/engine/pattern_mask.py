@@ -21,8 +21,7 @@ from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.ops.token_groups import groups_of_keys
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
-from tf_sparse_attention.patterns.engine.inputs import Inputs
-from tf_sparse_attention.patterns.engine.pair_masks import token_masks
+from tf_sparse_attention.patterns.engine.inputs import Inputs, token_masks
 from tf_sparse_attention.patterns.first import FirstGrid
 from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
