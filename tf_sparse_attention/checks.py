@@ -157,3 +157,11 @@ def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tupl
     if not fits:
         wanted = ", ".join(" or ".join("any" if size is None else str(size) for size in axis) for axis in expected)
         raise ValueError(f"`{name}` must have shape ({wanted}). Received: {name} of shape {tuple(shape)}.")
+
+
+def values_of(x: Any) -> np.ndarray | None:
+    """Return the values of a tensor, or None inside of a compiled program."""
+    try:
+        return np.asarray(x)  # `ops.convert_to_numpy` copies and warns
+    except Exception:  # each backend raises another class
+        return None

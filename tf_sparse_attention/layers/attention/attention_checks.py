@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.parts.call_inputs import values_of
+from tf_sparse_attention.checks import values_of
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, holds

@@ -395,7 +395,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             value,
             causal=causal,
             masks=masks,
-            select=selection_of(self, query, key, masks, training) if self.pattern.content_based else None,
+            select=selection_of(self, query, key, masks, training) if any(self.selectors) else None,
             dropout=Dropout.of_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
             **self.attention_options(training)._asdict(),

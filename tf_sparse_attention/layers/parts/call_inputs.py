@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.checks import check_dense, check_static
+from tf_sparse_attention.checks import check_dense, check_static, values_of
 from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Shape, Tensor
@@ -216,14 +216,6 @@ def as_integers(name: str, ids: Tensor) -> Tensor:
             f"Received: {dtype}{' with fractions' if has_fractions else ''}."
         )
     return ops.cast(ids, "int32")
-
-
-def values_of(x: Tensor) -> np.ndarray | None:
-    """Return the values of a tensor, or None inside of a compiled program."""
-    try:
-        return np.asarray(x)  # `ops.convert_to_numpy` copies and warns
-    except Exception:  # each backend raises another class
-        return None
 
 
 def is_image(x: Tensor | None) -> bool:
