@@ -26,7 +26,7 @@ from tf_sparse_attention.patterns.pattern import primitives
 
 
 def crossing(kind, **changes):
-    """Draws layers of a kind that take another sequence, which those for causal self-attention alone do not."""
+    """Draws layers of a kind that take another sequence, which those that require causal self-attention do not."""
     return kind().filter(lambda made: not _must_be_causal(**made[1])).map(lambda made: (made[0], made[1] | changes))
 
 

@@ -84,7 +84,7 @@ def compare_padded(kind, wanted):
 
 
 def must_be_causal(layer):
-    """Return whether the layer is for causal self-attention alone."""
+    """Return whether the layer requires causal self-attention."""
     return layer.pattern is not None and layer.pattern.must_be_causal
 
 

@@ -434,7 +434,7 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
         ),
         (
             lambda layer, x: layer.init_cross_cache(x),
-            r"\w+ \(\w+\) is for causal self-attention alone",
+            r"\w+ \(\w+\) requires causal self-attention",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Content-based selection: which groups, keys or blocks of keys the queries of a call attend to.
 
 A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer holds with its weights. It
-selects for a whole sequence (`select`), and token by token in decoding (`init`, `fill`, `select_next`), where its state
+selects for a whole sequence (`select`), or token by token in decoding (`init`, `fill`, `select_next`), where its state
 is part of the KV cache. The result is a `Selection`, with the features that the mask rule of the pattern reads.
 """
 
@@ -113,7 +113,7 @@ class Selector:
         raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Any:
-        """Select among the keys (B, m, S, H) of another sequence, of which `mask` (B, S) exist, for a cross cache."""
+        """Select among keys (B, m, S, H) for a cross-attention cache. `mask` (B, S) is False for padding."""
         raise NotImplementedError(f"{type(self).__name__} must define `select_keys`.")
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Grouper(Protocol):
 
 
 class NoWeights:
-    """Stands for the `SelectorWeights` of a call without a layer. Selectors that have weights raise a `ValueError`."""
+    """`SelectorWeights` of a call without a layer. Selectors that need weights raise a `ValueError`."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError("`select` must be given for a pattern whose selector has weights. Received: select=None.")

@@ -8,14 +8,14 @@ from tf_sparse_attention.types import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class TokenInfo:
-    """Queries or keys as the mask rule of a pattern sees them: arrays of many tokens.
+    """Queries or keys as arguments of a mask rule: arrays of positions and features.
 
-    Arrays of queries and of keys broadcast against each other. They are NumPy arrays where they are constants and
-    tensors otherwise. The operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
+    Arrays of queries and of keys broadcast against each other. Constants are NumPy arrays, other arrays
+    are tensors. The operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
 
     Attributes:
-        position: int, positions in the sequence. Keys of a segment memory have negative ones. Where the pattern has a
-            `period`, positions may be moved by whole periods.
+        position: int, positions in the sequence. Keys of a segment memory have negative ones. If the pattern has a
+            `period`, positions may be shifted by multiples of it.
         features: int, further features by name, such as "group" and "rank" of content-based patterns. Each is an
             attribute as well: `query.group`.
         document_start: function that returns `start`, or None without packed documents.

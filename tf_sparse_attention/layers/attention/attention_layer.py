@@ -641,7 +641,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def cross_cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cross-attention cache. None if it can."""
         if self.pattern.must_be_causal:
-            return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} is for causal self-attention alone"
+            return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} requires causal self-attention"
         if self.share_qk:
             return "queries are used as keys"
         return None if self.pattern.causal_selection else cache_unsupported_reason(self.pattern)

@@ -408,7 +408,7 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
     parts = parts_of(attention)
     if not causal and (alone := _causal_parts(parts)):
         raise ValueError(
-            f"`causal` must be True with {alone[0]}, which is for causal self-attention alone. Received: causal=False."
+            f"`causal` must be True with {alone[0]}, which requires causal self-attention. Received: causal=False."
         )
     never = [part for part in parts if not can_be_causal(part)]
     if causal and never:
@@ -419,7 +419,7 @@ def check_causal(attention: Attention, cross_attention: Attention | None, causal
     across = parts_of(cross_attention)
     if alone := _causal_parts(across):
         raise ValueError(
-            f"`cross_attention` must be for two sequences, and {alone[0]} is for causal self-attention alone. "
+            f"`cross_attention` must be for two sequences, and {alone[0]} requires causal self-attention. "
             f"Received: cross_attention={cross_attention!r}."
         )
     others = [part for part in across if part.cross_cache_unsupported_reason and not _is_published(part)]

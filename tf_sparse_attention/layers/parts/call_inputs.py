@@ -72,7 +72,7 @@ def token_masks(
 
 
 def _documents(query, value, segment_ids, value_segment_ids):
-    """Return the documents of queries and of keys, int (B, T) and (B, S), or a pair of None."""
+    """Return the documents of queries and of keys, int (B, T) and (B, S), or (None, None)."""
     if value_segment_ids is not None and (value is None or segment_ids is None):
         raise ValueError(
             "`value_segment_ids` must be None in self-attention and without `segment_ids`. "

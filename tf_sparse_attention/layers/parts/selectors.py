@@ -18,23 +18,24 @@ from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Shape, Tensor
 
-NOISE = 0.1  # of the directions of revived centroids, whose channels have unit variance
+NOISE = 0.1  # standard deviation added to revived centroids, whose channels have unit variance
 
 
 class Centroids(keras.layers.Layer):
-    """Centroids (N, K, H) of online k-means with the sums they are averages of, float32 whatever the dtype policy.
+    """Centroids (N, K, H) of online k-means and their moving averages, float32 for any dtype policy.
 
-    `observe` in training moves them, at once on one device and on JAX; with several TensorFlow replicas it leaves this
-    replica's sums in `pending`, and the training step of `tsa.models.Model` adds them up and calls `advance`.
+    `observe` updates the centroids in training: immediately on one device and on JAX. With several TensorFlow replicas
+    it stores the sums of the replica in `pending`; the training step of `tsa.models.Model` adds them and calls
+    `advance`.
 
     Args:
         num_heads: N.
         num_clusters: K.
         size: H, channels of a token.
-        ema_decay: weight of the past in the moving averages, in [0, 1).
-        revive_after: training steps after which a centroid without tokens is moved; 0: never.
-        seed: integer of the first centroids and of the noise of revived ones.
-        commitment_loss: factor of the commitment in the loss of `learn`. Default 0.
+        ema_decay: decay of the exponential moving averages, in [0, 1).
+        revive_after: training steps without tokens after which a centroid is re-initialized; 0: never.
+        seed: integer seed of the initial centroids and of the noise of revived centroids.
+        commitment_loss: factor of the commitment loss that `learn` adds. Default 0.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 
@@ -81,27 +82,32 @@ class Centroids(keras.layers.Layer):
 
     @property
     def state(self) -> kmeans.State:
-        """The `kmeans.State` that the weights hold."""
+        """The weights as a `kmeans.State`."""
         return kmeans.State(*(ops.copy(variable) for variable in self._state_weights()))
 
     def _state_weights(self):
         return self.centroids, self.sums, self.counts, self.unused
 
     def read(self) -> Tensor:
-        """Returns the centroids as they are now; in a TensorFlow graph the variable would be what it is when used."""
+        """Return a copy of the centroids, so that a later update in a TensorFlow graph does not change it."""
         return ops.copy(self.centroids)
 
     def set_state(self, state: kmeans.State) -> None:
-        """Sets the weights to a `kmeans.State`."""
+        """Assign a `kmeans.State` to the weights."""
         for variable, value in zip(self._state_weights(), state, strict=True):
-            # Assigned in a stateless call, a variable would otherwise carry the gradient of its value.
+            # In a stateless call, the variable would otherwise carry the gradient of the assigned value.
             variable.assign(ops.stop_gradient(ops.cast(value, variable.dtype)))
 
     def start_from_data(self, x: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
-        """Moves the centroids to tokens of `x`, (B, N, T, H), drawn with a seed, that of the layer if None.
+        """Initialize the centroids with random tokens of `x`, (B, N, T, H).
+
+        Args:
+            x: float (B, N, T, H).
+            mask: bool (B, T), False for padding. None: no padding.
+            seed: integer seed. None: the seed of the layer.
 
         Raises:
-            ValueError: if `mask`, bool (B, T), leaves fewer tokens than centroids.
+            ValueError: if there are fewer tokens than centroids.
         """
         tokens = None if mask is None else int(ops.sum(ops.cast(mask, "int32")))
         if tokens is not None and tokens < self.num_clusters:
@@ -110,15 +116,15 @@ class Centroids(keras.layers.Layer):
                 f"Received: {tokens} tokens, num_clusters={self.num_clusters}."
             )
         state = kmeans.init_state_from_data(x, self.num_clusters, self.seed if seed is None else seed, mask)
-        # In memory of its own: centroids and sums begin alike, and a training step on JAX gives both away.
+        # Copies: centroids and sums start equal, and a JAX training step donates both buffers.
         self.set_state(kmeans.State(*map(ops.copy, state)))
 
     def assign(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Returns the nearest centroid of each normalised token (B, N, T, H), int32 (B, N, T), wherever it stands."""
+        """Return the nearest centroid of each normalized token (B, N, T, H), int32 (B, N, T), at any position."""
         return kmeans.nearest(heads, self.read())
 
     def scores(self, heads: Tensor) -> Tensor:
-        """Returns the score of each normalised token (B, N, T, H) for each centroid, float (B, N, T, K)."""
+        """Return the score of each normalized token (B, N, T, H) for each centroid, float (B, N, T, K)."""
         return kmeans.scores(heads, self.read())
 
     def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> None:
@@ -135,7 +141,7 @@ class Centroids(keras.layers.Layer):
         self.observe(kmeans.Statistics(*(sum(parts[1:], parts[0]) for parts in zip(*seen, strict=True))))
 
     def observe(self, seen: kmeans.Statistics) -> None:
-        """Takes in the `kmeans.Statistics` of one training step."""
+        """Update the centroids, or store the update of this replica, by the `kmeans.Statistics` of a training step."""
         if not data_parallel.in_several_replicas():
             self.advance(seen)
             return
@@ -144,14 +150,14 @@ class Centroids(keras.layers.Layer):
             variable.assign(ops.cast(value, variable.dtype))
 
     def advance(self, seen: Sequence[Tensor]) -> None:
-        """Moves the centroids by the sums and counts of all replicas together; a sum that is not finite by none."""
+        """Update the centroids by the total sums and counts of all replicas. Sums that are not finite are skipped."""
         sums, counts = seen
         is_finite = ops.all(ops.isfinite(sums), axis=-1)  # (N, K)
-        # A NaN would stay in the state for good, and with it in the attention of every later batch.
+        # A NaN would stay in the state and reach the attention of every later batch.
         seen = kmeans.Statistics(ops.where(is_finite[..., None], sums, 0), ops.where(is_finite, counts, 0))
         state = kmeans.update(self.state, seen, self.ema_decay)
         if self.revive_after:
-            # Drawn from the seed alone: the same on all replicas, and nothing to save.
+            # A function of the seed alone: equal on all replicas, and no state to save.
             noise = NOISE * keras.random.normal(self.centroids.shape, dtype=self.centroids.dtype, seed=self.seed)
             state = kmeans.revive(state, self.revive_after, noise)
         self.set_state(state)
@@ -172,7 +178,7 @@ class LayerWeights:
         layer: an attention layer that is being built.
         leaf: the `Leaf` of the pattern.
         num_heads: heads of keys.
-        normalizes: whether heads must be layer-normalized before they are compared.
+        normalizes: whether selectors layer-normalize heads before they compare them.
     """
 
     def __init__(self, layer: Any, leaf: Leaf, num_heads: int, normalizes: bool) -> None:
@@ -219,12 +225,12 @@ def make_selectors(layer: Any, plans: Sequence[HeadPlan], normalizes: bool = Fal
 
 
 def for_leaf(selector: Any, leaf: Leaf) -> Selector:
-    """Return a selector for the keys of a leaf, which may be one position later."""
+    """Return a selector for the keys of a leaf; with successor values it shifts them by one position."""
     return selector.for_successors() if leaf.reads_successors else selector
 
 
 def groupers_of(selectors: Sequence[Selector | None]) -> list[keras.layers.Layer]:
-    """Return the groupers that are layers, so that an attention layer can track their weights."""
+    """Return the groupers that are Keras layers, so that an attention layer can track their weights."""
     groupers = [selector.grouper for selector in selectors if isinstance(selector, GroupSelector)]
     return [grouper for grouper in groupers if isinstance(grouper, keras.layers.Layer)]
 

@@ -136,7 +136,7 @@ def as_slice(heads: range) -> slice:
 
 
 def take_heads(x: Tensor, heads: range) -> Tensor:
-    """Take a range of the heads of a tensor (B, N, ...). One head (N = 1) stands for all.
+    """Take a range of the heads of a tensor (B, N, ...). A tensor with one head (N = 1) is shared by all heads.
 
     It slices and reshapes, because the gradient of a gather is a scatter.
     """

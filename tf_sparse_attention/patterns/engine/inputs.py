@@ -26,8 +26,7 @@ class AttentionOptions(NamedTuple):
         span: an `ops.span.Span`, or None.
         hide_self: "always": a query never attends to the key at its position; "unless_alone": only if it has no other
             key in any part of the pattern; None: as to other keys.
-        persistent: pair of keys (N, M, H) and values (N, M, Hv) without positions, to which every query attends; or
-            None.
+        persistent: pair of keys (N, M, H) and values (N, M, Hv) without positions for all queries, or None.
         soft_cap: c of c tanh(q . k / c), which replaces q . k; or None.
         sinks: float (N,), a logit without a value for each head; or None.
     """

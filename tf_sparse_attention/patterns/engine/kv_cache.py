@@ -174,7 +174,7 @@ def fill_cache(
 
 
 def _fill(entry: Entry, key: Tensor, value: Tensor, positions: Tensor, columns: Mapping[str, Tensor]) -> Entry:
-    """Write a sequence to an entry: slot s gets the token at `positions` (B, 1 or n, S), none where it is negative."""
+    """Write a sequence to an entry: slot s gets the token at `positions` (B, 1 or n, S), if not negative."""
     batch, shared, slots = shape(entry["position"])
     positions = ops.broadcast_to(positions, (batch, shared, slots))
     is_new = positions >= 0
