@@ -70,7 +70,7 @@ class InTurn(Composition):
     def __post_init__(self) -> None:
         listed = isinstance(self.parts, (list, tuple)) and len(self.parts) > 1
         if not listed or not all(isinstance(part, Pattern) for part in self.parts):
-            raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
+            raise ValueError(f"`parts` must be at least two patterns. Received: parts={self.parts!r}.")
         object.__setattr__(self, "parts", tuple(self.parts))
 
     def slices(self, num_heads: int) -> list[slice]:
