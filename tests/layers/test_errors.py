@@ -430,7 +430,7 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
         (lambda layer, x: layer.attention_pattern(x), r"`use_causal_mask` must be True with \w+ \(Successors\)"),
         (
             lambda layer, x: layer(x, x + 1, use_causal_mask=True),
-            r"`value` and `key` must be None, or `query` itself, with \w+ \(\w+\), which requires causal self-attention",
+            r"`value` and `key` must be None, or `query` itself, with \w+ \(\w+\), which requires causal",
         ),
         (
             lambda layer, x: layer.init_cross_cache(x),
