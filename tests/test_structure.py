@@ -30,7 +30,7 @@ from tests.source_rules import (
 
 
 def offences(found):
-    """Returns a readable list of what `found`, {path: offending lines or imports}, holds."""
+    """Return a readable list of what `found`, {path: offending lines or imports}, holds."""
     return [f"{path}: {item}" for path, items in found.items() for item in items]
 
 

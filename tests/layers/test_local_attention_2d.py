@@ -20,7 +20,7 @@ def image(**own):
 
 
 def pattern(layer, length, causal=False):
-    """Returns the pattern of the first head, bool (T, T)."""
+    """Return the pattern of the first head, bool (T, T)."""
     return to_numpy(layer.attention_pattern(normal(1, length, SIZE), use_causal_mask=causal))[0, 0]
 
 

@@ -35,7 +35,7 @@ def assert_means(image, expected, values, num_queries=None, **options):
 
 
 def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options):
-    """Returns a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
+    """Return a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
     image, size = Image(shape[1], block_shape, order, shape[0]), shape[0] * shape[1]
     pixels = definitions.pixels(size, shape[1], block_shape, order, shape[0])
     same = column([0] * size)

@@ -69,7 +69,7 @@ class WindowAndThirds(LocalAttention):
 
 
 def check_decoding(layer):
-    """Compares decoding after a prompt of five tokens with one causal call."""
+    """Compare decoding after a prompt of five tokens with one causal call."""
     whole = ops.convert_to_numpy(layer(X, use_causal_mask=True))
     output, cache = layer.prefill(X[:, :5], layer.init_cache(2, LENGTH))
     found = [output]

@@ -20,7 +20,7 @@ def row(x):
 
 
 def shared_means(groups=GROUPS, cluster_size=2, **options):
-    """Attends with zero queries, for which the output is the plain mean of the values seen."""
+    """Attend with zero queries, for which the output is the plain mean of the values seen."""
     zeros, groups = column([0] * len(groups)), row(groups)
     values = column(VALUES[: groups.size])
     output = attend_groups(zeros, None, values, groups, groups, cluster_size, **{"causal": True, **options}).output

@@ -18,7 +18,7 @@ from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenB
 
 
 def column(values):
-    """Returns numbers as vectors of one channel, (1, 1, T, 1)."""
+    """Return numbers as vectors of one channel, (1, 1, T, 1)."""
     return np.asarray(values, "float32")[None, None, :, None]
 
 

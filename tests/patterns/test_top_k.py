@@ -24,14 +24,14 @@ def members(clusters):
 
 
 def means(queries=CLUSTERS, keys=CLUSTERS, **options):
-    """Attends with zero queries, for which every cluster gives the plain mean of the values it shows."""
+    """Attend with zero queries, for which every cluster gives the plain mean of the values it shows."""
     zeros = column([0] * 6)
     output, _ = attend_members(zeros, zeros, column(VALUES), members(queries), members(keys), **options)
     return ops.convert_to_numpy(output)[0, 0, :, 0]
 
 
 def chosen(scores, size, mask=None):
-    """Returns positions and validity of one head, for scores given cluster by cluster."""
+    """Return positions and validity of one head, for scores given cluster by cluster."""
     scores = np.array(scores, "float32").T[None, None]
     found = best_members(scores, size, None if mask is None else np.array([mask]))
     valid = None if found.valid is None else ops.convert_to_numpy(found.valid)[0, 0].tolist()
