@@ -16,7 +16,7 @@ from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.ops.token_groups import best_group
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
-from tf_sparse_attention.patterns.group_band import GroupSelector, train_grouper
+from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs
 from tf_sparse_attention.types import Size, Tensor
@@ -72,11 +72,7 @@ class BestOfCluster(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class MemberSelection(Selection):
-    """The members of each cluster.
-
-    Args:
-        members: pair of the `Members` of the queries and of the keys.
-    """
+    """The `Members` of the clusters, a pair for queries and keys."""
 
     members: tuple[Members, Members]
 
@@ -108,7 +104,7 @@ class MemberSelector(GroupSelector):
         scores = [self._score(heads) for heads, _ in sides]
         members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]
         if inputs.training and self.grouper is not None:
-            train_grouper(self.grouper, sides, [best_group(own) for own in scores], self.num_heads)
+            self.train(sides, [best_group(own) for own in scores])
         return MemberSelection((members[0], members[-1]))
 
 
@@ -117,7 +113,7 @@ class MemberGrid(Arrangement):
 
     Args:
         members: pair of the `Members` of the queries and of the keys.
-        lengths: pair (T, S), integers or scalar tensors.
+        lengths: pair (T, S).
         hide_by_rank: as in `BestOfCluster`. Both orders agree if queries are used as keys.
         extra_count: as in `scatter_mean`.
     """

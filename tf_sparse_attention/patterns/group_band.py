@@ -140,17 +140,48 @@ class GroupSelector(Selector):
         return type(self)(self.grouper, self.num_groups, self.num_heads, self.normalizes, reads_successors=True)
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
-        return assign_groups(self.grouper, self.compared(heads), positions, self.num_heads)
+        return self._assign(self.compared(heads), positions)
+
+    def _assign(self, heads, positions):
+        """Assign compared heads (B, n, T, H) by the grouper of their key head, n a multiple of m."""
+        num_heads = heads.shape[1]
+        if num_heads == self.num_heads:
+            return self.grouper.assign(heads, positions)
+        positions = ops.tile(positions, (1, num_heads // self.num_heads))
+        return unfold_groups(self.grouper.assign(fold_groups(heads, self.num_heads), positions), num_heads)
 
     def compared(self, heads: Tensor) -> Tensor:
         """Return heads as the grouper compares them."""
         return normalize(heads) if self.normalizes else heads
 
-    def select(self, inputs: SelectionInputs) -> GroupSelection:
+    def group_tokens(self, inputs: SelectionInputs) -> tuple[list[tuple[Tensor, Tensor | None]], list[Tensor]]:
+        """Assign the tokens of a call to groups, int32 (B, n, T), and update the grouper in training.
+
+        The result has compared heads with their mask, and groups, each as a list of queries and keys, or of both in
+        one.
+        """
         sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
-        groups = [assign_groups(self.grouper, heads, positions_of_tokens(heads), self.num_heads) for heads, _ in sides]
+        groups = [self._assign(heads, positions_of_tokens(heads)) for heads, _ in sides]
         if inputs.training:
-            train_grouper(self.grouper, sides, groups, self.num_heads)
+            self.train(sides, groups)
+        return sides, groups
+
+    def train(self, sides: Sequence[tuple[Tensor, Tensor | None]], groups: Sequence[Tensor]) -> None:
+        """Update a grouper that has a method `learn`. Query heads that share a key head count equally."""
+        if hasattr(self.grouper, "learn"):
+            self.grouper.learn([self._fold(*side, own) for side, own in zip(sides, groups, strict=True)])
+
+    def _fold(self, heads, mask, groups):
+        """Fold the query heads that share a key head into the batch of tokens, masks and groups."""
+        size = heads.shape[1] // self.num_heads
+        if size == 1:
+            return heads, mask, groups
+        mask = None if mask is None else ops.tile(mask, (1, size))
+        groups = fold_groups(groups[..., None], self.num_heads)[..., 0]
+        return fold_groups(heads, self.num_heads), mask, groups
+
+    def select(self, inputs: SelectionInputs) -> GroupSelection:
+        sides, groups = self.group_tokens(inputs)
         documents = _segment_ranks(inputs.masks)
         selected = [
             groups_of(own, self.num_groups, mask, document)
@@ -210,50 +241,6 @@ def _segment_ranks(masks: TokenMasks) -> Sequence[Tensor | None]:
     if queries is None or keys is None:
         return None, None
     return segment_ranks(queries) * 2 if keys is queries else segment_ranks(queries, keys)
-
-
-def assign_groups(grouper: Grouper, heads: Tensor, positions: Tensor, num_key_heads: int) -> Tensor:
-    """Assign tokens to groups by the grouper of their key head.
-
-    Args:
-        grouper: a `Grouper` of m heads.
-        heads: float (B, n, T, H), n a multiple of m.
-        positions: int32 (B or 1, T).
-        num_key_heads: m.
-
-    Returns:
-        Int32 (B or 1, n, T).
-    """
-    count = heads.shape[1]
-    if count == num_key_heads:
-        return grouper.assign(heads, positions)
-    positions = ops.tile(positions, (1, count // num_key_heads))
-    return unfold_groups(grouper.assign(fold_groups(heads, num_key_heads), positions), count)
-
-
-def train_grouper(
-    grouper: Grouper, sides: Sequence[tuple[Tensor, Tensor | None]], groups: Sequence[Tensor], num_key_heads: int
-) -> None:
-    """Update a grouper that has a method `learn`.
-
-    Args:
-        grouper: a `Grouper` of m heads.
-        sides: pairs of tokens (B, n, T, H) and their mask (B, T) or None.
-        groups: for each side the groups of the tokens, int32 (B, n, T).
-        num_key_heads: m. All query heads that share a key head count equally.
-    """
-    if hasattr(grouper, "learn"):
-        grouper.learn([_fold_query_heads(*side, own, num_key_heads) for side, own in zip(sides, groups, strict=True)])
-
-
-def _fold_query_heads(heads, mask, groups, num_key_heads):
-    """Fold the query heads that share a key head into the batch of tokens, masks and groups."""
-    size = heads.shape[1] // num_key_heads
-    if size == 1:
-        return heads, mask, groups
-    mask = None if mask is None else ops.tile(mask, (1, size))
-    groups = fold_groups(groups[..., None], num_key_heads)[..., 0]
-    return fold_groups(heads, num_key_heads), mask, groups
 
 
 class SortedGrid(Arrangement):
@@ -434,18 +421,11 @@ class KeyBlocks(NamedTuple):
 
 
 class MergedGrid(Arrangement):
-    """Queries and separate keys, sorted by (group, position, keys first), in blocks with aligned blocks of sorted keys.
+    """Queries and separate keys, sorted by (group, position, keys first), in blocks with aligned key blocks.
 
     Blocks are cut on the merged order of queries and keys, so that a block of b slots holds at most b keys and needs a
-    fixed number of aligned key blocks. Half of the slots hold keys, whose results are dropped: 3 to 4 times the cost of
-    `SortedGrid`.
-
-    Args:
-        selection: a `GroupSelection`. Query heads that share keys share the sort of the keys.
-        batch: B, an integer or a scalar tensor.
-        band: keys of its group that a query attends to on each side, counting the key at its position.
-        causal: whether later keys are masked.
-        lead: 0, or -1 if a query attends only to earlier keys, see `Arrangement`.
+    fixed number of aligned blocks of sorted keys. Half of the slots hold keys, whose results are dropped: 3 to 4 times
+    the cost of `SortedGrid`, which has the same arguments. Query heads that share keys share the sort of the keys.
     """
 
     keeps_token_masks = True

@@ -121,7 +121,7 @@ class HashedChunk(Pattern):
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         chunks = cast(ChunkSelection, selection)
-        return ChunkGrid(chunks.queries, KeyChunks(chunks.keys, chunks.before.last()))
+        return ChunkGrid(chunks.queries, chunks.keys, chunks.before.last())
 
     def cache(self) -> CachePolicy:
         raise NotImplementedError("which keys share a chunk depends on later tokens")
@@ -180,32 +180,6 @@ class Chunks(NamedTuple):
         return [take_rows(x, number)[:, :, 0] for x in (self.positions, present)]
 
 
-class KeyChunks(NamedTuple):
-    """The keys of each chunk of queries: 2 w slots, those of the previous chunk and of the chunk.
-
-    Attributes:
-        own: `Chunks` of the keys in this round.
-        last: `Chunks.last` of the previous round, or in round 0 of the last round.
-    """
-
-    own: Chunks
-    last: list[Tensor]
-
-    @property
-    def positions(self) -> Tensor:
-        """The token in each slot, int32 (B, N, G, 2 w)."""
-        return _look_back(self.own.positions, self.last[0], -2)
-
-    @property
-    def present(self) -> Tensor:
-        """Whether a slot holds a token that exists, bool (B, N, G, 2 w)."""
-        return _look_back(ops.cast(self.own.present, "int32"), self.last[1], -2) > 0
-
-    def arrange(self, x: Tensor) -> Tensor:
-        """Arrange keys for the queries: (B, N, T, H) to (B, N, G, 2 w, H)."""
-        return _look_back(self.own.arrange(x), take_rows(x, self.last[0]), -3)
-
-
 def _look_back(own, last, axis):
     """Prepend the previous chunk to each chunk, `last` to the first. `axis` is the negative axis of chunks."""
     before = [ops.expand_dims(last, axis), slice_axis(own, axis, 0, shape(own)[axis] - 1)]
@@ -213,30 +187,34 @@ def _look_back(own, last, axis):
 
 
 class ChunkGrid(Arrangement):
-    """The chunks of queries of one round with the keys of the same and of the previous chunk.
+    """The chunks of queries of one round with the keys of the same and of the previous chunk, 2 w slots.
 
     Args:
         queries: `Chunks` of the queries.
-        keys: `KeyChunks`.
+        keys: `Chunks` of the keys.
+        last: `Chunks.last` of the previous round, or in round 0 of the last round.
     """
 
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, queries: Chunks, keys: KeyChunks) -> None:
-        self._queries, self._keys = queries, keys
-        self.key_length = shape(keys.own.order)[-1]
+    def __init__(self, queries: Chunks, keys: Chunks, last: Sequence[Tensor]) -> None:
+        self._queries, self._keys, self._last = queries, keys, last
+        self.key_length = shape(keys.order)[-1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._numbers(x, self._queries, self._queries) if axis == -1 else self._queries.arrange(x)
+        if axis == -1:
+            return take_member_numbers(ops.broadcast_to(x, shape(self._queries.order)), self._queries.positions)
+        return self._queries.arrange(x)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
-            return self._repeat_heads(self._numbers(x, self._keys.own, self._keys))
-        return self._keys.arrange(x)
+            x = ops.broadcast_to(x, shape(self._keys.order))
+            return self._repeat_heads(take_member_numbers(x, self._key_slots()))
+        return _look_back(self._keys.arrange(x), take_rows(x, self._last[0]), -3)
 
-    def _numbers(self, x, tokens, slots):
-        return take_member_numbers(ops.broadcast_to(x, shape(tokens.order)), slots.positions)
+    def _key_slots(self):
+        return _look_back(self._keys.positions, self._last[0], -2)
 
     def _repeat_heads(self, x):
         return repeat_key_heads(x, self._queries.order.shape[1])
@@ -248,10 +226,11 @@ class ChunkGrid(Arrangement):
         return self._queries.positions
 
     def key_positions(self) -> Tensor:
-        return self._repeat_heads(self._keys.positions)
+        return self._repeat_heads(self._key_slots())
 
     def inside(self) -> Tensor:
-        return merge(self._queries.present[..., :, None], self._repeat_heads(self._keys.present)[..., None, :])
+        present = _look_back(ops.cast(self._keys.present, "int32"), self._last[1], -2) > 0
+        return merge(self._queries.present[..., :, None], self._repeat_heads(present)[..., None, :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,13 +279,7 @@ class ChunkSelection(Selection):
 
 
 class ChunkSelector(Selector):
-    """Selects the chunk of each token in one round.
-
-    Args:
-        rounds: the `GroupSelector` of each round.
-        number: number of the round.
-        chunk_size: w, tokens per chunk.
-    """
+    """Selects the chunk of each token in one round, given the `GroupSelector` of each round."""
 
     def __init__(self, rounds: Sequence[GroupSelector], number: int, chunk_size: int) -> None:
         self._rounds, self._number, self._chunk_size = rounds, number, chunk_size

@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys
-from tf_sparse_attention.patterns.group_band import GroupSelector, assign_groups, positions_of_tokens, train_grouper
+from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
@@ -100,11 +100,7 @@ class KeySelection(Selection):
 class KeySelector(GroupSelector):
     """Selects the cluster of each query and the highest-scoring keys of each cluster.
 
-    Args:
-        centroids: a `Grouper` with a method `scores`.
-        pattern: the `TopKeys`.
-        num_heads: m, heads of keys.
-        normalizes: as in `GroupSelector`. Default False.
+    The centroids are a `Grouper` with a method `scores`.
     """
 
     def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool = False) -> None:
@@ -118,10 +114,7 @@ class KeySelector(GroupSelector):
                 "`segment_ids` must be None with selection='top_keys' and TopKeys, whose clusters select keys from the "
                 "whole row. Received: segment_ids. Use one row per document, or selection='nearest' and Nearest."
             )
-        sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
-        groups = [assign_groups(self.grouper, heads, positions_of_tokens(heads), self.num_heads) for heads, _ in sides]
-        if inputs.training:
-            train_grouper(self.grouper, sides, groups, self.num_heads)
+        sides, groups = self.group_tokens(inputs)
         return KeySelection(groups[0], self._members(*sides[-1]), shape(inputs.key)[2])
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Members:
@@ -132,11 +125,7 @@ class KeySelector(GroupSelector):
 
 
 class MemberBlocks(Arrangement):
-    """Queries sorted by cluster, in blocks of one cluster, with the keys of that cluster. O(T w + K w).
-
-    Args:
-        selection: a `KeySelection`.
-    """
+    """Queries sorted by cluster, in blocks of one cluster, with the keys of that cluster. O(T w + K w)."""
 
     is_exact = True
     sorts_tokens = True
