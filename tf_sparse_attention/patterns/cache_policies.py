@@ -32,15 +32,7 @@ class CachePolicy:
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        """Return whether a cache has enough slots for a sequence.
-
-        Args:
-            length: number of positions, an integer or int32 (B,).
-            num_slots: S.
-
-        Returns:
-            A boolean, or bool (B,). True if the sizes are unknown.
-        """
+        """Return whether a cache can hold `length` positions, an integer or int32 (B,). True if sizes are unknown."""
         return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
 
     def slot_positions(self, num_slots: Size) -> Tensor:
@@ -59,25 +51,11 @@ class CachePolicy:
         return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        """Select the slot of the next token.
-
-        Args:
-            token: the `TokenInfo` of the token, (B, 1 or n).
-            num_slots: S.
-
-        Returns:
-            Pair of the slot, int32 (B, 1 or n), and a bool that is False where the token is not stored; None: all are
-            stored.
-        """
+        """Return the slot of the next token, int32 (B, 1 or n), and whether it is stored, bool; None: always."""
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
     def read(self, query: TokenInfo, num_slots: Size) -> Tensor | None:
-        """Return the slots that a query reads, int32 (B, 1 or n, s). None: all slots.
-
-        Args:
-            query: the `TokenInfo` of the query, (B, 1 or n).
-            num_slots: S.
-        """
+        """Return the slots that a query reads, int32 (B, 1 or n, s); None: all slots."""
         return None
 
 
@@ -171,12 +149,9 @@ class CrossCachePolicy:
         return entry if mask is None else {**entry, "mask": mask[:, None]}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        """Return the features of a query by name, int32 (B, n).
+        """Return the features of a query at `index` (B,) by name, int32 (B, n).
 
-        Args:
-            entry: of `entry`.
-            group: int32 (B, n, 1), group of the query for content-based patterns; else None.
-            index: int32 (B,), position of the query.
+        `entry` is the cache entry, and `group` int32 (B, n, 1) or None is the result of `Selector.assign`.
         """
         return {}
 

@@ -62,13 +62,7 @@ class First(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class FirstGrid(OneGroup):
-    """All queries with the first `count` keys of the sequence, as one group.
-
-    Args:
-        query_length: T, an integer or a scalar tensor.
-        key_length: S, an integer or a scalar tensor.
-        count: number of keys.
-    """
+    """All queries with the first `count` keys of the sequence, as one group."""
 
     query_length: Size
     key_length: Size

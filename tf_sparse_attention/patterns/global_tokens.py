@@ -41,11 +41,7 @@ class Global(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class FromGlobal(Pattern):
-    """The global tokens as queries, which attend to all keys; other queries attend to no key. O(T num_global).
-
-    Args:
-        num_global: M.
-    """
+    """The at most M = `num_global` global tokens as queries, which attend to all keys. O(T num_global)."""
 
     num_global: int
     reach = None
@@ -101,11 +97,7 @@ def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> Glo
 
 
 class GlobalGrid(OneGroup):
-    """All queries with the global tokens as keys, as one group.
-
-    Args:
-        tokens: a `GlobalTokens`.
-    """
+    """All queries with the global tokens as keys, as one group."""
 
     is_exact = True
 
@@ -127,11 +119,7 @@ class GlobalGrid(OneGroup):
 
 
 class GlobalRows(RowsBesideAll):
-    """The global tokens as queries with all keys. The output of other queries is zero.
-
-    Args:
-        tokens: a `GlobalTokens`.
-    """
+    """The global tokens as queries with all keys. The output of other queries is zero."""
 
     def __init__(self, tokens: GlobalTokens) -> None:
         self._tokens = tokens

@@ -139,13 +139,7 @@ class WholeImage(WholeSequence):
 
 
 class FirstQueries(RowsBesideAll):
-    """The first tokens of a sequence as queries with all keys, as one group.
-
-    Args:
-        count: number of tokens.
-        query_length: T.
-        key_length: S.
-    """
+    """The first `count` tokens of a sequence as queries with all keys, as one group."""
 
     def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
         self.query_length, self.key_length = min_size(query_length, count), key_length
@@ -155,13 +149,7 @@ class FirstQueries(RowsBesideAll):
 
 
 class ShiftedArrangement(Arrangement):
-    """An arrangement of the queries and keys after the first tokens.
-
-    Args:
-        count: number of first tokens.
-        arrangement: the arrangement of the rest.
-        key_length: S.
-    """
+    """An arrangement of the queries and keys after the first `count` tokens."""
 
     def __init__(self, count: int, arrangement: Arrangement, key_length: Size) -> None:
         self._count, self._rest = count, arrangement
@@ -387,13 +375,7 @@ def image_grid(
 ) -> ImageGrid:
     """Create the `ImageGrid` of local blocks, without neighbors outside the image.
 
-    Args:
-        query_length: T, an integer or a scalar tensor.
-        key_length: S, an integer or a scalar tensor.
-        image: an `Image`.
-        num_blocks_before: pair, number of blocks above and to the left.
-        num_blocks_after: pair, number of blocks below and to the right.
-        causal: whether later keys are masked.
+    Numbers of blocks are pairs (above or below, left or right).
     """
     num_bands = None if image.height is None else -(-image.height // image.block_height)
     if are_known(query_length, key_length):

@@ -76,12 +76,7 @@ class Nearest(CentroidPattern, GroupBand):
 
 @dataclasses.dataclass(frozen=True)
 class RandomGroups:
-    """Random groups that depend only on positions, a `Grouper`.
-
-    Args:
-        num_groups: K.
-        seed: integer.
-    """
+    """Random groups that depend only on positions and the seed, a `Grouper`."""
 
     num_groups: int
     seed: int

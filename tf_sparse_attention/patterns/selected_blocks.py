@@ -132,13 +132,7 @@ class SelectedBlocks(ChosenBlocks):
 
 @dataclasses.dataclass(frozen=True)
 class SelectedSlots(Everything):
-    """All positions, of which a query reads its block and the selected blocks.
-
-    Args:
-        block_size: b.
-        num_blocks: blocks that a query reads.
-        shares_reads: whether query heads that share a key head read the same slots. Default True.
-    """
+    """All positions. A query reads its block and the selected blocks, `num_blocks` in total."""
 
     block_size: int
     num_blocks: int
@@ -175,11 +169,7 @@ class BlockSelection(Selection):
 
 
 class BlockSelector(Selector):
-    """Selects the blocks with the highest score of the query and the mean key.
-
-    Args:
-        pattern: the `SelectedBlocks`.
-    """
+    """Selects the blocks with the highest score of the query and the mean key."""
 
     def __init__(self, pattern: SelectedBlocks) -> None:
         self._pattern = pattern
@@ -242,11 +232,11 @@ class OwnBlocks(Grid):
 
 
 class SelectedTiles(Arrangement):
-    """Pairs of a query and a selected block, sorted by block and cut into tiles of one block each.
+    """Pairs of a query and a selected block, sorted by block and cut into tiles of one block each. O(R T b).
 
     T queries with R selections are R T pairs. Pair r T + t is selection r of query t, and has one row in the result of
     `restore`. The pairs of each block are padded to full tiles of q queries, so that R T / q tiles plus one per block
-    are always enough: no pair is dropped. O(R T b).
+    are always enough: no pair is dropped.
 
     Args:
         blocks: list of R int32 (B, N, T), key blocks before the query's block, negative for none.
@@ -336,12 +326,7 @@ class SelectedTiles(Arrangement):
 
 
 class OwnAndSelected(Arrangement):
-    """The query's block and its selected blocks in one softmax, merged by log-sum-exp.
-
-    Args:
-        own: an `OwnBlocks`.
-        selected: a `SelectedTiles`.
-    """
+    """The query's block and its selected blocks in one softmax, merged by log-sum-exp."""
 
     shares_softmax = True
 
@@ -366,13 +351,9 @@ class OwnAndSelected(Arrangement):
 
 
 def _sort_by_block(blocks, num_blocks):
-    """Sort pairs by (block, pair).
+    """Sort pairs (B, M, P) by (block, pair). Return the pairs, their ranks, and the first rank per block (B, M, G + 1).
 
-    Block and pair are packed into one number of 31 bits if possible: up to 370,000 positions with two selections each
-        and blocks of 128.
-
-    Returns:
-        The sorted pairs, the rank of each pair, both (B, M, P), and the first rank of each block, (B, M, G + 1).
+    Block and pair are packed into one int32 number if they fit: up to 370,000 positions, two selections, blocks of 128.
     """
     pairs = shape(blocks)[-1]
     if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < INT32_END:
@@ -402,7 +383,7 @@ def _first_ranks(in_order, num_blocks):
 def _gather_unique(x, slots, found, pairs, held):
     """Gather rows (B, N, I, X) at `slots` (B, N, P), each at most once, with zeros where not `found`.
 
-    Row i is gathered at `pairs[i]` if `held`, so the gradient is a gather, and needs no second mask.
+    Row i of `x` is row `pairs[i]` of the result if `held`. The gradient is a gather too.
     """
 
     def grad(*args, upstream=None):
@@ -416,7 +397,7 @@ def _gather_unique(x, slots, found, pairs, held):
 def _gather_repeated(x, index, slots, found):
     """Gather rows (B, N, T, X) at `index` (B, N, I). Row t is in the slots (B, N, R, T) where `found`.
 
-    Other slots get no gradient: their rows must not be used.
+    The gradient ignores all other slots, so their rows must not be used.
     """
 
     def grad(*args, upstream=None):

@@ -75,13 +75,7 @@ class Summary(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns first .. first + count - 1 of every block of `block_size` positions.
-
-    Args:
-        block_size: l.
-        first: position of the first column in a block.
-        count: c, at most l - first.
-    """
+    """The columns first .. first + count - 1 of every block of `block_size` positions."""
 
     block_size: int
     first: int
@@ -105,11 +99,7 @@ class Columns:
 
 
 class ColumnMemo:
-    """Columns of tensors, selected once per tensor and shared by all runs of queries.
-
-    Args:
-        columns: a `Columns`.
-    """
+    """Columns of tensors, selected once per tensor and shared by all runs of queries."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -125,15 +115,7 @@ class ColumnMemo:
 
 @dataclasses.dataclass(frozen=True)
 class ColumnGrid(OneGroup):
-    """A run of queries with the columns of the first blocks, as one group.
-
-    Args:
-        start: index of the first query, an integer.
-        stop: end of the queries, an integer or a scalar tensor.
-        num_blocks: number of key blocks, an integer or a scalar tensor.
-        memo: a `ColumnMemo`.
-        key_length: S, an integer or a scalar tensor.
-    """
+    """The queries start .. stop - 1 with the columns of the first `num_blocks` blocks, as one group."""
 
     start: Size
     stop: Size
@@ -143,37 +125,25 @@ class ColumnGrid(OneGroup):
 
     is_exact = True
 
-    @property
-    def columns(self) -> Columns:
-        """The `Columns` of the keys."""
-        return self.memo.columns
-
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, self.start, self.stop), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         columns = self.memo.take(x, axis)
-        return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
+        return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.memo.columns.count), axis - 1)
 
     def query_positions(self) -> Tensor:
         return ops.arange(self.start, self.stop, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        return self.columns.positions(self.num_blocks)[None]
+        return self.memo.columns.positions(self.num_blocks)[None]
 
     def inside(self) -> Tensor:
         return (self.key_positions() < self.key_length)[:, None, :]
 
 
 def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: bool) -> Arrangement:
-    """Arrange queries with the summary columns: one run, or in a causal call several runs without later blocks.
-
-    Args:
-        query_length: T, an integer or a scalar tensor.
-        key_length: S, an integer or a scalar tensor.
-        columns: a `Columns`.
-        causal: whether later keys are masked.
-    """
+    """Arrange queries with the summary columns: one run, or in a causal call several runs without later blocks."""
     num_blocks, memo = columns.num_blocks(key_length), ColumnMemo(columns)
     if not (causal and are_known(query_length, key_length)):
         return ColumnGrid(0, query_length, num_blocks, memo, key_length)
