@@ -159,7 +159,7 @@ def test_the_key_places_of_a_block_are_those_of_its_neighbours():
         [3, 4, -1, -1, 6, 7],
         [5, -1, 6, 7, 8, -1],
     ]
-    np.testing.assert_array_equal(grid.inside()[:, 0], grid.key_positions() >= 0)
+    np.testing.assert_array_equal(grid.key_exists()[:, 0], grid.key_positions() >= 0)
 
 
 def test_blocks_that_no_query_can_see_are_not_computed():

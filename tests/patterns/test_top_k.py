@@ -151,7 +151,7 @@ def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
     members = [best_members(*side) for side in zip(scores, (4, 4), exists, strict=True)]
     call = Call(2, 9, 12, causal is not None)
     pattern = ops.convert_to_numpy(
-        BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(call, MemberSelection(members))
+        BestOfCluster(3, 4, causal_by_rank=causal == "rank").dense(call, MemberSelection(members))
     )
     for b in range(2):
         sides = [definitions.best_members(x[b, 0], 4, there[b]) for x, there in zip(scores, exists, strict=True)]

@@ -18,9 +18,9 @@ class Arrangement:
     """Queries and keys in G groups of t query slots and s key slots. Queries attend to the keys of their group.
 
     A subclass defines `queries`, `keys` and `restore`, the positions of the slots (`query_positions`, `key_positions`,
-    `inside`), and `key_length`. With `axis` -2, rows (B, N, T, X) become (B, N, G, t, X). With `axis` -1, token data
-    such as masks (B or 1, N or 1, T) become (B or 1, N or 1, G, t). Slots outside the sequence are zero or False. Keys
-    may have M heads, each shared by N / M query heads.
+    `key_exists`), and `key_length`. With `axis` -2, rows (B, N, T, X) become (B, N, G, t, X). With `axis` -1, data of
+    tokens such as masks (B or 1, N or 1, T) become (B or 1, N or 1, G, t). Slots outside the sequence are zero or
+    False. Keys may have M heads, each shared by N / M query heads.
 
     An arrangement with `parts` computes each part separately and joins the results by `combine`. It has none of the
     other methods.
@@ -35,11 +35,11 @@ class Arrangement:
         keeps_token_masks: whether the arrangement already leaves out padding and other documents.
         lead: number of keys before the first query; -1 if key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move other tokens to other slots.
-        limits: smallest and largest key index minus query index of a pair, after `in_order`, for kernels that compute a
-            band of indices. None: the arrangement has no such order.
-        groups: int32 (B, N, T), the group of each query and key after `in_order`. None: no groups.
-        slot_positions: hashable function of an int array of indices after `in_order` to positions. None: indices are
-            positions or ranks.
+        limits: smallest and largest key index minus query index of a pair, after `to_kernel_order`. Kernels compute
+            this band. None: the arrangement has no such order.
+        groups: int32 (B, N, T), the group of each query and key after `to_kernel_order`. None: no groups.
+        slot_positions: hashable function of int arrays of indices after `to_kernel_order` to positions. None: indices
+            are positions or ranks.
     """
 
     parts: "tuple[Arrangement, ...]" = ()
@@ -84,36 +84,38 @@ class Arrangement:
         queries, keys = self.pairs()
         return queries, keys - self.lead if self.lead else keys
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         """Return whether each key slot holds a key, bool broadcastable to (B, N, G, 1, s). None: all do."""
         return None
 
-    def past(self) -> Tensor:
+    def causal_mask(self) -> Tensor:
         """Return the causal mask, bool broadcastable to (B, N, G, t, s), for pairs that the mask rule allows."""
         if self.offsets is not None:
             return self.offsets <= 0
-        queries, keys = self.order()
+        queries, keys = self.causal_order()
         return keys <= queries
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        """Return numbers of queries (..., t, 1) and keys (..., 1, s) whose order is that of positions, for `past`."""
+    def causal_order(self) -> tuple[Tensor, Tensor]:
+        """Return numbers of queries (..., t, 1) and keys (..., 1, s) that are ordered as positions."""
         return self.pairs()
 
-    def apart(self) -> Tensor:
+    def relative_positions(self) -> Tensor:
         """Return key position minus query position, int32 (..., t, s)."""
         queries, keys = self.pairs()
         return keys - queries
 
-    def own_key(self) -> Tensor:
+    def self_mask(self) -> Tensor:
         """Return the mask of keys at the position of the query, bool broadcastable to (B, N, G, t, s)."""
-        return self.apart() == 0 if self.offsets is None else self.offsets == 0
+        return self.relative_positions() == 0 if self.offsets is None else self.offsets == 0
 
     def distances(self) -> Distances:
         """Return the `Distances` of all pairs."""
         if self.offsets is None:
-            apart = self.apart()
+            apart = self.relative_positions()
             return Distances(ranks=apart, tokens=apart, pairs=self.pairs)
-        return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None, pairs=self.pairs)
+        return Distances(
+            self.offsets, tokens=self.relative_positions() if self.sorts_tokens else None, pairs=self.pairs
+        )
 
     def pairs(self) -> tuple[Tensor, Tensor]:
         """Return the positions of queries (..., t, 1) and keys (..., 1, s), both tensors or both constants."""
@@ -131,7 +133,7 @@ class Arrangement:
             {name: repeat_key_heads(self.keys(x, -1), heads)[..., None, :] for name, x in of_keys.items()},
         )
 
-    def counts(self) -> Tensor | None:
+    def key_counts(self) -> Tensor | None:
         """Return the number of keys that each key slot represents, int broadcastable to (B, N, G, 1, s). None: 1."""
         return None
 
@@ -139,12 +141,12 @@ class Arrangement:
         """Return whether each query attends to some key, bool (B, N, G, t, 1), before masks of pairs. None: unknown."""
         return None
 
-    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+    def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
         """Reorder tokens for kernels that compute a band, (.., T, ..) to (.., T', ..). Empty slots are zero."""
         return x
 
-    def from_order(self, x: Tensor) -> Tensor:
-        """Restore the order of the sequence after `in_order`, (B, N, T', X) to (B, N, T, X)."""
+    def from_kernel_order(self, x: Tensor) -> Tensor:
+        """Restore the order of the sequence after `to_kernel_order`, (B, N, T', X) to (B, N, T, X)."""
         return x
 
     def combine(self, results: Sequence[Attended]) -> Attended:
@@ -186,7 +188,7 @@ class OneGroup(Arrangement):
         return ops.arange(self.query_length, dtype="int32")[None]
 
 
-class RowsBesideAll(OneGroup):
+class QuerySubset(OneGroup):
     """One group of selected queries and all keys. A subclass defines `key_length` and the queries."""
 
     is_exact = True
@@ -296,7 +298,7 @@ class Grid(Arrangement):
             return True
         return isinstance(self.query_length, int) and self.num_blocks == 1
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         positions = self.key_positions()
         return ops.logical_and(positions >= 0, positions < self.key_length)[:, None, :]
 

@@ -32,14 +32,14 @@ class BestOfCluster(Pattern):
     Args:
         num_clusters: K.
         cluster_size: w, members per cluster.
-        hide_by_rank: whether a causal call masks keys by their rank in the cluster, as published, instead of their
+        causal_by_rank: whether a causal call masks keys by their rank in the cluster, as published, instead of their
             position. Default False.
         extra_count: added to the number of clusters of a token in the mean: 0.01 in the published code. Default 0.
     """
 
     num_clusters: int
     cluster_size: int
-    hide_by_rank: bool = False
+    causal_by_rank: bool = False
     extra_count: float = 0.0
 
     content_based = True
@@ -51,7 +51,7 @@ class BestOfCluster(Pattern):
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         lengths = call.query_length, call.key_length
-        return MemberGrid(cast(MemberSelection, selection).members, lengths, self.hide_by_rank, self.extra_count)
+        return MemberGrid(cast(MemberSelection, selection).members, lengths, self.causal_by_rank, self.extra_count)
 
     def dense(self, call: Call, selection: "MemberSelection") -> Tensor:
         """Compute the mask of each cluster, the dense reference: bool (B, N, K, T, S)."""
@@ -60,7 +60,7 @@ class BestOfCluster(Pattern):
         mask = ops.logical_and(queries, keys)
         if not call.causal:
             return mask
-        if self.hide_by_rank:
+        if self.causal_by_rank:
             query_ranks = ops.cumsum(ops.cast(queries, "int32"), axis=-2)
             key_ranks = ops.cumsum(ops.cast(keys, "int32"), axis=-1)
             return ops.logical_and(mask, key_ranks <= query_ranks)
@@ -114,18 +114,18 @@ class MemberGrid(Arrangement):
     Args:
         members: pair of the `Members` of the queries and of the keys.
         lengths: pair (T, S).
-        hide_by_rank: as in `BestOfCluster`. Both orders agree if queries are used as keys.
+        causal_by_rank: as in `BestOfCluster`. Both orders agree if queries are used as keys.
         extra_count: as in `scatter_mean`.
     """
 
     is_exact = True
 
     def __init__(
-        self, members: tuple[Members, Members], lengths: tuple[Size, Size], hide_by_rank: bool, extra_count: float
+        self, members: tuple[Members, Members], lengths: tuple[Size, Size], causal_by_rank: bool, extra_count: float
     ) -> None:
         self._members = members
         self._num_queries, self.key_length = lengths
-        self._hide_by_rank = hide_by_rank
+        self._causal_by_rank = causal_by_rank
         self._extra_count = extra_count
 
     def _take(self, x, axis, members):
@@ -153,16 +153,16 @@ class MemberGrid(Arrangement):
     def key_positions(self) -> Tensor:
         return self._repeat_heads(self._members[1].positions)
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         valid = self._members[1].valid
         return None if valid is None else self._repeat_heads(valid)[..., None, :]
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        return self._ranks() if self._hide_by_rank else self.pairs()
+    def causal_order(self) -> tuple[Tensor, Tensor]:
+        return self._ranks() if self._causal_by_rank else self.pairs()
 
     def distances(self) -> Distances:
         queries, keys = self._ranks()
-        return Distances(keys - queries, tokens=self.apart())
+        return Distances(keys - queries, tokens=self.relative_positions())
 
     def _ranks(self):
         queries, keys = (np.arange(x.positions.shape[-1], dtype="int32") for x in self._members)

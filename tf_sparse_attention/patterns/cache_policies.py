@@ -39,7 +39,7 @@ class CachePolicy:
         """Return the position of each slot, int32 (S,), for a policy that never reuses slots."""
         return ops.arange(num_slots, dtype="int32")
 
-    def held(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         """Return the position in each slot after a prompt, int32 (B, 1 or n, S), negative or too large in empty slots.
 
         Args:
@@ -82,7 +82,7 @@ class Ring(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.size, num_slots) or length <= num_slots
 
-    def held(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         return ring_positions(num_slots, lengths - 1)[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
@@ -116,14 +116,14 @@ class ReadKeys(NamedTuple):
         value: (B, n, s, Hv).
         positions: int32 (1 or B, 1 or n, s), arbitrary where no key exists.
         exists: bool, shape of `positions`.
-        known: further features of the keys by name, int32, broadcastable to (B, n, s).
+        features: further features of the keys by name, int32, broadcastable to (B, n, s).
     """
 
     key: Tensor
     value: Tensor
     positions: Tensor
     exists: Tensor
-    known: Mapping[str, Tensor] = {}
+    features: Mapping[str, Tensor] = {}
 
 
 class CrossCachePolicy:

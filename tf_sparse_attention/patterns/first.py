@@ -76,7 +76,7 @@ class FirstGrid(OneGroup):
     def key_positions(self) -> Tensor:
         return np.arange(self.count, dtype="int32")[None]
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         if isinstance(self.key_length, int) and self.key_length >= self.count:
             return None
         return (ops.convert_to_tensor(self.key_positions()) < self.key_length)[:, None, :]
@@ -129,10 +129,10 @@ class DocumentGrid(Arrangement):
     def key_positions(self) -> Tensor:
         return ops.concatenate([self._first, self._with_batch(self._grid.key_positions())], axis=-1)
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         # First keys inside the block are among the nearby keys: masking them here avoids counting them twice.
         before = self._first < self._begins[:, None]
-        return ops.concatenate([before, self._with_batch(self._grid.inside()[:, 0])], axis=-1)[..., None, :]
+        return ops.concatenate([before, self._with_batch(self._grid.key_exists()[:, 0])], axis=-1)[..., None, :]
 
     def _with_batch(self, x):
         """Broadcast (G, s) to (B, 1, G, s)."""

@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
 from tf_sparse_attention.ops.shapes import find_top_k, shape
-from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, RowsBesideAll
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QuerySubset
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.patterns.token_info import TokenInfo
@@ -40,7 +40,7 @@ class Global(Pattern):
 
 
 @dataclasses.dataclass(frozen=True)
-class FromGlobal(Pattern):
+class GlobalQueries(Pattern):
     """The at most M = `num_global` global tokens as queries, which attend to all keys. O(T num_global)."""
 
     num_global: int
@@ -111,14 +111,14 @@ class GlobalGrid(OneGroup):
     def key_positions(self) -> Tensor:
         return _clipped_positions(self._tokens)[:, None, None]  # (B, 1, 1, M)
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return (self._tokens.counts > 0)[:, None, None, None]
 
-    def counts(self) -> Tensor:
+    def key_counts(self) -> Tensor:
         return self._tokens.counts[:, None, None, None]
 
 
-class GlobalRows(RowsBesideAll):
+class GlobalRows(QuerySubset):
     """The global tokens as queries with all keys. The output of other queries is zero."""
 
     def __init__(self, tokens: GlobalTokens) -> None:

@@ -103,7 +103,7 @@ class GroupSelection(Selection):
         if key is not self.query:
             batch = max_size(shape(self.query)[0], shape(key)[0])
             sides = self.query, repeat_key_heads(key, self.query.shape[1])
-            merged = merge_orders(*(ops.broadcast_to(x, (batch, *shape(x)[1:])) for x in sides))
+            merged = sort_queries_and_keys(*(ops.broadcast_to(x, (batch, *shape(x)[1:])) for x in sides))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         of_keys = {"group": groups_of_keys(key), "rank": key_ranks}
         if self.lead:
@@ -140,7 +140,7 @@ class GroupSelector(Selector):
         return type(self)(self.grouper, self.num_groups, self.num_heads, self.normalizes, reads_successors=True)
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
-        return self._assign(self.compared(heads), positions)
+        return self._assign(self.normalize_heads(heads), positions)
 
     def _assign(self, heads, positions):
         """Assign compared heads (B, n, T, H) by the grouper of their key head, n a multiple of m."""
@@ -150,7 +150,7 @@ class GroupSelector(Selector):
         positions = ops.tile(positions, (1, num_heads // self.num_heads))
         return unfold_groups(self.grouper.assign(fold_groups(heads, self.num_heads), positions), num_heads)
 
-    def compared(self, heads: Tensor) -> Tensor:
+    def normalize_heads(self, heads: Tensor) -> Tensor:
         """Return heads as the grouper compares them."""
         return normalize(heads) if self.normalizes else heads
 
@@ -160,7 +160,7 @@ class GroupSelector(Selector):
         The result has compared heads with their mask, and groups, each as a list of queries and keys, or of both in
         one.
         """
-        sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
+        sides = [(self.normalize_heads(heads), mask) for heads, mask in inputs.sides()]
         groups = [self._assign(heads, positions_of_tokens(heads)) for heads, _ in sides]
         if inputs.training:
             self.train(sides, groups)
@@ -270,7 +270,7 @@ class SortedGrid(Arrangement):
         self.key_length, self.lead = length, lead
         self.offsets, self.limits = self._grid.offsets, self._grid.limits
 
-    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+    def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
             return take_numbers(ops.broadcast_to(x, self._sizes), self._order)
         if id(x) not in self._sorted:
@@ -278,15 +278,15 @@ class SortedGrid(Arrangement):
         return self._sorted[id(x)][1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._grid.queries(self.in_order(x, axis), axis)
+        return self._grid.queries(self.to_kernel_order(x, axis), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._grid.keys(self.in_order(x, axis), axis)
+        return self._grid.keys(self.to_kernel_order(x, axis), axis)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self.from_order(self._grid.restore(x, axis))
+        return self.from_kernel_order(self._grid.restore(x, axis))
 
-    def from_order(self, x: Tensor) -> Tensor:
+    def from_kernel_order(self, x: Tensor) -> Tensor:
         return permute_rows(x, self._inverse, self._order)
 
     def query_positions(self) -> Tensor:
@@ -296,7 +296,7 @@ class SortedGrid(Arrangement):
         return self._grid.keys(self._order, -1)
 
     def distances(self) -> Distances:
-        return Distances(self.offsets, tokens=self.apart())
+        return Distances(self.offsets, tokens=self.relative_positions())
 
     def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
         if selection is not self._selection:
@@ -330,7 +330,7 @@ class MergedOrder(NamedTuple):
     query_slots: Tensor
 
 
-def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool = False) -> MergedOrder:
+def sort_queries_and_keys(query_groups: Tensor, key_groups: Tensor, queries_first: bool = False) -> MergedOrder:
     """Sort queries and keys by (group, position).
 
     Args:
@@ -438,7 +438,7 @@ class MergedGrid(Arrangement):
         self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
-        self._merged = merge_orders(query_groups, repeat_key_heads(key_groups, heads), queries_first=lead < 0)
+        self._merged = sort_queries_and_keys(query_groups, repeat_key_heads(key_groups, heads), queries_first=lead < 0)
         self._blocks = KeyBlocks.of_band(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
@@ -476,11 +476,11 @@ class MergedGrid(Arrangement):
         query, key = super().features(TokenFeatures(*groups))
         return TokenFeatures({**query, "rank": self._query_ranks}, {**key, "rank": self._key_ranks})
 
-    def order(self) -> tuple[Tensor, Tensor]:
+    def causal_order(self) -> tuple[Tensor, Tensor]:
         return self._query_ranks, self._key_ranks
 
     def distances(self) -> Distances:
-        return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.apart())
+        return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.relative_positions())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -497,7 +497,7 @@ class GroupRings(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
 
-    def held(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         groups, size = tokens.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
         order, _ = stable_order(groups)

@@ -228,7 +228,7 @@ class ChunkGrid(Arrangement):
     def key_positions(self) -> Tensor:
         return self._repeat_heads(self._key_slots())
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         present = _look_back(ops.cast(self._keys.present, "int32"), self._last[1], -2) > 0
         return merge(self._queries.present[..., :, None], self._repeat_heads(present)[..., None, :])
 

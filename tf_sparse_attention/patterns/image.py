@@ -12,7 +12,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.image_positions import ORDERS, Image, nearby_block_mask
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import are_known, is_known_zero, min_size, pad_axis, shape, slice_axis, split
-from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, RowsBesideAll
+from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, QuerySubset
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, WholeSequence
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
@@ -138,7 +138,7 @@ class WholeImage(WholeSequence):
         return super().entry(key, value, mask, groups)
 
 
-class FirstQueries(RowsBesideAll):
+class FirstQueries(QuerySubset):
     """The first `count` tokens of a sequence as queries with all keys, as one group."""
 
     def __init__(self, count: int, query_length: Size, key_length: Size) -> None:
@@ -174,17 +174,17 @@ class ShiftedArrangement(Arrangement):
     def key_positions(self) -> Tensor:
         return self._rest.key_positions() + self._count
 
-    def inside(self) -> Tensor | None:
-        return self._rest.inside()
+    def key_exists(self) -> Tensor | None:
+        return self._rest.key_exists()
 
-    def past(self) -> Tensor:
-        return self._rest.past()
+    def causal_mask(self) -> Tensor:
+        return self._rest.causal_mask()
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        return self._rest.order()
+    def causal_order(self) -> tuple[Tensor, Tensor]:
+        return self._rest.causal_order()
 
-    def own_key(self) -> Tensor:
-        return self._rest.own_key()
+    def self_mask(self) -> Tensor:
+        return self._rest.self_mask()
 
     def distances(self) -> Distances:
         return self._rest.distances()._replace(pairs=self.pairs)
@@ -333,7 +333,7 @@ class ImageGrid(Arrangement):
         """Return the position of each query slot, int32 (G, t): -1 outside the image or the sequence."""
         return self.queries(ops.arange(1, self.query_length + 1, dtype="int32"), -1) - 1
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return (self.key_positions() >= 0)[:, None, :]
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -344,7 +344,7 @@ class ImageGrid(Arrangement):
         shape = self.image.block_height, self.image.block_width
         return super().distances()._replace(image_blocks=(shape, self.neighbors))
 
-    def past(self) -> np.ndarray:
+    def causal_mask(self) -> np.ndarray:
         """Return which keys are not after the query, bool (t, s), the same for every block.
 
         Both orders compare pixels lexicographically, by (row, column) or by (band, column of blocks, row, column).

@@ -31,7 +31,7 @@ from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class ChosenBlocks(Pattern):
+class GivenBlocks(Pattern):
     """The query's block up to its position, and earlier blocks that are selected elsewhere.
 
     The features of a query are "block_0", "block_1", ..., distinct selected blocks, negative for none.
@@ -84,7 +84,7 @@ class ChosenBlocks(Pattern):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class SelectedBlocks(ChosenBlocks):
+class SelectedBlocks(GivenBlocks):
     """The query's block up to its position and the highest-scoring earlier blocks, in one softmax.
 
     Query i attends to block i // b and to the `num_blocks` - 1 earlier blocks with the largest q_i . mean(k), or to all
@@ -226,9 +226,9 @@ class OwnBlocks(Grid):
 
     is_exact = True
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         whole = are_known(self.key_length) and self.key_length % self.block_size == 0
-        return None if whole else super().inside()
+        return None if whole else super().key_exists()
 
 
 class SelectedTiles(Arrangement):
@@ -314,7 +314,7 @@ class SelectedTiles(Arrangement):
     def key_positions(self) -> Tensor:
         return self._block_of_tile[..., None] * self._block_size + ops.arange(self._block_size, dtype="int32")
 
-    def past(self) -> Tensor:
+    def causal_mask(self) -> Tensor:
         return np.ones((1, 1), bool)  # selected blocks are before the query's block
 
     def split_choices(self, attended: Attended) -> Attended:
@@ -358,23 +358,23 @@ def _sort_by_block(blocks, num_blocks):
     pairs = shape(blocks)[-1]
     if not are_known(pairs, num_blocks) or (num_blocks + 1) * pairs < INT32_END:
         packed = ops.sort(blocks * pairs + ops.arange(pairs, dtype="int32"), axis=-1)
-        order, in_order = packed % pairs, packed // pairs
+        order, sorted_blocks = packed % pairs, packed // pairs
         ranks = ops.cast(ops.argsort(order, axis=-1), "int32")
     else:
         order, ranks = stable_order(blocks)
-        in_order = take_numbers(blocks, order)
-    return order, ranks, _first_ranks(in_order, num_blocks)
+        sorted_blocks = take_numbers(blocks, order)
+    return order, ranks, _first_ranks(sorted_blocks, num_blocks)
 
 
-def _first_ranks(in_order, num_blocks):
+def _first_ranks(sorted_blocks, num_blocks):
     """Count the ascending numbers (B, M, P) less than 0, 1, ..., G by binary search, int32 (B, M, G + 1)."""
-    batch, heads, pairs = shape(in_order)
+    batch, heads, pairs = shape(sorted_blocks)
     wanted = ops.arange(num_blocks + 1, dtype="int32")
     low = ops.zeros((batch, heads, num_blocks + 1), "int32")
     high = low + pairs
     for _ in range(pairs.bit_length() if are_known(pairs) else 31):
         middle = (low + high) // 2
-        less = ops.logical_and(take_numbers(in_order, in_range(middle, pairs)) < wanted, low < high)
+        less = ops.logical_and(take_numbers(sorted_blocks, in_range(middle, pairs)) < wanted, low < high)
         low, high = ops.where(less, middle + 1, low), ops.where(less, high, middle)
     return low
 

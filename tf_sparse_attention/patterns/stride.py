@@ -147,10 +147,10 @@ class PhaseGrid(Arrangement):
     def slot_positions(self) -> "PhaseSlots":  # type: ignore[override]  # a property here
         return PhaseSlots(self.stride, num_rows(self.query_length, self.stride))
 
-    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+    def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
         return _merge_axes(self._phases(x, axis, shape(x)[axis]), axis)
 
-    def from_order(self, x: Tensor) -> Tensor:
+    def from_kernel_order(self, x: Tensor) -> Tensor:
         batch, heads, _, size = shape(x)
         phases = ops.reshape(x, (batch, heads, self.stride, num_rows(self.query_length, self.stride), size))
         return join(ops.swapaxes(phases, -3, -2), -2, self.query_length)
@@ -185,17 +185,17 @@ class PhaseGrid(Arrangement):
         )
         return queries[:, None], keys[None, :]
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         inside = self.key_positions() < self.key_length
         if self.rows_grid is not None:
             inside = ops.logical_and(inside, self.key_positions() >= 0)
         return inside[:, None, :]
 
-    def past(self) -> Tensor:
+    def causal_mask(self) -> Tensor:
         queries, keys = self.rule_positions(1)
         return keys <= queries
 
-    def own_key(self) -> Tensor:
+    def self_mask(self) -> Tensor:
         queries, keys = self.rule_positions(1)
         return keys == queries
 
@@ -258,7 +258,7 @@ class PhaseRings(CachePolicy):
         phases = min_if_known(self.stride, num_slots)
         return phases, num_slots // phases
 
-    def held(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         phases, rows = self._sizes(num_slots)
         phase = ops.arange(phases, dtype="int32")
         last = (lengths[:, None] - 1 - phase) // self.stride  # last row of each phase, -1 if empty

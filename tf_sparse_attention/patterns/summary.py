@@ -138,7 +138,7 @@ class ColumnGrid(OneGroup):
     def key_positions(self) -> Tensor:
         return self.memo.columns.positions(self.num_blocks)[None]
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return (self.key_positions() < self.key_length)[:, None, :]
 
 

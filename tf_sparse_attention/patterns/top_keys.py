@@ -118,7 +118,7 @@ class KeySelector(GroupSelector):
         return KeySelection(groups[0], self._members(*sides[-1]), shape(inputs.key)[2])
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Members:
-        return self._members(self.compared(key), mask)
+        return self._members(self.normalize_heads(key), mask)
 
     def _members(self, key, mask):
         return best_members(self._centroids.scores(key), self._cluster_size, mask)
@@ -157,13 +157,13 @@ class MemberBlocks(Arrangement):
     def key_positions(self) -> Tensor:
         return self._blocks.of_clusters(self._members.positions)
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         valid = self._members.valid
         return None if valid is None else self._blocks.of_clusters(valid)[..., None, :]
 
     def distances(self) -> Distances:
-        tokens = self.apart()
-        past = merge(tokens <= 0, self.inside())
+        tokens = self.relative_positions()
+        past = merge(tokens <= 0, self.key_exists())
         last = ops.sum(ops.cast(past, "int32"), axis=-1, keepdims=True) - 1  # rank of the last key up to the query
         ranks = ops.arange(shape(tokens)[-1], dtype="int32") - last
         return Distances(ranks=ranks, tokens=tokens, pairs=self.pairs)

@@ -19,7 +19,7 @@ from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
-from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
+from tf_sparse_attention.patterns.global_tokens import Global, GlobalQueries, find_global
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.types import Config, Shape, Tensor
@@ -187,7 +187,7 @@ class GlobalLocalAttention(LocalAttention):
             self.pattern, heads[:3], *call, selected=[tokens, None], span=span_of_call(self, training)
         )
         # Global tokens are computed separately, because their heads may have other projections.
-        own = self._attend(FromGlobal(self.num_global), heads[-3:], *call, selected=[tokens])
+        own = self._attend(GlobalQueries(self.num_global), heads[-3:], *call, selected=[tokens])
         marks = tokens.marks[:, None, :, None]
         weights = ops.where(marks, own[1], others[1]) if return_weights else None
         return ops.where(marks, own[0], others[0]), weights

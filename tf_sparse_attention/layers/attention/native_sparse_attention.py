@@ -30,7 +30,7 @@ from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenBlocks
+from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 from tf_sparse_attention.patterns.selection import GivenSelection, SelectionInputs, Selector
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
@@ -112,7 +112,7 @@ class NativeSparseAttention(AttentionLayer):
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("window", window)
-        self._selected, self._window = ChosenBlocks(block_size, num_blocks), Window(window)
+        self._selected, self._window = GivenBlocks(block_size, num_blocks), Window(window)
         self._pattern = self._selected | self._window
         self.block_size = block_size
         self.num_blocks = num_blocks

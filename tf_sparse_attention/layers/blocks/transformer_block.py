@@ -438,7 +438,7 @@ def parts_of(attention: Attention | None) -> list[AttentionLayer]:
 
 
 def _causal_parts(parts):
-    """Return the names of the parts for causal self-attention alone."""
+    """Return the names of the parts that require causal self-attention."""
     patterns = ((part, part.pattern) for part in parts)
     return [name_with_leaf(part, "must_be_causal") for part, own in patterns if own is not None and own.must_be_causal]
 

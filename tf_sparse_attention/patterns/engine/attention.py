@@ -169,8 +169,8 @@ def attend_plain(
     masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
     if hide_self == "unless_alone":
-        bias = with_self_bias(bias, arrangement.own_key())
-    counts, span = arrangement.counts(), span if leaf.pattern.reach is not None else None
+        bias = with_self_bias(bias, arrangement.self_mask())
+    counts, span = arrangement.key_counts(), span if leaf.pattern.reach is not None else None
     if counts is not None:
         log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts

@@ -90,15 +90,15 @@ class CachedGroup(Arrangement):
     def key_positions(self) -> Tensor:
         return self._keys
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return self._exists
 
-    def order(self) -> tuple[Tensor, Tensor]:
+    def causal_order(self) -> tuple[Tensor, Tensor]:
         queries, keys = self.pairs()
         return queries, keys - self.lead
 
     def distances(self) -> Distances:
-        tokens = self.apart()
+        tokens = self.relative_positions()
         ranks = tokens - self.lead
         if self._ranks is not None:
             queries, keys = self.features(self._ranks)
@@ -328,6 +328,6 @@ def _read_cross(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], i
     for each in (leaf, *leaf.excluded):
         entry, names = cache[entry_name(each)], each.pattern.cross_cache().names
         known = {name: take_positions(entry[name][..., None], found.positions)[..., 0] for name in names}
-        known |= found.known if each is leaf else {}
+        known |= found.features if each is leaf else {}
         features[each.index] = TokenFeatures({name: x[..., None] for name, x in queries[each.index].items()}, known)
     return ReadSlots(found.key, found.value, found.positions, found.exists, features)

@@ -95,10 +95,10 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
         features = None if selection is None else other.features(selection)
         conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, features, call))))
     if call.causal:
-        conditions.append(arrangement.past())
+        conditions.append(arrangement.causal_mask())
     if inputs.options.hide_self == "always":
-        conditions.append(negate(arrangement.own_key()))
-    conditions.append(arrangement.inside())
+        conditions.append(negate(arrangement.self_mask()))
+    conditions.append(arrangement.key_exists())
     conditions += _token_masks(arrangement, masks)
     if masks.attention_mask is not None:
         positions = arrangement.query_positions(), arrangement.key_positions()

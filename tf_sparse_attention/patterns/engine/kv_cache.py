@@ -165,7 +165,7 @@ def fill_cache(
                 state, features[leaf.index] = selector.fill(entry, own_inputs, lengths)
                 entry |= state
             policy, token = cache_policy(leaf), TokenInfo(tokens, features.get(leaf.index, {}))
-            positions = policy.held(token, lengths, shape(entry["key"])[2])
+            positions = policy.slot_contents(token, lengths, shape(entry["key"])[2])
             if leaf.reads_successors:  # no token comes before the first
                 positions = ops.where(positions > 0, positions, -1)
             columns = {at: features[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
