@@ -200,6 +200,18 @@ def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
     return ops.where(kept, weights / (1 - dropout.rate), 0)
 
 
+def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
+    """Returns the bias with `SELF_BIAS` added where a query meets the key of its position.
+
+    Args:
+        bias: float, broadcastable to (..., t, s), or None.
+        own: bool, likewise: where query and key have one position.
+    """
+    dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
+    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # float16 could not hold it
+    return own if bias is None else ops.cast(bias, dtype) + own
+
+
 def attend_shared_keys(
     query: Tensor,
     key: Tensor,

@@ -9,6 +9,8 @@ from keras import ops
 from tf_sparse_attention.ops.shapes import in_range, shape
 from tf_sparse_attention.types import Tensor
 
+NO_GROUP = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
+
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Gather rows: `x[b, m, index[b, n, i], :]` with m = n // (N / M).
@@ -157,3 +159,48 @@ def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
     # Both backends sort stably, so position is the second key.
     order = ops.cast(ops.argsort(groups, axis=-1), "int32")
     return order, ops.cast(ops.argsort(order, axis=-1), "int32")
+
+
+def segment_ranks(*segments: Tensor) -> list[Tensor]:
+    """Numbers the documents of each row 0, 1, .. in the order of their ids, whatever the ids are.
+
+    Args:
+        *segments: int tensors (B, T_i) that share their ids.
+
+    Returns:
+        List of int32 tensors (B, T_i), each number below the sum of the T_i.
+    """
+    ids = segments[0] if len(segments) == 1 else ops.concatenate(segments, axis=-1)
+    order = ops.argsort(ids, axis=-1)
+    sorted_ids = ops.take_along_axis(ids, order, axis=-1)
+    new = ops.cast(sorted_ids[:, 1:] != sorted_ids[:, :-1], "int32")
+    ranks = ops.cumsum(ops.pad(new, [(0, 0), (1, 0)]), axis=-1)
+    ranks = ops.take_along_axis(ranks, ops.argsort(order, axis=-1), axis=-1)
+    parts, start = [], 0
+    for part in segments:
+        stop = start + shape(part)[-1]
+        parts.append(ranks[:, start:stop])
+        start = stop
+    return parts
+
+
+def groups_of(
+    clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None, segment_rank: Tensor | None = None
+) -> Tensor:
+    """Returns the group of each token, one for each pair of document and cluster: int32 (B, N, T), at least 1.
+
+    Args:
+        clusters: int32 (B or 1, N, T).
+        num_clusters: K.
+        token_mask: bool (B, T); tokens masked out are in the group `NO_GROUP`, which no one attends to; or None.
+        segment_rank: int32 (B, T) of `segment_ranks`, or None.
+    """
+    groups = clusters + 1
+    if segment_rank is not None:
+        groups = groups + segment_rank[:, None, :] * num_clusters
+    return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NO_GROUP)
+
+
+def groups_of_keys(groups: Tensor) -> Tensor:
+    """Returns groups of tokens as those of keys: 0, the group of no query, in place of `NO_GROUP`."""
+    return ops.where(groups == NO_GROUP, 0, groups)

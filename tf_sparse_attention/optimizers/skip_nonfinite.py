@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention.replicas import in_several_replicas
+from tf_sparse_attention.backends import in_several_replicas
 from tf_sparse_attention.types import Tensor
 
 
