@@ -176,8 +176,8 @@ def _span_softmax(scores, span):
     """Return softmax weights multiplied by a span, and their log-sum-exp; zeros where the span is 0 for all keys."""
     dtype = keras.backend.standardize_dtype(scores.dtype)
     span = ops.cast(span, dtype)
-    # The maximum leaves out scores with span 0, or all other exponentials could underflow. Their own exponentials stay,
-    # limited against overflow, because the gradient of a span of 0 is not 0.
+    # The maximum is over scores with a positive span, or all their exponentials could underflow. Exponentials with a
+    # span of 0 stay, limited against overflow, because the gradient of that span is not 0.
     live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
     highest = max_over(live, axis=-1, keepdims=True)
     highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below 0
@@ -201,14 +201,14 @@ def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
 
 
 def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
-    """Returns the bias with `SELF_BIAS` added where a query meets the key of its position.
+    """Add `SELF_BIAS` to the scores of queries and their own keys.
 
     Args:
         bias: float, broadcastable to (..., t, s), or None.
-        own: bool, likewise: where query and key have one position.
+        own: bool, broadcastable to (..., t, s), True where query and key have the same position.
     """
     dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
-    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # float16 could not hold it
+    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # beyond the range of float16
     return own if bias is None else ops.cast(bias, dtype) + own
 
 

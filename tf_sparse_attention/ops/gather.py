@@ -1,4 +1,7 @@
-"""Gathers of rows. If each row is taken once, the gradient is a gather too, much faster than a scatter."""
+"""Gathers of rows, and the groups that sort tokens.
+
+If each row is gathered once, the gradient is a gather too, which is much faster than a scatter.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ from keras import ops
 from tf_sparse_attention.ops.shapes import in_range, shape
 from tf_sparse_attention.types import Tensor
 
-NO_GROUP = np.iinfo("int32").max  # the group of a token that does not exist; it sorts last
+NO_GROUP = np.iinfo("int32").max  # the group of masked tokens; it sorts last
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
@@ -64,7 +67,7 @@ def take_blocks(x: Tensor, index: Tensor) -> Tensor:
 
 
 def upstream_gradient(args: tuple[Any, ...], upstream: Any) -> Any:
-    """Return the upstream gradient of one result from `grad(*args, upstream=None)`; backends differ in which is set."""
+    """Return the upstream gradient of one result. Backends pass it in `args` or by name to a custom gradient."""
     return args[0] if upstream is None else upstream
 
 
@@ -137,8 +140,8 @@ def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | N
     Args:
         x: tensor (B, N, S, H).
         index: int32 (B, N, I).
-        back: int32 (B, N, S), the index in the result of each row of `x`, from which it takes its gradient. Do not use
-            further copies of a row: their gradient is dropped.
+        back: int32 (B, N, S), the index of each row of `x` in the result, where it takes its gradient from. If a row is
+            repeated, do not use the other copies: their gradient is dropped.
         present: bool (B, N, S), whether the row of `x` is in the result. None: all are.
 
     Returns:
@@ -162,13 +165,13 @@ def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def segment_ranks(*segments: Tensor) -> list[Tensor]:
-    """Numbers the documents of each row 0, 1, .. in the order of their ids, whatever the ids are.
+    """Replace the document ids of each row by their ranks 0, 1, .. among the distinct ids of the row.
 
     Args:
-        *segments: int tensors (B, T_i) that share their ids.
+        *segments: int tensors (B, T_i) with common ids, for example of queries and of keys.
 
     Returns:
-        List of int32 tensors (B, T_i), each number below the sum of the T_i.
+        List of int32 tensors (B, T_i), less than the sum of all T_i.
     """
     ids = segments[0] if len(segments) == 1 else ops.concatenate(segments, axis=-1)
     order = ops.argsort(ids, axis=-1)
@@ -187,13 +190,13 @@ def segment_ranks(*segments: Tensor) -> list[Tensor]:
 def groups_of(
     clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None, segment_rank: Tensor | None = None
 ) -> Tensor:
-    """Returns the group of each token, one for each pair of document and cluster: int32 (B, N, T), at least 1.
+    """Return the group of each token, one group per pair of document and cluster: int32 (B, N, T), at least 1.
 
     Args:
         clusters: int32 (B or 1, N, T).
         num_clusters: K.
-        token_mask: bool (B, T); tokens masked out are in the group `NO_GROUP`, which no one attends to; or None.
-        segment_rank: int32 (B, T) of `segment_ranks`, or None.
+        token_mask: bool (B, T), False for tokens in the group `NO_GROUP`; or None.
+        segment_rank: int32 (B, T), see `segment_ranks`; None without packed documents.
     """
     groups = clusters + 1
     if segment_rank is not None:
@@ -202,5 +205,5 @@ def groups_of(
 
 
 def groups_of_keys(groups: Tensor) -> Tensor:
-    """Returns groups of tokens as those of keys: 0, the group of no query, in place of `NO_GROUP`."""
+    """Replace `NO_GROUP` by 0, the group of no query, so that no query attends to masked keys."""
     return ops.where(groups == NO_GROUP, 0, groups)
