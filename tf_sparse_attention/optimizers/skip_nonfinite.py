@@ -84,18 +84,10 @@ def _all_finite(gradients: Sequence[Tensor | None]) -> Tensor:
 
 
 def _update_if(update: Callable[[], None], condition: Tensor, variables: Sequence[keras.Variable]) -> Tensor:
-    """Run an update of variables, and undo it unless the condition holds on all TensorFlow replicas.
+    """Run an update of variables, undo it unless the condition holds on all replicas, and return whether it holds.
 
-    The update itself cannot be conditional, since replicas exchange gradients in it. It needs memory for a copy of all
-    `variables`.
-
-    Args:
-        update: function that changes the variables.
-        condition: bool (), condition of this replica.
-        variables: all variables that the update may change.
-
-    Returns:
-        Whether the condition holds on all replicas, bool (), equal on all replicas.
+    The update itself cannot be conditional, since replicas exchange gradients in it. The copy of all `variables` needs
+    as much memory as they do.
     """
     import tensorflow as tf
 
