@@ -142,7 +142,8 @@ def attend(
     if span is not None:
         weights, log_sum_exp = _span_softmax(scores, span)
     elif return_log_sum_exp:
-        weights, log_sum_exp = softmax_with_log_sum_exp(scores)
+        with_log_sum_exp = _fused_softmax if _supports_two_results() else _softmax_and_log_sum_exp
+        weights, log_sum_exp = with_log_sum_exp(scores)
     else:
         weights, log_sum_exp = softmax(scores), None
     weights = ops.cast(weights, value.dtype)
@@ -322,16 +323,6 @@ def softmax(scores: Tensor) -> Tensor:
     return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
 
 
-def softmax_with_log_sum_exp(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores (..., s) over the last axis, (..., s), and the log-sum-exp, (...).
-
-    The gradient of both together is p (dp - sum p dp + dl), half the work of differentiating each step.
-    """
-    if _supports_two_results():
-        return _fused_softmax(scores)
-    return _softmax_and_log_sum_exp(scores)
-
-
 def attend_scores(
     scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -395,6 +386,7 @@ def _upstream_pair(args: tuple[Any, ...], upstream: Any) -> Any:
 
 @ops.custom_gradient
 def _fused_softmax(scores):
+    """Compute `_softmax_and_log_sum_exp` with the gradient p (dp - sum p dp + dl), half the work of both steps."""
     weights, log_sum_exp = _softmax_and_log_sum_exp(scores)
 
     def grad(*args, upstream=None):
@@ -406,6 +398,7 @@ def _fused_softmax(scores):
 
 
 def _softmax_and_log_sum_exp(scores):
+    """Return the softmax of scores (..., s) over the last axis, and the log-sum-exp (...)."""
     weights = softmax(scores)
     # The largest weight is 1 / sum exp(score - max), so no second pass over exponentials is needed.
     return weights, max_over(scores, axis=-1) - ops.log(max_over(weights, axis=-1))

@@ -97,15 +97,12 @@ def _update_if(update: Callable[[], None], condition: Tensor, variables: Sequenc
     before = [tf.identity(variable.value) for variable in variables]
     update()
 
-    def choose(strategy, before, is_met):
+    def restore(variable, is_met, value):
+        variable.assign(tf.where(is_met, variable, value))
+
+    def restore_all(strategy, before, is_met):
         for variable, value in zip(variables, before, strict=True):
-            strategy.extended.update(variable.value, _keep_if, args=(is_met, value), group=False)
+            strategy.extended.update(variable.value, restore, args=(is_met, value), group=False)
 
-    context.merge_call(choose, args=(before, is_met))
+    context.merge_call(restore_all, args=(before, is_met))
     return is_met
-
-
-def _keep_if(variable, is_met, before):
-    import tensorflow as tf
-
-    variable.assign(tf.where(is_met, variable, before))
