@@ -149,7 +149,7 @@ def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tupl
     Args:
         name: name of the argument.
         shape: sizes, None if unknown.
-        expected: a tuple of allowed sizes per axis, in which None allows any size.
+        expected: allowed sizes per axis. None allows any size.
     """
     fits = len(shape) == len(expected) and all(
         size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected, strict=True)

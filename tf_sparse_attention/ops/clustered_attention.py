@@ -107,7 +107,7 @@ def _attend_all(query, key, value, mask, **options):
 
 
 class TopKeys(NamedTuple):
-    """The k keys with the largest weights of each cluster: int32 (B, N, C, k) `positions`, and bool `valid`."""
+    """Keys with the largest weights of each cluster: int32 (B, N, C, k) `positions`, and bool `valid`."""
 
     positions: Tensor
     valid: Tensor

@@ -117,11 +117,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 
     Args:
         x: tensor (B, N, T, H).
-        order: int32 (B, N, T), a permutation of 0 .. T - 1 for each (b, n).
-        inverse: int32 (B, N, T), the inverse permutation.
-
-    Returns:
-        Tensor (B, N, T, H).
+        order, inverse: int32 (B, N, T), a permutation of 0 .. T - 1 per row and head, and its inverse.
     """
     return _permute(x, order, inverse)
 
@@ -151,14 +147,7 @@ def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | N
 
 
 def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the permutation that sorts tokens by (group, position), and its inverse.
-
-    Args:
-        groups: int32 (B, N, T).
-
-    Returns:
-        Pair of int32 (B, N, T): the position at each rank, and the rank of each position.
-    """
+    """Return the permutation that sorts tokens by group, then position, and its inverse, int32 (B, N, T) each."""
     # Both backends sort stably, so position is the second key.
     order = ops.cast(ops.argsort(groups, axis=-1), "int32")
     return order, ops.cast(ops.argsort(order, axis=-1), "int32")
