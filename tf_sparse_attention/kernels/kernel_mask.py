@@ -103,7 +103,7 @@ class BlockTable(NamedTuple):
     """Visible blocks of one side for each block of the other side, as rows of a sparse matrix.
 
     Attributes:
-        bounds: int32 (blocks, 3): the begin of a row in `indices`, the end of its partly masked blocks, its end.
+        bounds: int32 (blocks, 3): the start of a row in `indices`, the end of its partly masked blocks, and its end.
         indices: int32 (visible blocks,): block numbers, row by row, partly masked ones first; never empty.
     """
 
