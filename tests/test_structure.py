@@ -199,7 +199,7 @@ def test_an_assertion_is_found():
 
 
 def test_every_part_is_reachable_from_the_front_door():
-    internal = {"version", "types", "checks", "backends", "atomic_files", "replicas", "kernels", "remote_files"}
+    internal = {"version", "types", "checks", "backends", "atomic_files", "kernels", "remote_files"}
     internal |= {"trainers", "audit"}  # programs
     for part in {part for _, part, _ in ordered_sources()} - internal:
         assert part in dir(tsa)

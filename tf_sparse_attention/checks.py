@@ -24,7 +24,7 @@ def check_optional_count(name: str, value: Any, minimum: int = 1) -> None:
 
 
 def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
-    """Return `value` as a tuple of two integers of at least `minimum`, or raises a `ValueError`."""
+    """Return `value` as a tuple of two integers of at least `minimum`, or raise a `ValueError`."""
     try:
         first, second = value
         check_count(name, first, minimum)
@@ -36,7 +36,7 @@ def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
 
 
 def checked_counts(name: str, values: Any, minimum: int = 1) -> tuple[int, ...]:
-    """Return `values`, a sequence of integers of at least `minimum`, as a tuple, or raises a `ValueError`."""
+    """Return `values`, a sequence of integers of at least `minimum`, as a tuple, or raise a `ValueError`."""
     try:
         values = tuple(values)
     except TypeError:
@@ -149,7 +149,7 @@ def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tupl
     Args:
         name: name of the argument.
         shape: sizes, None if unknown.
-        expected: a tuple of allowed sizes per axis, in which None allows any size.
+        expected: allowed sizes per axis. None allows any size.
     """
     fits = len(shape) == len(expected) and all(
         size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected, strict=True)

@@ -147,7 +147,8 @@ def attend(
     if span is not None:
         weights, log_sum_exp = _span_softmax(scores, span)
     elif return_log_sum_exp:
-        weights, log_sum_exp = softmax_with_log_sum_exp(scores)
+        with_log_sum_exp = _fused_softmax if _supports_two_results() else _softmax_and_log_sum_exp
+        weights, log_sum_exp = with_log_sum_exp(scores)
     else:
         weights, log_sum_exp = softmax(scores), None
     weights = ops.cast(weights, value.dtype)
@@ -181,8 +182,8 @@ def _span_softmax(scores, span):
     """Return softmax weights multiplied by a span, and their log-sum-exp; zeros where the span is 0 for all keys."""
     dtype = keras.backend.standardize_dtype(scores.dtype)
     span = ops.cast(span, dtype)
-    # The maximum leaves out scores with span 0, or all other exponentials could underflow. Their own exponentials stay,
-    # limited against overflow, because the gradient of a span of 0 is not 0.
+    # The maximum is over scores with a positive span, or all their exponentials could underflow. Exponentials with a
+    # span of 0 stay, limited against overflow, because the gradient of that span is not 0.
     live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
     highest = max_over(live, axis=-1, keepdims=True)
     highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below 0
@@ -203,6 +204,18 @@ def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
         return keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
     kept = pair_uniform(dropout.seed, dropout.queries, dropout.keys) >= dropout.rate
     return ops.where(kept, weights / (1 - dropout.rate), 0)
+
+
+def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
+    """Add `SELF_BIAS` to the scores of queries and their own keys.
+
+    Args:
+        bias: float, broadcastable to (..., t, s), or None.
+        own: bool, broadcastable to (..., t, s), True where query and key have the same position.
+    """
+    dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
+    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # beyond the range of float16
+    return own if bias is None else ops.cast(bias, dtype) + own
 
 
 def attend_shared_keys(
@@ -315,16 +328,6 @@ def softmax(scores: Tensor) -> Tensor:
     return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
 
 
-def softmax_with_log_sum_exp(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores (..., s) over the last axis, (..., s), and the log-sum-exp, (...).
-
-    The gradient of both together is p (dp - sum p dp + dl), half the work of differentiating each step.
-    """
-    if _supports_two_results():
-        return _fused_softmax(scores)
-    return _softmax_and_log_sum_exp(scores)
-
-
 def attend_scores(
     scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -388,6 +391,7 @@ def _upstream_pair(args: tuple[Any, ...], upstream: Any) -> Any:
 
 @ops.custom_gradient
 def _fused_softmax(scores):
+    """Compute `_softmax_and_log_sum_exp` with the gradient p (dp - sum p dp + dl), half the work of both steps."""
     weights, log_sum_exp = _softmax_and_log_sum_exp(scores)
 
     def grad(*args, upstream=None):
@@ -399,6 +403,7 @@ def _fused_softmax(scores):
 
 
 def _softmax_and_log_sum_exp(scores):
+    """Return the softmax of scores (..., s) over the last axis, and the log-sum-exp (...)."""
     weights = softmax(scores)
     # The largest weight is 1 / sum exp(score - max), so no second pass over exponentials is needed.
     return weights, max_over(scores, axis=-1) - ops.log(max_over(weights, axis=-1))

@@ -12,8 +12,7 @@ from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.ops.token_groups import best_group
+from tf_sparse_attention.ops.shapes import best_group, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupSelector

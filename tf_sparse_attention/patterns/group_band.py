@@ -7,7 +7,11 @@ from typing import Any, NamedTuple, Self, cast
 from keras import ops
 
 from tf_sparse_attention.ops.gather import (
+    NO_GROUP,
+    groups_of,
+    groups_of_keys,
     permute_rows,
+    segment_ranks,
     stable_order,
     take_numbers,
     take_positions,
@@ -30,7 +34,6 @@ from tf_sparse_attention.ops.shapes import (
     shift_right,
     split,
 )
-from tf_sparse_attention.ops.token_groups import NO_GROUP, groups_of, groups_of_keys, segment_ranks
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
@@ -86,7 +89,7 @@ class GroupSelection(Selection):
     """The group of each token.
 
     Args:
-        query: int32 (B or 1, n, T), groups of the queries, see `ops.token_groups.groups_of`.
+        query: int32 (B or 1, n, T), groups of the queries, see `ops.gather.groups_of`.
         key: int32 (B or 1, m, S), groups of the keys; `query` itself if queries are used as keys.
         lead: -1 if key j is at position j + 1, see `Successors`. Default 0.
     """

@@ -9,11 +9,17 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops import hashing
-from tf_sparse_attention.ops.gather import permute_rows, stable_order, take_member_numbers, take_numbers, take_rows
+from tf_sparse_attention.ops.gather import (
+    NO_GROUP,
+    permute_rows,
+    stable_order,
+    take_member_numbers,
+    take_numbers,
+    take_rows,
+)
 from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import join, shape, slice_axis, split
-from tf_sparse_attention.ops.token_groups import NO_GROUP
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
@@ -252,7 +258,7 @@ class ChunkSelection(Selection):
         """Return the selection of a round.
 
         Args:
-            query_groups: for each round the groups of the queries, int32 (B, N, T), see `ops.token_groups.groups_of`.
+            query_groups: for each round the groups of the queries, int32 (B, N, T), see `ops.gather.groups_of`.
             key_groups: for each round the groups of the keys; `query_groups` itself if queries are used as keys.
             number: number of the round. Only this round and the previous one are used.
             chunk_size: w, tokens per chunk.

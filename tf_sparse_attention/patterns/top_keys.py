@@ -9,7 +9,7 @@ from typing import Any, cast
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
+from tf_sparse_attention.ops.clustered_attention import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_blocks, take_member_numbers, take_members, take_numbers
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, membership, own_cluster_sets, set_names

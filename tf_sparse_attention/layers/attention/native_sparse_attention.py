@@ -6,12 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import (
-    AttentionLayer,
-    ProjectedHeads,
-    head_plans,
-    scored_rows,
-)
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans, scored_rows
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.ops.attend import Attended, Dropout, score_dtype

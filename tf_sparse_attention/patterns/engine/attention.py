@@ -13,11 +13,11 @@ from tf_sparse_attention.ops.attend import (
     combine_attended,
     scatter_weights,
     score_dtype,
+    with_self_bias,
 )
 from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
-from tf_sparse_attention.ops.token_groups import with_self_bias
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, join_heads, plan_heads, select_tokens

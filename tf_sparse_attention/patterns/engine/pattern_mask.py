@@ -16,9 +16,9 @@ from keras import ops
 
 from tf_sparse_attention.kernels.availability import UnsupportedByKernel
 from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, MaskData, Region, SpanRamp
+from tf_sparse_attention.ops.gather import groups_of_keys
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.ops.token_groups import groups_of_keys
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.engine.inputs import Inputs, token_masks
