@@ -6,9 +6,18 @@ from typing import NamedTuple, Self
 from keras import ops
 
 from tf_sparse_attention.ops.attend import lowest
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge
-from tf_sparse_attention.ops.shapes import are_known, best_group, join, max_over, pad_axis, shape, slice_axis, split
+from tf_sparse_attention.ops.shapes import (
+    are_known,
+    best_group,
+    join,
+    max_over,
+    pad_axis,
+    repeat_key_heads,
+    shape,
+    slice_axis,
+    split,
+)
 from tf_sparse_attention.types import Size, Tensor
 
 NO_BLOCK = -1

@@ -5,10 +5,17 @@ from typing import NamedTuple, Self
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, apply_dropout, attend, scatter_weights, score_dtype
+from tf_sparse_attention.ops.attend import (
+    Attended,
+    Dropout,
+    apply_dropout,
+    attend,
+    attend_heads,
+    scatter_weights,
+    score_dtype,
+)
 from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_members, take_numbers, take_unique_rows
-from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
-from tf_sparse_attention.ops.shapes import find_top_k, in_range, join, min_if_known, min_size, shape
+from tf_sparse_attention.ops.shapes import find_top_k, in_range, join, matmul_heads, min_if_known, min_size, shape
 from tf_sparse_attention.types import Tensor
 
 BLOCK_SIZE = 32  # of `ClusterBlocks`

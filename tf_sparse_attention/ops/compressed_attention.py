@@ -5,11 +5,10 @@ from typing import Any
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks
+from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks, attend_heads
 from tf_sparse_attention.ops.block_selection import BlockKeys, num_choices, sum_groups, top_blocks
-from tf_sparse_attention.ops.grouped_heads import attend_heads, repeat_key_heads
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import shape, split
+from tf_sparse_attention.ops.shapes import repeat_key_heads, shape, split
 from tf_sparse_attention.types import Tensor
 
 

@@ -194,3 +194,38 @@ def unmerge_heads(x: Tensor, num_heads: int) -> Tensor:
     """Split one head (B, 1, T, N H) into `num_heads` heads, (B, N, T, H): the inverse of `merge_heads`."""
     batch, _, length, size = shape(x)
     return ops.transpose(ops.reshape(x, (batch, length, num_heads, size // num_heads)), (0, 2, 1, 3))
+
+
+def repeat_key_heads(x: Tensor, num_heads: int | None) -> Tensor:
+    """Repeat key heads for their query heads: (B, M, ..) to (B, N, ..)."""
+    heads = x.shape[1]
+    if num_heads is None or heads == num_heads:
+        return x
+    return ops.repeat(x, num_heads // heads, axis=1)
+
+
+def take_key_heads(x: Tensor, num_key_heads: int) -> Tensor:
+    """Take one query head per group, for data that a group shares: (B, N or 1, ..) to (B, M or 1, ..)."""
+    return x[:, :: max(x.shape[1] // num_key_heads, 1)]
+
+
+def fold_groups(x: Tensor, num_key_heads: int) -> Tensor:
+    """Concatenate the tokens of the heads of each group: (B, N, T, H) to (B, M, g T, H)."""
+    batch, heads, length, size = shape(x)
+    return ops.reshape(x, (batch, num_key_heads, heads // num_key_heads * length, size))
+
+
+def unfold_groups(x: Tensor, num_heads: int) -> Tensor:
+    """Undo `fold_groups` for numbers: (B, M, g T) to (B, N, T)."""
+    batch, heads, rows = shape(x)
+    return ops.reshape(x, (batch, num_heads, rows // (num_heads // heads)))
+
+
+def matmul_heads(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply (B, N, T, S) by (B, M, S, X), which the heads of a group share: (B, N, T, X)."""
+    num_heads, num_key_heads = x.shape[1], y.shape[1]
+    if num_heads == num_key_heads:
+        return ops.matmul(x, y)
+    rows = ops.matmul(fold_groups(x, num_key_heads), y)
+    batch, _, _, size = shape(rows)
+    return ops.reshape(rows, (batch, num_heads, shape(x)[2], size))

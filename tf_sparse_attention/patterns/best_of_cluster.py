@@ -8,11 +8,10 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import best_group, shape
+from tf_sparse_attention.ops.shapes import best_group, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupSelector

@@ -11,34 +11,37 @@ from tf_sparse_attention.ops.gather import (
     groups_of,
     groups_of_keys,
     permute_rows,
+    ring_positions,
     segment_ranks,
     stable_order,
     take_numbers,
     take_positions,
     take_rows,
     take_unique_rows,
+    write_slot,
 )
-from tf_sparse_attention.ops.grouped_heads import fold_groups, repeat_key_heads, unfold_groups
 from tf_sparse_attention.ops.kmeans import normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
 from tf_sparse_attention.ops.shapes import (
+    fold_groups,
     in_range,
     join,
     max_size,
     min_if_known,
     pad_axis,
+    repeat_key_heads,
     shape,
     shift_left,
     shift_right,
     split,
+    unfold_groups,
 )
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, Selector, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, Selector
+from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 

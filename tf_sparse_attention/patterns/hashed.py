@@ -17,15 +17,14 @@ from tf_sparse_attention.ops.gather import (
     take_numbers,
     take_rows,
 )
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import join, shape, slice_axis, split
+from tf_sparse_attention.ops.shapes import join, repeat_key_heads, shape, slice_axis, split
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights
+from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -9,13 +9,12 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge, query_and_key_starts
-from tf_sparse_attention.ops.shapes import arange, shape
+from tf_sparse_attention.ops.shapes import arange, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, WholeSequence
-from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights
+from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Config, Size, Tensor
 
 

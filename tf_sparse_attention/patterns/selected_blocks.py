@@ -18,15 +18,29 @@ from tf_sparse_attention.ops.block_selection import (
     select_blocks,
     sum_groups,
 )
-from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_numbers, take_rows, upstream_gradient
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads, take_key_heads
-from tf_sparse_attention.ops.ring_buffer import write_slot
-from tf_sparse_attention.ops.shapes import are_known, in_range, max_size, min_if_known, shape, split
+from tf_sparse_attention.ops.gather import (
+    stable_order,
+    take_blocks,
+    take_numbers,
+    take_rows,
+    upstream_gradient,
+    write_slot,
+)
+from tf_sparse_attention.ops.shapes import (
+    are_known,
+    in_range,
+    max_size,
+    min_if_known,
+    repeat_key_heads,
+    shape,
+    split,
+    take_key_heads,
+)
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights
+from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -6,28 +6,13 @@ is part of the KV cache. The result is a `Selection`, with the features that the
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import keras
 
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.patterns.token_info import TokenFeatures
 from tf_sparse_attention.types import DType, Tensor
-
-
-class TokenFeatures(NamedTuple):
-    """Features of tokens that a mask rule reads, by name.
-
-    Attributes:
-        query: int32 (B or 1, n, T), of queries.
-        key: int32 (B or 1, m, S), of keys.
-    """
-
-    query: Mapping[str, Tensor]
-    key: Mapping[str, Tensor]
-
-    def features(self) -> Self:
-        """Return these features, as a `Selection` does."""
-        return self
 
 
 class Selection:

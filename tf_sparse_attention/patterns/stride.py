@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.ring_buffer import ring_positions
+from tf_sparse_attention.ops.gather import ring_positions
 from tf_sparse_attention.ops.shapes import arange, are_known, join, min_if_known, shape, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, is_full_size

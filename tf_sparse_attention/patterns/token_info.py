@@ -1,7 +1,8 @@
-"""Token information, the input of mask rules."""
+"""Token information: positions and features of tokens, the input of mask rules."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, Self
 
 from tf_sparse_attention.types import Tensor
 
@@ -35,3 +36,19 @@ class TokenInfo:
         if name not in features:
             raise AttributeError(f"Token information has no feature {name!r}, only {sorted(features)}.")
         return features[name]
+
+
+class TokenFeatures(NamedTuple):
+    """Features of tokens that a mask rule reads, by name.
+
+    Attributes:
+        query: int32 (B or 1, n, T), of queries.
+        key: int32 (B or 1, m, S), of keys.
+    """
+
+    query: Mapping[str, Tensor]
+    key: Mapping[str, Tensor]
+
+    def features(self) -> Self:
+        """Return these features, as a `Selection` does."""
+        return self

@@ -16,9 +16,8 @@ from tf_sparse_attention.ops.compressed_attention import (
     select_blocks_by_weight,
     visible_blocks,
 )
-from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.ops.gather import take_rows, write_slot
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.shapes import in_range, shape, split
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern

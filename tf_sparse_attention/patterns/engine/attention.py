@@ -9,13 +9,13 @@ from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
     apply_sinks,
+    attend_heads,
     attend_shared_keys,
     combine_attended,
     scatter_weights,
     score_dtype,
     with_self_bias,
 )
-from tf_sparse_attention.ops.grouped_heads import attend_heads
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
 from tf_sparse_attention.patterns.arrangement import Arrangement

@@ -10,12 +10,10 @@ from typing import NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.gather import take_positions
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads, take_key_heads
+from tf_sparse_attention.ops.gather import take_positions, write_slot
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring_buffer import write_slot
-from tf_sparse_attention.ops.shapes import in_range, shape
+from tf_sparse_attention.ops.shapes import in_range, repeat_key_heads, shape, take_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.attention import attend_plain, join_results
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
@@ -31,8 +29,8 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     holds,
 )
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import SelectionInputs
+from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 

@@ -18,8 +18,7 @@ from tf_sparse_attention.kernels.availability import (
 )
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, check_traceable, visible_share
 from tf_sparse_attention.ops.attend import Attended, Dropout
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
-from tf_sparse_attention.ops.shapes import are_known, shape
+from tf_sparse_attention.ops.shapes import are_known, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.engine.inputs import Inputs

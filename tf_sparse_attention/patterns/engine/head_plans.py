@@ -11,8 +11,9 @@ from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.group_band import GroupSelection
 from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern, Union, dense_rule, primitives
-from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, TokenFeatures
+from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector
 from tf_sparse_attention.patterns.successors import Successors
+from tf_sparse_attention.patterns.token_info import TokenFeatures
 from tf_sparse_attention.types import Tensor
 
 

@@ -10,8 +10,8 @@ from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, as_slice, split_heads
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
-from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection
+from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 # By the index of a leaf.
