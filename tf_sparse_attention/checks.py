@@ -134,15 +134,6 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3, similarity: fl
     return f" Did you mean {' or '.join(f'`{other}`' for other in similar)}?" if similar else ""
 
 
-def check_dense(name: str, x: Any) -> None:
-    """Raise a `ValueError` for a ragged tensor, of TensorFlow or of `keras.Input(ragged=True)`."""
-    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
-        raise ValueError(
-            f"`{name}` must be a dense tensor. Pass `{name}.to_tensor()` together with a padding mask, "
-            f"`tf.sequence_mask({name}.row_lengths())`. Received: a ragged tensor of shape {tuple(x.shape)}."
-        )
-
-
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:
     """Raise a `ValueError` unless the known sizes of `shape` are allowed.
 
@@ -165,3 +156,12 @@ def values_of(x: Any) -> np.ndarray | None:
         return np.asarray(x)  # `ops.convert_to_numpy` copies and warns
     except Exception:  # each backend raises another class
         return None
+
+
+def check_dense(name: str, x: Any) -> None:
+    """Raise a `ValueError` for a ragged tensor, of TensorFlow or of `keras.Input(ragged=True)`."""
+    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
+        raise ValueError(
+            f"`{name}` must be a dense tensor. Pass `{name}.to_tensor()` together with a padding mask, "
+            f"`tf.sequence_mask({name}.row_lengths())`. Received: a ragged tensor of shape {tuple(x.shape)}."
+        )

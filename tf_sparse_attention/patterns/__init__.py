@@ -15,10 +15,10 @@ from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
 from tf_sparse_attention.patterns.per_head import Heads, InTurn
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import Summary
-from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.patterns.window import Window
 

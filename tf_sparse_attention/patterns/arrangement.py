@@ -9,8 +9,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import Attended
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import are_known, join, pad_axis, repeat_key_heads, shape, slice_axis, split
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenFeatures
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.types import Size, Tensor
 
 

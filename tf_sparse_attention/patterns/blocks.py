@@ -8,8 +8,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.arrangement import Arrangement, block_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, KeyRange, Ring
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 

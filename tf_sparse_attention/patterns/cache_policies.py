@@ -10,7 +10,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import ring_positions, take_numbers, take_positions
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import are_known, in_range, min_if_known, shape
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 

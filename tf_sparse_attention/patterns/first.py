@@ -12,8 +12,7 @@ from tf_sparse_attention.ops.shapes import in_range, min_if_known, shape, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 BLOCK_SIZE = 32

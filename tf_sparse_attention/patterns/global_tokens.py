@@ -10,8 +10,7 @@ from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
 from tf_sparse_attention.ops.shapes import find_top_k, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QuerySubset
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 

@@ -40,8 +40,14 @@ from tf_sparse_attention.ops.shapes import (
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, Selector
-from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import (
+    Grouper,
+    Selection,
+    SelectionInputs,
+    Selector,
+    TokenFeatures,
+    TokenInfo,
+)
 from tf_sparse_attention.types import Size, Tensor
 
 

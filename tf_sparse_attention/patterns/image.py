@@ -15,8 +15,7 @@ from tf_sparse_attention.ops.shapes import are_known, is_known_zero, min_size, p
 from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, QuerySubset
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, WholeSequence
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 

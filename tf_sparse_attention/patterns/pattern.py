@@ -13,8 +13,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge, query_and_key_start
 from tf_sparse_attention.ops.shapes import arange, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, WholeSequence
-from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights
-from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Config, Size, Tensor
 
 

@@ -39,8 +39,14 @@ from tf_sparse_attention.ops.shapes import (
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights
-from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import (
+    Selection,
+    SelectionInputs,
+    Selector,
+    SelectorWeights,
+    TokenFeatures,
+    TokenInfo,
+)
 from tf_sparse_attention.types import Size, Tensor
 
 

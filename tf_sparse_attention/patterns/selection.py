@@ -1,18 +1,65 @@
-"""Content-based selection: which groups, keys or blocks of keys the queries of a call attend to.
+"""Token information for mask rules, and content-based selection of the groups, keys or blocks that queries attend to.
 
 A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer holds with its weights. It
 selects for a whole sequence (`select`), or token by token in decoding (`init`, `fill`, `select_next`), where its state
 is part of the KV cache. The result is a `Selection`, with the features that the mask rule of the pattern reads.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, Self
 
 import keras
 
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns.token_info import TokenFeatures
 from tf_sparse_attention.types import DType, Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenInfo:
+    """Queries or keys as arguments of a mask rule: arrays of positions and features.
+
+    Arrays of queries and of keys broadcast against each other. Constants are NumPy arrays, other arrays
+    are tensors. The operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
+
+    Attributes:
+        position: int, positions in the sequence. Keys of a segment memory have negative ones. If the pattern has a
+            `period`, positions may be shifted by multiples of it.
+        features: int, further features by name, such as "group" and "rank" of content-based patterns. Each is an
+            attribute as well: `query.group`.
+        document_start: function that returns `start`, or None without packed documents.
+    """
+
+    position: Tensor
+    features: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    document_start: Callable[[], Tensor] | None = None
+
+    @property
+    def start(self) -> Tensor:
+        """The position at which the document of the token begins, int; 0 without packed documents."""
+        return 0 if self.document_start is None else self.document_start()
+
+    def __getattr__(self, name: str) -> Tensor:
+        features = self.__dict__.get("features", {})
+        if name not in features:
+            raise AttributeError(f"Token information has no feature {name!r}, only {sorted(features)}.")
+        return features[name]
+
+
+class TokenFeatures(NamedTuple):
+    """Features of tokens that a mask rule reads, by name.
+
+    Attributes:
+        query: int32 (B or 1, n, T), of queries.
+        key: int32 (B or 1, m, S), of keys.
+    """
+
+    query: Mapping[str, Tensor]
+    key: Mapping[str, Tensor]
+
+    def features(self) -> Self:
+        """Return these features, as a `Selection` does."""
+        return self
 
 
 class Selection:

@@ -11,8 +11,7 @@ from tf_sparse_attention.ops.shapes import arange, are_known, join, min_if_known
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 

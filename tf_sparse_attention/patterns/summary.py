@@ -10,8 +10,7 @@ from tf_sparse_attention.ops.shapes import are_known, in_range, join, shape, sli
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 MAX_RUNS = 8  # runs of queries in a causal call: they compute 9/16 of all pairs

@@ -20,8 +20,14 @@ from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCacheP
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights
-from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import (
+    Selection,
+    SelectionInputs,
+    Selector,
+    SelectorWeights,
+    TokenFeatures,
+    TokenInfo,
+)
 from tf_sparse_attention.types import Size, Tensor
 
 

@@ -13,7 +13,7 @@ from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.ops.shapes import merge_heads, shape, slice_axis, unmerge_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.window import Window

@@ -36,8 +36,7 @@ from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cross_pattern, decode_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, plan_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.kv_cache import (
     Cache,
     empty_cache,

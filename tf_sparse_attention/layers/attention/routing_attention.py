@@ -18,7 +18,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.shapes import fold_groups, shape
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelector
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.nearest import Nearest, RandomGroups
 from tf_sparse_attention.patterns.pattern import Pattern

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, policy_inside
 from tf_sparse_attention.layers.parts.projections import clone_initializer
@@ -93,7 +94,7 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
         return layer
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        checks.check_dense("inputs", inputs)
+        check_dense("inputs", inputs)
         x = self._inner(inputs)
         if self._gate is not None:
             gate = self._gate(inputs)

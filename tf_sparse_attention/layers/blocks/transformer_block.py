@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.layers.attention.attention_checks import (
     can_be_causal,
     check_entries,
@@ -178,8 +179,8 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         inputs_mask: Tensor | None = None,
         **extra_masks: Tensor | None,
     ) -> Tensor:
-        checks.check_dense("inputs", inputs)
-        checks.check_dense("encoder_sequence", encoder_sequence)
+        check_dense("inputs", inputs)
+        check_dense("encoder_sequence", encoder_sequence)
         # Keras passes the mask of `inputs` as `mask` if they are the only tensor, otherwise as `inputs_mask`.
         mask = inputs_mask if mask is None else mask
         mask = implicit_mask(inputs) if mask is None else mask

@@ -11,8 +11,7 @@ from tf_sparse_attention.layers.parts.variables import random_directions, state_
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, select_tokens
-from tf_sparse_attention.patterns.engine.inputs import Selections
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, Selections, select_tokens
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector

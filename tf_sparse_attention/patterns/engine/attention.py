@@ -16,14 +16,22 @@ from tf_sparse_attention.ops.attend import (
     score_dtype,
     with_self_bias,
 )
-from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, take_mask_pairs
 from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, join_heads, plan_heads, select_tokens
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs, Selections, visible_pairs
-from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
-from tf_sparse_attention.patterns.selection import NoWeights, SelectionInputs
+from tf_sparse_attention.patterns.engine.head_plans import (
+    AttentionOptions,
+    HeadPlan,
+    Inputs,
+    Leaf,
+    Selections,
+    join_heads,
+    plan_heads,
+    select_tokens,
+)
+from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives, rule_conditions
+from tf_sparse_attention.patterns.selection import NoWeights, Selection, SelectionInputs, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -216,3 +224,52 @@ def _with_persistent(
         others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)
     weights = None if attended.weights is None else ops.zeros_like(attended.weights)
     return combine_attended([attended, others._replace(weights=weights)])
+
+
+def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
+    """Return the mask of all pairs of slots, bool broadcastable to (B, N, G, t, s). None: all pairs attend."""
+    masks = leaf.token_masks(arrangement, inputs.masks)
+    conditions: list[Tensor | None] = []
+    if not arrangement.is_exact:
+        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.selections[leaf.index], call)
+    for other in leaf.excluded:
+        selection = inputs.selections[other.index]
+        features = None if selection is None else other.features(selection)
+        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, features, call))))
+    if call.causal:
+        conditions.append(arrangement.causal_mask())
+    if inputs.options.hide_self == "always":
+        conditions.append(negate(arrangement.self_mask()))
+    conditions.append(arrangement.key_exists())
+    conditions += _token_masks(arrangement, masks)
+    if masks.attention_mask is not None:
+        positions = arrangement.query_positions(), arrangement.key_positions()
+        conditions.append(take_mask_pairs(masks.attention_mask, *positions))
+    return merge(*conditions)
+
+
+def arranged_conditions(
+    arrangement: Arrangement, pattern: Pattern, selection: Selection | TokenFeatures | None, call: Call
+) -> tuple[Tensor, ...]:
+    """Evaluate the mask rule of a pattern for the pairs of an arrangement, see `rule_conditions`."""
+    positions = arrangement.rule_positions(pattern.period)
+    features = TokenFeatures({}, {}) if selection is None else arrangement.features(selection)
+    starts: list[Callable[[], Tensor] | None] = [None, None]
+    if call.starts is not None:
+        begins = call.starts
+        starts = [
+            lambda: arrangement.queries(begins()[0], -1)[..., :, None],
+            lambda: arrangement.keys(begins()[1], -1)[..., None, :],
+        ]
+    return rule_conditions(pattern, *(TokenInfo(*token) for token in zip(positions, features, starts, strict=True)))
+
+
+def _token_masks(arrangement, masks):
+    """Return the masks of padding and documents."""
+    conditions = []
+    if masks.key_mask is not None:
+        conditions.append(arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
+    if masks.query_segments is not None:
+        own = arrangement.queries(masks.query_segments[:, None], -1)[..., :, None]
+        conditions.append(own == arrangement.keys(masks.key_segments[:, None], -1)[..., None, :])
+    return conditions

@@ -16,8 +16,14 @@ from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import in_range, repeat_key_heads, shape, take_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.attention import attend_plain, join_results
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
+from tf_sparse_attention.patterns.engine.head_plans import (
+    AttentionOptions,
+    HeadPlan,
+    Inputs,
+    Leaf,
+    inputs_of_heads,
+    take_heads,
+)
 from tf_sparse_attention.patterns.engine.kv_cache import (
     EMPTY,
     Cache,
@@ -29,8 +35,7 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     holds,
 )
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import SelectionInputs
-from tf_sparse_attention.patterns.token_info import TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 

@@ -20,8 +20,7 @@ from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, Mask
 from tf_sparse_attention.ops.attend import Attended, Dropout
 from tf_sparse_attention.ops.shapes import are_known, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.head_plans import Leaf
-from tf_sparse_attention.patterns.engine.inputs import Inputs
+from tf_sparse_attention.patterns.engine.head_plans import Inputs, Leaf
 from tf_sparse_attention.patterns.engine.pattern_mask import (
     PatternMask,
     keeps_order,

@@ -17,8 +17,7 @@ from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.shapes import max_over, shape, shift_right
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
-from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import SelectionInputs, Selector, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of an empty slot, less than any position of a token. Caches store positions minus this number, so that an

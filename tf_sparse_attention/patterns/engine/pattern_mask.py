@@ -20,12 +20,11 @@ from tf_sparse_attention.ops.gather import groups_of_keys
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.head_plans import Leaf
-from tf_sparse_attention.patterns.engine.inputs import Inputs, token_masks
+from tf_sparse_attention.patterns.engine.head_plans import Inputs, Leaf
 from tf_sparse_attention.patterns.first import FirstGrid
 from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 NO_SEGMENT = np.iinfo("int32").min  # the document of a masked key; ids of documents are greater
@@ -291,7 +290,7 @@ def _segment_ids(x):
 
 def _segments_in_groups(arrangement, leaf, inputs):
     """Return the documents of queries (.., t, 1) and keys (.., 1, s), or None without documents and padding."""
-    masks = token_masks(arrangement, leaf, inputs.masks)
+    masks = leaf.token_masks(arrangement, inputs.masks)
     exists = arrangement.key_exists()
     if masks.key_mask is not None:
         exists = merge(exists, arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
