@@ -5,7 +5,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.gather import segment_ranks
 from tf_sparse_attention.ops.shapes import best_group
-from tf_sparse_attention.patterns.group_band import merge_orders
+from tf_sparse_attention.patterns.group_band import sort_queries_and_keys
 
 
 def best(scores):
@@ -39,7 +39,7 @@ def test_queries_and_keys_number_their_documents_together():
 
 
 def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
-    merged = merge_orders(*(np.array([[x]], "int32") for x in ([1, 2], [1, 1, 2])))
+    merged = sort_queries_and_keys(*(np.array([[x]], "int32") for x in ([1, 2], [1, 1, 2])))
     # Group 1: key 0, query 0, key 1. Group 2: query 1, key 2. The query that does not exist comes last.
     assert ops.convert_to_numpy(merged.positions)[0, 0].tolist() == [0, 0, 1, 1, 2, 2]
     assert ops.convert_to_numpy(merged.is_query)[0, 0].tolist() == [False, True, False, True, False, True]

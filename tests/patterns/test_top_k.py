@@ -10,7 +10,8 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, Inputs, Leaf, visible_pairs
+from tf_sparse_attention.patterns.engine.attention import visible_pairs
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, Inputs, Leaf
 from tf_sparse_attention.patterns.pattern import Call
 
 VALUES = [1, 2, 4, 8, 16, 32]
