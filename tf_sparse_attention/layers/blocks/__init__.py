@@ -1,8 +1,7 @@
 """Transformer blocks and their feed-forward and subsampling layers."""
 
-from tf_sparse_attention.layers.blocks.feed_forward import FeedForward
+from tf_sparse_attention.layers.blocks.feed_forward import FeedForward, SoftmaxFeedForward
 from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
-from tf_sparse_attention.layers.blocks.softmax_feed_forward import SoftmaxFeedForward
 from tf_sparse_attention.layers.blocks.transformer_block import TransformerBlock
 
 __all__ = [

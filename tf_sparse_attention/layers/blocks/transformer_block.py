@@ -17,7 +17,6 @@ from tf_sparse_attention.layers.attention.attention_checks import (
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.routing_attention import OF_ALL_TOKENS, RoutingAttention
-from tf_sparse_attention.layers.blocks.remat import remat_call
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
 from tf_sparse_attention.layers.parts.call_masks import (
@@ -474,3 +473,37 @@ def make_norm(norm: str, epsilon: float, name: str, dtype: keras.DTypePolicy) ->
     """Create a norm layer of the type of one of `NORMS`."""
     kind = keras.layers.RMSNormalization if norm.endswith("rms") else keras.layers.LayerNormalization
     return kind(epsilon=epsilon, name=name, dtype=dtype)
+
+
+def remat_call(layer: keras.layers.Layer, *tensors: Tensor | None, **arguments: Any) -> Tensor:
+    """Call a layer without storing its activations for the backward pass.
+
+    `keras.remat` around a layer would run its assignments twice, so that centroids and dropout seeds advance two steps.
+    Here the layer runs without side effects on copies of its variables. Its new state is then assigned, and its losses
+    added, once.
+
+    Args:
+        layer: a built layer.
+        *tensors: inputs, or None, in the order of the layer's call.
+        **arguments: keyword arguments without gradients; tensors among them are captured.
+
+    Returns:
+        The outputs of `layer(*tensors, **arguments)`.
+    """
+    trainable = [ops.copy(variable) for variable in layer.trainable_variables]
+    state = [ops.copy(variable) for variable in layer.non_trainable_variables]
+
+    def run(trainable, state, *tensors):
+        return layer.stateless_call(trainable, state, *tensors, return_losses=True, **arguments)
+
+    outputs, new_state, losses = keras.remat(run)(trainable, state, *tensors)
+    for variable, value in zip(layer.non_trainable_variables, new_state, strict=True):
+        variable.assign(ops.stop_gradient(value))
+    for loss in losses[: len(losses) - _num_regularized(layer)]:
+        layer.add_loss(loss)
+    return outputs
+
+
+def _num_regularized(layer):
+    """Return the number of weight regularization losses, which end the list; the layer adds them itself."""
+    return sum(1 for weight in layer.trainable_weights if weight.regularizer is not None)
