@@ -1,4 +1,4 @@
-"""Keras layers of sparse attention."""
+"""Keras layers for sparse attention."""
 
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
@@ -47,4 +47,4 @@ __all__ = [
     "SwappedAttention",
     "TransformerBlock",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # hides submodules
