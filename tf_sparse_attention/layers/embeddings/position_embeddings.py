@@ -1,4 +1,4 @@
-"""Axial position embedding: learned vectors per coordinate in a grid."""
+"""Axial and sinusoidal position embeddings."""
 
 import math
 from collections.abc import Sequence
@@ -20,24 +20,24 @@ class GridEmbedding(keras.layers.Layer):
     """Axial position embedding: the sum of one learned vector per coordinate in a grid, in row-major order.
 
     y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes are those of the data, for example (rows,
-    columns, channels) of an image, or (T / stride, stride) for factorized attention. Source: Child et al. 2019,
-    "Generating Long Sequences with Sparse Transformers", section 5.3.
+    columns, channels) of an image. For factorized attention on other data they are (T / stride, stride). Source: Child
+    et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.3.
 
     Args:
         grid: sizes of the axes in row-major order. Their product is the maximum sequence length.
-        seed: integer for the initial vectors, of variance 1 / (number of axes * D).
+        seed: integer seed of the initial vectors, which have variance 1 / (number of axes * D).
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: float (B, T, D), T at most the product of the axes.
+        inputs: float (B, T, D), with T at most the product of `grid`.
         positions: int (B, T), positions of the inputs. None: 0 .. T - 1.
 
     Returns:
         Float (B, T, D).
 
     Raises:
-        ValueError: If an argument is invalid, or the sequence is known to be longer than the grid. If the length is
-            unknown, positions past the end wrap around.
+        ValueError: if an argument is invalid, or if the sequence is longer than the grid. In a program that is compiled
+            for unknown lengths, positions past the end wrap around instead.
 
     Example:
         >>> image = keras.random.normal((2, 32 * 32 * 3, 64))
@@ -70,11 +70,11 @@ class GridEmbedding(keras.layers.Layer):
 
     def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         length = shape(inputs)[1]
-        longest = math.prod(self.grid)
-        if isinstance(length, int) and length > longest:
+        max_length = math.prod(self.grid)
+        if isinstance(length, int) and length > max_length:
             raise ValueError(
                 "`inputs` must be no longer than the grid. "
-                f"Received: {length} positions, grid={self.grid} with {longest} positions."
+                f"Received: {length} positions, grid={self.grid} with {max_length} positions."
             )
         positions = ops.arange(length, dtype="int32") if positions is None else ops.cast(positions, "int32")
         total = inputs
@@ -94,11 +94,11 @@ class GridEmbedding(keras.layers.Layer):
 class SinusoidalEmbedding(keras.layers.Layer):
     """Sinusoidal position embedding (Vaswani et al. 2017, section 3.5), in the channel order of tensor2tensor.
 
-    With C = D // 2 and angle a_c = position max_wavelength^(-c / (C - 1)), c = 0 .. C - 1: the first C channels get
-    sin a_c, the next C get cos a_c. If D is odd, the last channel gets 0.
+    With C = D // 2 and angle a_c = position * max_wavelength^(-c / (C - 1)) for c = 0 .. C - 1, sin a_c is added to
+    the first C channels, and cos a_c to the next C channels. If D is odd, the last channel is unchanged.
 
-    Note: differs from the paper, which interleaves sines and cosines and divides by C. This is the order of the
-    published code.
+    Note: differs from the paper, which interleaves sines and cosines, and has C instead of C - 1. The published code is
+    the same as this layer.
 
     Args:
         max_wavelength: longest wavelength divided by 2 pi, in positions. Default 10,000.
@@ -112,7 +112,7 @@ class SinusoidalEmbedding(keras.layers.Layer):
         Float (B, T, D).
 
     Raises:
-        ValueError: If `max_wavelength` is not positive.
+        ValueError: if `max_wavelength` is not positive.
 
     Example:
         >>> tuple(SinusoidalEmbedding()(keras.random.normal((2, 100, 64))).shape)
