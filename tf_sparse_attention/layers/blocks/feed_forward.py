@@ -1,4 +1,4 @@
-"""Feed-forward layer of a Transformer block."""
+"""Feed-forward layers of Transformer blocks."""
 
 from typing import Any
 
@@ -23,17 +23,22 @@ GATED = ("geglu", "swiglu")
 class FeedForward(AdaptableMixin, keras.layers.Layer):
     """Feed-forward layer of a Transformer block: two dense layers with an activation, per position.
 
-    "relu" and all forms of GELU except "geglu": f(x W_inner + b) W_output + b. "geglu" and "swiglu" (Shazeer 2020):
-    (f(x W_gate) * (x W_inner)) W_output with GELU or SiLU. "gelu" is the tanh approximation, as in the published
-    Routing Transformer; "exact_gelu" uses the normal distribution, as in BERT; "quick_gelu" is x sigmoid(1.702 x), as
-    in the Sparse Transformer (Child et al. 2019, section 5.2).
+    The layer computes f(x W_inner + b) W_output + b, with an activation f:
+
+    - "relu", as in the original Transformer;
+    - "gelu": GELU with the tanh approximation, as in the published Routing Transformer;
+    - "exact_gelu": GELU without approximation, as in BERT;
+    - "quick_gelu": x sigmoid(1.702 x), as in the Sparse Transformer (Child et al. 2019, section 5.2).
+
+    "geglu" and "swiglu" (Shazeer 2020) compute (f(x W_gate) * (x W_inner)) W_output, with approximate GELU or SiLU.
 
     Args:
-        intermediate_dim: size between the dense layers.
+        intermediate_dim: number of channels between the dense layers.
         activation: "relu", "gelu", "exact_gelu", "quick_gelu", "geglu" or "swiglu". Default "gelu".
         dropout: dropout rate after the activation, in [0, 1). Default 0.
-        use_bias: whether the dense layers have biases. None: True, except for "geglu" and "swiglu", as published.
-        kernel_initializer: initializer of the kernels, default "glorot_uniform".
+        use_bias: whether the dense layers have biases. None: False for "geglu" and "swiglu", as published, otherwise
+            True.
+        kernel_initializer: initializer of the kernels. Default "glorot_uniform".
         seed: integer seed of the dropout.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -126,14 +131,14 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
 class SoftmaxFeedForward(keras.layers.Layer):
     """Feed-forward layer with a softmax instead of the activation: softmax(x K) V, in O(T M D).
 
-    Each position attends to `num_persistent` persistent vectors. It is the variant "FF-attn" of Sukhbaatar et al. 2019
-    ("Augmenting self-attention with persistent memory", section 5.3), whose softmax `AllAttention` merges with the
-    softmax of the window. A replacement for `FeedForward` in a `TransformerBlock`.
+    Each position attends to `num_persistent` persistent vectors. This is the variant "FF-attn" of Sukhbaatar et al.
+    2019, "Augmenting self-attention with persistent memory", section 5.3. `AllAttention` merges its softmax with the
+    softmax of the window. The layer can replace `FeedForward` in a `TransformerBlock`.
 
     Args:
-        num_persistent: M, number of keys and values.
-        num_heads: number of parts of the channels, each with separate vectors; must divide the channels. Default 1.
-        dropout: dropout rate of the weights of the vectors, in [0, 1). Default 0.
+        num_persistent: M, number of learned keys and values.
+        num_heads: number of heads, each with separate vectors. Must divide the number of channels. Default 1.
+        dropout: dropout rate of the attention weights, in [0, 1). Default 0.
         seed: integer seed of the initial vectors and the dropout.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -145,7 +150,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
         Float (B, T, D).
 
     Raises:
-        ValueError: if an argument is invalid, or `num_heads` does not divide the channels.
+        ValueError: if an argument is invalid, or if `num_heads` does not divide the number of channels.
 
     Example:
         >>> tuple(SoftmaxFeedForward(num_persistent=256)(keras.random.normal((2, 10, 64))).shape)
@@ -169,7 +174,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
 
     def build(self, inputs_shape: Shape) -> None:
-        size: Any = inputs_shape[-1]  # always known
+        size: Any = inputs_shape[-1]  # never None
         if size % self.num_heads:
             raise ValueError(
                 "`num_heads` must divide the number of features. "
