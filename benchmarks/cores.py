@@ -6,9 +6,9 @@ from keras import ops
 from benchmarks.worker import DENSE
 from tf_sparse_attention.ops import hashing, kmeans
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
+from tf_sparse_attention.ops.gather import groups_of
 from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.members import best_members
-from tf_sparse_attention.ops.token_groups import groups_of
 from tf_sparse_attention.patterns import (
     Blocks,
     Hashed,

@@ -5,7 +5,7 @@ from itertools import permutations
 
 
 def shapes_of_graph(graph):
-    """Returns the shapes of all tensors of a TensorFlow graph and of the functions it calls."""
+    """Return the shapes of all tensors of a TensorFlow graph and of the functions it calls."""
     shapes = []
     for operation in graph.get_operations():
         if operation.type == "BroadcastGradientArgs":  # lists of a few axes, of unknown length
@@ -19,7 +19,7 @@ def shapes_of_graph(graph):
 
 
 def shapes_of_jaxpr(jaxpr):
-    """Returns the shapes of all values of a jaxpr and of those inside it."""
+    """Return the shapes of all values of a jaxpr and of those inside it."""
     shapes = []
     for equation in jaxpr.eqns:
         shapes += [(equation.primitive.name, tuple(value.aval.shape)) for value in equation.outvars]
@@ -32,7 +32,7 @@ def shapes_of_jaxpr(jaxpr):
 
 
 def quadratic(shapes, num_queries, num_keys, largest):
-    """Returns the arrays that have an axis of both lengths, or more than `largest` elements.
+    """Return the arrays that have an axis of both lengths, or more than `largest` elements.
 
     Args:
         shapes: list of (operation, shape); every size must be known.

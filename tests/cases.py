@@ -381,12 +381,12 @@ FEW = ("fixed", "top_k_separate", "mixed")
 
 
 def marks(name, by_default):
-    """Returns the marks of a case: those not named are left to the full run."""
+    """Return the marks of a case: those not named are left to the full run."""
     return () if name in by_default else pytest.mark.full
 
 
 def every_layer(*, by_default=OF_EACH_KIND, **wanted):
-    """Parametrises a test over the cases, or those with certain attributes, as `case`.
+    """Parametrize a test over the cases, or those with certain attributes, as `case`.
 
     Args:
         by_default: names of the cases of the default run; the others are left to the full one.

@@ -59,7 +59,7 @@ def pytest_sessionstart(session):
 
 
 def _keep_kernels():
-    """Lets TensorFlow keep kernels and the functions made ready to run, which `fresh_keras` would drop in each test.
+    """Let TensorFlow keep kernels and the functions made ready to run, which `fresh_keras` would drop in each test.
 
     Both functions that it calls drop them. What is random here has its seed as an input, none in its kernel.
     """
@@ -69,7 +69,7 @@ def _keep_kernels():
 
 
 def _take_graphs_as_they_are():
-    """Lets TensorFlow neither make graphs faster nor note for each operation who asked for it: a tenth of the time.
+    """Let TensorFlow neither make graphs faster nor note for each operation who asked for it: a tenth of the time.
 
     Nor does it translate Python by AutoGraph where nobody says `autograph=True`, as nothing here needs it: a seventh of
     what decoding takes. Most graphs run once or twice. The full run has it all: it says where the operation of an error
@@ -88,7 +88,7 @@ def _take_graphs_as_they_are():
 
 
 def _delete_weights_at_once():
-    """Lets a layer give up weights without a look of the collector after each, which takes longer than the rest."""
+    """Let a layer give up weights without a look of the collector after each, which takes longer than the rest."""
     import keras
 
     delete = keras.layers.Layer.__delattr__
@@ -102,7 +102,7 @@ def _delete_weights_at_once():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Gives pytest-xdist the scheduler of `scheduling.py` for `--dist loadfile`."""
+    """Give pytest-xdist the scheduler of `scheduling.py` for `--dist loadfile`."""
     if config.getoption("dist") == "loadfile":
         from tests.scheduling import ByGroup
 
@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Takes the million objects that the imports made out of the collector's sight: they stay anyway.
+    """Take the million objects that the imports made out of the collector's sight: they stay anyway.
 
     And lets it look a seventieth as often, as tracing makes objects by the hundred thousand: a fifth of the time.
     """
@@ -130,7 +130,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def fresh_keras():
-    """Starts each test with the same seeds, layer names and dtype policy, alone or after any other test."""
+    """Start each test with the same seeds, layer names and dtype policy, alone or after any other test."""
     import keras
 
     keras.utils.clear_session(free_memory=False)

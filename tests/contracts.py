@@ -25,17 +25,17 @@ SIZE = 8  # features of the inputs
 
 
 def call(layer, case, *inputs, **arguments):
-    """Calls a layer as its case is called and returns arrays."""
+    """Call a layer as its case is called and return arrays."""
     return to_numpy(compiled_on_jax(lambda *xs: layer(*xs, use_causal_mask=case.causal, **arguments))(*inputs))
 
 
 def normal(*shape, seed=0):
-    """Returns an array of normal numbers."""
+    """Return an array of normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
 def to_numpy(x):
-    """Returns tensors as arrays, those of half precision as float32."""
+    """Return tensors as arrays, those of half precision as float32."""
 
     def convert(tensor):
         half = keras.backend.standardize_dtype(tensor.dtype) == "bfloat16"
@@ -45,12 +45,12 @@ def to_numpy(x):
 
 
 def assert_close(actual, expected, tolerance=SAME):
-    """Fails unless two arrays are equal up to rounding."""
+    """Fail unless two arrays are equal up to rounding."""
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def with_random_weights(layer, seed=1):
-    """Gives a built layer weights without zeros and ones, so that a bias or table that is not used shows."""
+    """Give a built layer weights without zeros and ones, so that a bias or table that is not used shows."""
     rng = np.random.default_rng(seed)
     for weight in layer.trainable_weights:
         weight.assign(0.5 * rng.standard_normal(weight.shape))
@@ -58,14 +58,14 @@ def with_random_weights(layer, seed=1):
 
 
 def built(case, shape=(2, 13, SIZE), **common):
-    """Returns a built layer of a kind with random weights."""
+    """Return a built layer of a kind with random weights."""
     layer = case.make(**common)
     layer.build(shape)
     return with_random_weights(layer)
 
 
 def gradients(layer, case, *inputs, **arguments):
-    """Returns the gradients of a random projection of the output and the layer's losses: of the inputs, each weight."""
+    """Return the gradients of a random projection of the output and the layer's losses: of the inputs, each weight."""
     variables = layer.trainable_variables
 
     def run(sources):
@@ -83,12 +83,12 @@ def gradients(layer, case, *inputs, **arguments):
 
 
 def projection(shape):
-    """Returns the numbers by which `gradients` multiplies an output before it adds them up."""
+    """Return the numbers by which `gradients` multiplies an output before it adds them up."""
     return normal(*shape, seed=9)
 
 
 def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True, segments=True):
-    """Returns masks of every kind at once, as a call takes them: some queries are left with nothing to see.
+    """Return masks of every kind at once, as a call takes them: some queries are left with nothing to see.
 
     Without `pairs` the attention mask is one of keys for each head; without `segments` there are none.
     """
@@ -122,7 +122,7 @@ def check_dense_twin(case, **masks):
 
 
 def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, slope_tolerance=2 * CLOSE, **masks):
-    """Compares a call of a built layer, its pattern and its gradients with dense attention in NumPy."""
+    """Compare a call of a built layer, its pattern and its gradients with dense attention in NumPy."""
     expected = dense_call(layer, *inputs, causal=case.causal, **masks)
     output, weights = call(layer, case, *inputs, return_attention_scores=True, **masks)
     pattern = compiled_on_jax(lambda *xs: layer.attention_pattern(*xs, use_causal_mask=case.causal, **masks))
@@ -133,7 +133,7 @@ def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, slope_tolerance=2 
 
 
 def compare_slopes(layer, case, *inputs, tolerance=2 * CLOSE, **masks):
-    """Compares gradients with how dense attention changes along one random direction of all inputs and weights."""
+    """Compare gradients with how dense attention changes along one random direction of all inputs and weights."""
     rng = np.random.default_rng(7)
     steps = [rng.standard_normal(x.shape) for x in inputs]
     of_weights = {weight.path: rng.standard_normal(weight.shape) for weight in layer.trainable_weights}
@@ -170,7 +170,7 @@ def check_gradients(case):
 
 
 def _unnoticed_weights(layer):
-    """Returns the paths of the weights that no softmax notices: a bias that moves all scores of a query alike.
+    """Return the paths of the weights that no softmax notices: a bias that moves all scores of a query alike.
 
     That of the keys does, unless they are normalised after it, as in routing, or turned by their positions.
     """

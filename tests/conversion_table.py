@@ -65,12 +65,12 @@ TABLES = (MODELS, SOURCES)
 
 
 def marks(table):
-    """Returns what is before and after a table on the page."""
+    """Return what is before and after a table on the page."""
     return f"<!-- {table.name}: begin -->", f"<!-- {table.name}: end -->"
 
 
 def cell(table, name, target, signature):
-    """Returns the largest error of a file, or why there is none."""
+    """Return the largest error of a file, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             model = table.make(signature, table.cases[name])
@@ -82,14 +82,14 @@ def cell(table, name, target, signature):
 
 
 def every_cell(table):
-    """Yields name, target and signature of each cell of a table."""
+    """Yield name, target and signature of each cell of a table."""
     for name in table.cases:
         for target, signature in table.columns:
             yield name, target, signature
 
 
 def reason_of(message):
-    """Returns the part of an exporter's message that says why."""
+    """Return the part of an exporter's message that says why."""
     reasons = r"the reason: (.*)\.$", r"with a cache: (.*?)\. `signatures", r"on others: (.*?)\. Received"
     for pattern in (*reasons, r"Received: (.*)\.$"):
         if found := re.search(pattern, message):
@@ -98,7 +98,7 @@ def reason_of(message):
 
 
 def rows(table, names):
-    """Yields lines of a table as Markdown."""
+    """Yield lines of a table as Markdown."""
     for name in names:
         cells = [cell(table, name, target, signature) for target, signature in table.columns]
         line = f"| {name} | {' | '.join(cells)} |"
@@ -107,19 +107,19 @@ def rows(table, names):
 
 
 def as_markdown(table):
-    """Returns a table as Markdown."""
+    """Return a table as Markdown."""
     head = f"| {table.first} | " + " | ".join(f"{target} `{signature}`" for target, signature in table.columns) + " |"
     return "\n".join([head, "|---" * (len(table.columns) + 1) + "|", *rows(table, table.cases)])
 
 
 def lines_of(table, page):
-    """Returns the cells of each line of a table, given the text of the page."""
+    """Return the cells of each line of a table, given the text of the page."""
     text = page.partition(marks(table)[0])[2].partition(marks(table)[1])[0]
     return [re.split(r"(?<!\\) ?\| ?", line.strip().strip("|").strip()) for line in text.strip().splitlines()[2:]]
 
 
 def write(table, text):
-    """Puts a table between its marks in docs/portable.md."""
+    """Put a table between its marks in docs/portable.md."""
     begin, end = marks(table)
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     page = PAGE.read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def rows():
-    """Yields a row for each decoder."""
+    """Yield a row for each decoder."""
     rng = np.random.default_rng(0)
     ids = rng.integers(1, VOCABULARY, (2, LENGTH))
     for family, (name, _) in FAMILIES.items():
@@ -48,7 +48,7 @@ def rows():
 
 
 def words_of(difference):
-    """Returns a difference as the table has it."""
+    """Return a difference as the table has it."""
     return "1e-5 at most" if difference < BOUND else f"{difference:.0e}"
 
 
@@ -61,7 +61,7 @@ def _same_text(dense, sparse, ids):
 
 
 def table():
-    """Returns the table in Markdown."""
+    """Return the table in Markdown."""
     head, *lines = (f"| {' | '.join(line)} |" for line in (COLUMNS, *rows()))
     return "\n".join([head, "|---" * len(COLUMNS) + "|", *lines])
 

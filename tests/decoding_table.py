@@ -21,7 +21,7 @@ CASES_OF_A_MODEL = 20  # draws of layers cost as much time as one text of a mode
 
 
 def measures(cases):
-    """Returns functions by the names of their rows, each of which returns a number of cases and the largest error."""
+    """Return functions by the names of their rows, each of which returns a number of cases and the largest error."""
     from tests.layers import cross_decoded, decoded
     from tests.models.test_decoding import MODELS, REMEMBERING
 
@@ -38,7 +38,7 @@ def measures(cases):
 
 
 def compare_model(settings, texts, remembers=False):
-    """Compares a model on texts of three rows, with prompts of different lengths, after a memory if it remembers."""
+    """Compare a model on texts of three rows, with prompts of different lengths, after a memory if it remembers."""
     import numpy as np
 
     from tests.models.test_decoding import largest_error, make
@@ -54,7 +54,7 @@ def compare_model(settings, texts, remembers=False):
 
 
 def run_rows(cases):
-    """Prints the rows of the backend of this process, one line of JSON each."""
+    """Print the rows of the backend of this process, one line of JSON each."""
     import keras
 
     from tests import conftest  # noqa: F401  the settings of the test suite, so that draws are the same each time
@@ -67,7 +67,7 @@ def run_rows(cases):
 
 
 def table_of(results):
-    """Returns the table as Markdown.
+    """Return the table as Markdown.
 
     Args:
         results: by backend a dictionary of rows, pairs of the number of cases and the largest error.
@@ -85,7 +85,7 @@ def table_of(results):
 
 
 def rows_of_backends(cases):
-    """Returns the rows of each backend, run in processes side by side; `cases` by backend."""
+    """Return the rows of each backend, run in processes side by side; `cases` by backend."""
     processes = {}
     for backend in BACKENDS:
         command = [sys.executable, "-m", "tests.decoding_table", "--rows", "--cases", str(cases[backend])]
@@ -102,7 +102,7 @@ def rows_of_backends(cases):
 
 
 def main():
-    """Prints the table; with `--rows` the rows of one backend."""
+    """Print the table; with `--rows` the rows of one backend."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200, help="drawn layers of each kind on TensorFlow")
     parser.add_argument("--jax-cases", type=int, default=40, help="drawn layers of each kind on JAX")

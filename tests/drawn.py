@@ -45,7 +45,7 @@ OF_ONE_SOFTMAX = ("use_sink", "logit_soft_cap")
 
 
 def common(draw, num_heads=FEW_HEADS, without=(), **own):
-    """Draws what all layers have, of `HEAD_OPTIONS` at most two, and none that a layer is `without`."""
+    """Draw what all layers have, of `HEAD_OPTIONS` at most two, and none that a layer is `without`."""
     sizes = {"num_heads": draw(num_heads), "key_dim": draw(st.sampled_from([2, 4]))}
     names = draw(st.lists(st.sampled_from([name for name in HEAD_OPTIONS if name not in without]), max_size=2))
     sizes |= {"position": draw(POSITIONS), "value_dim": draw(st.sampled_from([None, 3])), "seed": 1}
@@ -103,7 +103,7 @@ def all_attention(draw, variants=("all", "all", "split", "head_split")):
 
 
 def heads_of_factorized(draw):
-    """Draws how heads share out the near and the far part."""
+    """Draw how heads share out the near and the far part."""
     heads = draw(st.sampled_from(["split", "merged", "interleaved"]))
     return {"heads": heads, "layer_index": draw(st.integers(0, 1)) if heads == "interleaved" else None}
 
@@ -279,7 +279,7 @@ KINDS = {
 
 
 def made(kinds, kind):
-    """Returns a strategy of functions that make a layer of a kind; of "mixed" a mixture of two or three of all kinds.
+    """Return a strategy of functions that make a layer of a kind; of "mixed" a mixture of two or three of all kinds.
 
     Args:
         kinds: dictionary such as `KINDS`.

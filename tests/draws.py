@@ -12,12 +12,12 @@ def is_full():
 
 
 def draws(few, many):
-    """Returns settings of Hypothesis with `few` examples, or `many` where its profile is "full"."""
+    """Return settings of Hypothesis with `few` examples, or `many` where its profile is "full"."""
     return hypothesis.settings(max_examples=many if is_full() else few)
 
 
 def first(cases, count):
-    """Returns the cases for `parametrize`, those after the first `count` marked for the full run.
+    """Return the cases for `parametrize`, those after the first `count` marked for the full run.
 
     A case is a value, or a tuple of the values of several parameters.
     """
@@ -25,7 +25,7 @@ def first(cases, count):
 
 
 def first_of_each(cases, kind):
-    """Returns the cases for `parametrize`, those after the first one of a kind marked for the full run.
+    """Return the cases for `parametrize`, those after the first one of a kind marked for the full run.
 
     Args:
         cases: as for `first`.

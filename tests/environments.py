@@ -60,7 +60,7 @@ ENVIRONMENTS = {
 
 
 def make(environment, folder):
-    """Makes a virtual environment, unless a complete one is there, and returns its interpreter."""
+    """Make a virtual environment, unless a complete one is there, and return its interpreter."""
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
@@ -72,7 +72,7 @@ def make(environment, folder):
 
 
 def run(environment, python):
-    """Runs the tests of an environment and returns the exit status, 0 where all passed."""
+    """Run the tests of an environment and return the exit status, 0 where all passed."""
     variables = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0", **environment.variables}
     # Warnings of other versions are not ours; in the lock's they are errors.
     command = [python, "-m", "pytest", "-q", "-W", "ignore"]

@@ -121,7 +121,7 @@ def is_packed(make):
 
 
 def conversions(page):
-    """Returns what converts by the tables of docs/portable.md: a set of (line, target, word of `WORDS`)."""
+    """Return what converts by the tables of docs/portable.md: a set of (line, target, word of `WORDS`)."""
     found = set()
     for table in conversion_table.TABLES:
         for name, *cells in conversion_table.lines_of(table, page):
@@ -132,7 +132,7 @@ def conversions(page):
 
 
 def converted(target, able, lines, known):
-    """Returns "yes" if a runtime has all that heads are able to do, otherwise what it has, or "no".
+    """Return "yes" if a runtime has all that heads are able to do, otherwise what it has, or "no".
 
     Args:
         target: the runtime.
@@ -146,7 +146,7 @@ def converted(target, able, lines, known):
 
 
 def row(name, make, line, source_line, known):
-    """Returns the cells of one row."""
+    """Return the cells of one row."""
     attention, x = built(Case(make)), normal(2, 11, SIZE)
     other = normal(2, 11, SIZE, seed=5)
     causal, both = is_causal(attention, x), works(lambda: attention(x))
@@ -174,7 +174,7 @@ def _yes(flag):
 
 
 def table(page):
-    """Returns the table as Markdown, given the text of docs/portable.md."""
+    """Return the table as Markdown, given the text of docs/portable.md."""
     known = conversions(page)
     lines = [COLUMNS, ["---"] * len(COLUMNS), *(row(*each, known) for each in ROWS)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

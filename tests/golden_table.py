@@ -110,7 +110,7 @@ class Table:
         row["share"] = max(row["share"], float((error / tolerance).max()))
 
     def text(self):
-        """Returns the table as Markdown."""
+        """Return the table as Markdown."""
         lines = ["| set | cases | tests | numbers | largest error | largest share of its tolerance | for its faults |"]
         lines.append("|---|---|---|---|---|---|---|")
         for name, row in sorted(self.rows.items()):
@@ -127,7 +127,7 @@ class Table:
 
 
 def write(table, marks=MARKS):
-    """Puts the table between two marks of docs/results.md."""
+    """Put the table between two marks of docs/results.md."""
     begin, end = marks
     text = RESULTS.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
@@ -135,7 +135,7 @@ def write(table, marks=MARKS):
 
 
 def main():
-    """Runs the tests and prints the table; the exit status is that of pytest."""
+    """Run the tests and prints the table; the exit status is that of pytest."""
     table = Table()
     paths = [str(path) for path in FILES] + [str(ROOT / name) for name in MORE]
     status = pytest.main(["-q", "-p", "no:xdist", *paths], plugins=[table])

@@ -13,7 +13,7 @@ OBSERVERS = []  # functions of the name of a set and a case, called when the cas
 
 
 def goldens_of(path):
-    """Returns a fixture of the arrays of a file of goldens: `goldens = goldens_of("torch_peers/clustered.npz")`."""
+    """Return a fixture of the arrays of a file of goldens: `goldens = goldens_of("torch_peers/clustered.npz")`."""
 
     @pytest.fixture(scope="module")
     def goldens(shared_goldens):
@@ -24,12 +24,12 @@ def goldens_of(path):
 
 
 def names_of_cases(goldens):
-    """Returns the names of all cases of a file, sorted."""
+    """Return the names of all cases of a file, sorted."""
     return sorted(json.loads(str(goldens["meta_json"])))
 
 
 def read_case(goldens, name):
-    """Returns the settings of a case and its arrays by name, from a file whose arrays are called "CASE/ARRAY"."""
+    """Return the settings of a case and its arrays by name, from a file whose arrays are called "CASE/ARRAY"."""
     settings = json.loads(str(goldens["meta_json"]))[name]
     observe(pathlib.Path(goldens.fid.name), name)
     prefix = f"{name}/"
@@ -37,25 +37,25 @@ def read_case(goldens, name):
 
 
 def observe(path, case):
-    """Tells the observers that a case of a file, or of a folder of files, is read."""
+    """Tell the observers that a case of a file, or of a folder of files, is read."""
     observe_set(f"{'routing_transformer' if path.parent.name == 'golden' else path.parent.name}/{path.stem}", case)
 
 
 def observe_set(name, case):
-    """Tells the observers that a case of a set is read."""
+    """Tell the observers that a case of a set is read."""
     for observer in OBSERVERS:
         observer(name, case)
 
 
 def block_by_block(x, block_shape):
-    """Returns images (B, N, H, W, D), whose sides the blocks divide, as sequences (B, N, H W, D) of their blocks."""
+    """Return images (B, N, H, W, D), whose sides the blocks divide, as sequences (B, N, H W, D) of their blocks."""
     (rows, columns), (height, width) = x.shape[2:4], block_shape
     x = x.reshape(*x.shape[:2], rows // height, height, columns // width, width, x.shape[-1])
     return x.swapaxes(3, 4).reshape(*x.shape[:2], rows * columns, x.shape[-1])
 
 
 def shifted_position(x, shift):
-    """Returns relative positions by "key_table" and "value_table" of `x`, if any, with distances `shift` too small."""
+    """Return relative positions by "key_table" and "value_table" of `x`, if any, with distances `shift` too small."""
     if "key_table" not in x:
         return NoPosition()
     rows = shifted_rows(x["key_table"].shape[0], shift, wider=shift)
@@ -63,5 +63,5 @@ def shifted_position(x, shift):
 
 
 def shifted_rows(num_rows, shift, wider=0):
-    """Returns the rows of a table of distances that make one with distances `shift` too small, wider at both ends."""
+    """Return the rows of a table of distances that make one with distances `shift` too small, wider at both ends."""
     return np.clip(np.arange(-wider, num_rows + wider) - shift, 0, num_rows - 1)

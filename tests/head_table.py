@@ -44,7 +44,7 @@ ROWS = {
 
 
 def _of_keras(**arguments):
-    """Returns a model of one `keras.layers.GroupQueryAttention`, and its input."""
+    """Return a model of one `keras.layers.GroupQueryAttention`, and its input."""
     inputs = keras.Input((LENGTH, SIZE))
     attention = keras.layers.GroupQueryAttention(6, 4, 2, **arguments)
     model = keras.Model(inputs, attention(inputs, inputs, use_causal_mask=True))
@@ -52,7 +52,7 @@ def _of_keras(**arguments):
 
 
 def _of_hub(family, **changes):
-    """Returns a decoder of KerasHub of one layer, and its inputs."""
+    """Return a decoder of KerasHub of one layer, and its inputs."""
     ids = np.random.default_rng(0).integers(1, VOCABULARY, (2, LENGTH))
     return decoder(family, num_layers=1, **changes), {"token_ids": ids, "padding_mask": np.ones_like(ids)}
 
@@ -69,7 +69,7 @@ COLUMNS = {
 
 
 def cell(model, inputs, layer_class, own):
-    """Returns how far a model with another attention is from the dense one, in words."""
+    """Return how far a model with another attention is from the dense one, in words."""
 
     def make_layer(attention):
         return layer_class(**arguments_of(attention) | own)
@@ -80,19 +80,19 @@ def cell(model, inputs, layer_class, own):
 
 
 def rows(names=tuple(ROWS)):
-    """Yields the cells of the rows of some layers."""
+    """Yield the cells of the rows of some layers."""
     models = [make() for make in COLUMNS.values()]
     for name in names:
         yield name, *(cell(*model, *ROWS[name]) for model in models)
 
 
 def lines(names=tuple(ROWS)):
-    """Returns rows in Markdown."""
+    """Return rows in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in rows(names)]
 
 
 def table():
-    """Returns the table in Markdown."""
+    """Return the table in Markdown."""
     return "\n".join([f"| layer | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|", *lines()])
 
 

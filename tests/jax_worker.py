@@ -29,7 +29,7 @@ class JaxWorker:
         self._process, self._said = None, said
 
     def __call__(self, code):
-        """Runs code from the state of a fresh start and returns what it printed; an error there is one here."""
+        """Run code from the state of a fresh start and return what it printed; an error there is one here."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         try:
@@ -51,13 +51,13 @@ class JaxWorker:
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
 
     def close(self):
-        """Lets the process end."""
+        """Let the process end."""
         if self._process is not None:
             self._process.communicate()
 
 
 def answer_to(code):
-    """Runs one piece of code and returns {"printed": text} or {"error": traceback}."""
+    """Run one piece of code and return {"printed": text} or {"error": traceback}."""
     import keras
 
     keras.utils.clear_session(free_memory=False)

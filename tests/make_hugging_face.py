@@ -28,7 +28,7 @@ CASES = {  # class, settings, lengths of the rows, global positions of each row
 
 
 def inputs_of(case, seed=0):
-    """Returns the inputs of a case as arrays: token ids, padding mask, segments and, for a Longformer, global marks."""
+    """Return the inputs of a case as arrays: token ids, padding mask, segments and, for a Longformer, global marks."""
     name, settings, lengths, marks = CASES[case]
     rng = np.random.default_rng(seed)
     mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype("int64")
@@ -42,7 +42,7 @@ def inputs_of(case, seed=0):
 
 
 def make(case, folder):
-    """Writes a checkpoint with random weights, and its inputs and outputs."""
+    """Write a checkpoint with random weights, and its inputs and outputs."""
     import torch
     import transformers
 

@@ -13,17 +13,17 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def name_of(page):
-    """Returns the path of a page from the root, such as "docs/start.md"."""
+    """Return the path of a page from the root, such as "docs/start.md"."""
     return page.relative_to(ROOT).as_posix()
 
 
 def blocks(text, language=None):
-    """Returns the blocks of code of a page, in order; None: those of every language and of none."""
+    """Return the blocks of code of a page, in order; None: those of every language and of none."""
     return [code for kind, code in FENCED.findall(text) if language in (None, kind)]
 
 
 def commands(text):
-    """Returns the programs of `trainers` that the code of a page calls, each with the names of its flags."""
+    """Return the programs of `trainers` that the code of a page calls, each with the names of its flags."""
     found = []
     for block in blocks(text):
         for program, rest in re.findall(r"python -m trainers\.(\w+)(.*(?:\n +-.*)*)", block):
@@ -32,26 +32,26 @@ def commands(text):
 
 
 def flags_of(program):
-    """Returns the names of the flags that a program of `trainers` defines itself, read without importing it."""
+    """Return the names of the flags that a program of `trainers` defines itself, read without importing it."""
     source = (ROOT / "trainers" / f"{program}.py").read_text(encoding="utf-8")
     return {*re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source), *re.findall(r"add_argument\(\"--([\w-]+)\"", source)}
 
 
 def links(text):
-    """Returns the relative links and pictures of a page, outside its code, as (path or "", anchor or "")."""
+    """Return the relative links and pictures of a page, outside its code, as (path or "", anchor or "")."""
     prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", text))
     targets = [target for target in LINK.findall(prose) if not re.match(r"\w+:", target)]
     return [target.partition("#")[::2] for target in targets]
 
 
 def anchors(text):
-    """Returns the anchors of the headings of a page, as GitHub and the site make them."""
+    """Return the anchors of the headings of a page, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def broken_links(page, text):
-    """Returns the relative links of a page to files or anchors that do not exist."""
+    """Return the relative links of a page to files or anchors that do not exist."""
     broken = []
     for path, anchor in links(text):
         target = (page.parent / path).resolve() if path else page
@@ -65,7 +65,7 @@ def broken_links(page, text):
 
 @functools.cache
 def public_names():
-    """Returns {package: {public name: path that the API reference calls it by}}, read without importing anything.
+    """Return {package: {public name: path that the API reference calls it by}}, read without importing anything.
 
     The path is `tf_sparse_attention.PACKAGE.NAME`. Where a module of the package has that name too, the tool would
     describe the module, and the path is the one that the package imports the name from.
@@ -85,5 +85,5 @@ def public_names():
 
 
 def api_entries(text):
-    """Returns the names that a page of the API reference describes: its lines `::: name`."""
+    """Return the names that a page of the API reference describes: its lines `::: name`."""
     return re.findall(r"^::: (\S+)$", text, re.MULTILINE)

@@ -4,7 +4,7 @@ import keras
 
 
 def as_program(function):
-    """Returns a function as one program: a fraction of the time of many eager calls."""
+    """Return a function as one program: a fraction of the time of many eager calls."""
     if keras.backend.backend() == "jax":
         return compiled_on_jax(function)
     import tensorflow as tf
@@ -13,7 +13,7 @@ def as_program(function):
 
 
 def compiled_on_jax(function):
-    """Returns a function that is called once as a program of JAX, which would compile each of its operations."""
+    """Return a function that is called once as a program of JAX, which would compile each of its operations."""
     if keras.backend.backend() != "jax":
         return function
     import jax
@@ -22,7 +22,7 @@ def compiled_on_jax(function):
 
 
 def differentiate(function, inputs, cotangent):
-    """Returns the outputs of `function(inputs)` and the gradient of its first one, times `cotangent`, by name.
+    """Return the outputs of `function(inputs)` and the gradient of its first one, times `cotangent`, by name.
 
     Args:
         function: from a dictionary of tensors to a sequence of tensors or None.

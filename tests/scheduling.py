@@ -19,13 +19,13 @@ ORDER = ("jax", "export", "integration", "trainers", "convert", "layers", "model
 
 
 def group_of(nodeid):
-    """Returns what goes to one process with a test: tests with "jax" in their names, the file of all others."""
+    """Return what goes to one process with a test: tests with "jax" in their names, the file of all others."""
     file, _, name = nodeid.partition("::")
     return "jax" if "jax" in name.split("[")[0] else TOGETHER.get(file, file)
 
 
 def place_in_order(item):
-    """Returns the place of a test among the groups and folders of `ORDER`, for sorting."""
+    """Return the place of a test among the groups and folders of `ORDER`, for sorting."""
     group, (_, folder, *_) = group_of(item.nodeid), item.nodeid.split("/")
     return min((ORDER.index(name) for name in (group, folder) if name in ORDER), default=len(ORDER))
 

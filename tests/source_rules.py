@@ -19,7 +19,6 @@ RANKS = {
     "checks": 0,
     "backends": 0,
     "atomic_files": 0,
-    "replicas": 0,
     "remote_files": 1,
     "ops": 2,
     "data": 2,
@@ -42,7 +41,7 @@ PORTABLE_PARTS = {
     "types",
     "checks",
     "atomic_files",
-    "replicas",
+    "backends",
     "ops",
     "kernels",
     "patterns",
@@ -67,7 +66,6 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/layers/data_parallel.py",
     "tf_sparse_attention/models/programs.py",
     "tf_sparse_attention/optimizers/skip_nonfinite.py",
-    "tf_sparse_attention/replicas.py",
     "trainers/shared/clusters.py",
     "trainers/shared/jax_devices.py",
     "trainers/shared/strategy.py",
@@ -92,7 +90,7 @@ class Import(NamedTuple):
 
 @functools.cache
 def parsed(source):
-    """Returns the tree of `source`, which the rules look at one after the other and leave as it is."""
+    """Return the tree of `source`, which the rules look at one after the other and leave as it is."""
     return ast.parse(source)
 
 
@@ -124,13 +122,13 @@ def _begin_of(node):
 
 
 def part_of(name):
-    """Returns the part of the project that a dotted name lies in: `tf_sparse_attention.ops.masks` lies in `ops`."""
+    """Return the part of the project that a dotted name lies in: `tf_sparse_attention.ops.masks` lies in `ops`."""
     first, *rest = name.split(".")
     return rest[0] if first == LIBRARY and rest else first
 
 
 def imports_that_point_up(source, part):
-    """Returns the imports in `source`, a file of `part`, of parts that do not stand below it, and relative ones."""
+    """Return the imports in `source`, a file of `part`, of parts that do not stand below it, and relative ones."""
     ours = {LIBRARY, "trainers", "tests", "benchmarks"}
     return [
         imported
@@ -142,7 +140,7 @@ def imports_that_point_up(source, part):
 
 
 def backend_imports(source, part, deferred_allowed):
-    """Returns the imports of backends in `source` that a file of `part` may not have."""
+    """Return the imports of backends in `source` that a file of `part` may not have."""
     allowed = {name for name in BACKENDS if name.startswith("tensorflow")} if part in TENSORFLOW_PARTS else set()
     return [
         imported
@@ -152,7 +150,7 @@ def backend_imports(source, part, deferred_allowed):
 
 
 def foreign_imports(source, deferred_allowed):
-    """Returns the imports in `source` of what comes neither with Python nor with the library's own requirements."""
+    """Return the imports in `source` of what comes neither with Python nor with the library's own requirements."""
     known = {"keras", "numpy", "tensorflow", LIBRARY} | sys.stdlib_module_names
     return [
         imported
@@ -162,7 +160,7 @@ def foreign_imports(source, deferred_allowed):
 
 
 def uses_of_keras_internals(source):
-    """Returns the lines of `source` that import `keras.src` or reach into it."""
+    """Return the lines of `source` that import `keras.src` or reach into it."""
     imported = [item.line for item in imports_of(source) if f"{item.name}.".startswith("keras.src.")]
     reached = [
         node.lineno
@@ -193,12 +191,12 @@ def imports_in_error_handlers(source):
 
 
 def assertions(source):
-    """Returns the lines of `source` with an `assert` statement."""
+    """Return the lines of `source` with an `assert` statement."""
     return [node.lineno for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
 
 
 def not_annotated(source):
-    """Returns the public functions and methods, and constructors, of `source` without types of all they take and give.
+    """Return the public functions and methods, and constructors, of `source` without types of all they take and give.
 
     Those of private classes and of functions inside of functions are not asked for theirs.
     """
@@ -225,7 +223,7 @@ def not_annotated(source):
 
 
 def more_than_exports(source):
-    """Returns the lines of statements that are no docstring, import of this library, `__all__`, or its use by `dir`."""
+    """Return the lines of statements that are no docstring, import of this library, `__all__`, or its use by `dir`."""
 
     def only_exports(index, node):
         if isinstance(node, ast.Expr):
@@ -239,7 +237,7 @@ def more_than_exports(source):
 
 
 def exports_that_differ(source):
-    """Returns the public names of ours that an `__init__` imports and does not list in `__all__`, or the reverse."""
+    """Return the public names of ours that an `__init__` imports and does not list in `__all__`, or the reverse."""
     imported, listed = set(), set()
     for node in parsed(source).body:
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in (LIBRARY, "trainers"):
@@ -250,13 +248,13 @@ def exports_that_differ(source):
 
 
 def sources(*folders):
-    """Returns {path from the root: source} of the Python files below `folders`, missing folders left out."""
+    """Return {path from the root: source} of the Python files below `folders`, missing folders left out."""
     paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 def ordered_sources():
-    """Returns (path, part, source) of every file the order of imports binds: all but the library's front door."""
+    """Return (path, part, source) of every file the order of imports binds: all but the library's front door."""
     files = sources(LIBRARY, "trainers")
     del files[f"{LIBRARY}/__init__.py"]
     return [(path, part_of(path.removesuffix(".py").replace("/", ".")), source) for path, source in files.items()]

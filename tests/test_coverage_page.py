@@ -48,7 +48,7 @@ def names(cell):
 
 
 def configuration_of(row):
-    """Returns the configuration that the flags of a row name, as `ml_collections.config_flags` would."""
+    """Return the configuration that the flags of a row name, as `ml_collections.config_flags` would."""
     name, _, variant = re.match(r"`--config=([\w:]+)", row.flags)[1].partition(":")
     path = pathlib.Path(config_files.find(name))
     assert path.is_file()

@@ -1,7 +1,10 @@
 """The order of the code: who may import whom and what, and what `__init__` files hold."""
 
+import re
+import sys
 from types import ModuleType
 
+import keras
 import pytest
 
 import tf_sparse_attention as tsa
@@ -27,7 +30,7 @@ from tests.source_rules import (
 
 
 def offences(found):
-    """Returns a readable list of what `found`, {path: offending lines or imports}, holds."""
+    """Return a readable list of what `found`, {path: offending lines or imports}, holds."""
     return [f"{path}: {item}" for path, items in found.items() for item in items]
 
 
@@ -196,7 +199,7 @@ def test_an_assertion_is_found():
 
 
 def test_every_part_is_reachable_from_the_front_door():
-    internal = {"version", "types", "checks", "backends", "atomic_files", "replicas", "kernels", "remote_files"}
+    internal = {"version", "types", "checks", "backends", "atomic_files", "kernels", "remote_files"}
     internal |= {"trainers", "audit"}  # programs
     for part in {part for _, part, _ in ordered_sources()} - internal:
         assert part in dir(tsa)
@@ -221,3 +224,37 @@ def test_importing_the_library_on_jax_leaves_tensorflow_out(run_python):
         "print(keras.backend.backend(), layers.__name__, 'tensorflow' in sys.modules)"
     )
     assert run_python(code, KERAS_BACKEND="jax").split() == ["jax", "tf_sparse_attention.layers", "False"]
+
+
+def files_passed(run):
+    """Return the files of the library, relative to it, whose functions a call runs."""
+    folder, passed = f"{ROOT / LIBRARY}/", set()
+
+    def notice(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            passed.add(frame.f_code.co_filename.removeprefix(folder))
+
+    sys.setprofile(notice)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return passed
+
+
+def test_calls_flow_through_the_files_that_contributing_names():
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## How a call flows")[1].split("\n## ")[0]
+    forward, step = section.split("\nA decoding step")
+    x = keras.random.normal((2, 300, 32), seed=0)
+    routing = tsa.layers.RoutingAttention(4, 16, num_clusters=4, cluster_size=64)
+    window = tsa.layers.SparseAttention(4, 16, tsa.patterns.Window(32) | tsa.patterns.First(4))
+    for layer in (routing, window):
+        layer.build(x.shape)
+    cache = window.prefill(x, window.init_cache(2, 400))[1]
+    for text, run in (
+        (forward.split("1. ", 1)[1], lambda: routing(x, use_causal_mask=True)),
+        (step, lambda: window.decode(x[:, :1], cache, 300)),
+    ):
+        named = set(re.findall(r"`([\w/]+\.py)`", text))
+        assert len(named) >= 5
+        assert not named - files_passed(run)

@@ -25,7 +25,7 @@ class Without:
 
 
 def message(function):
-    """Returns what the error of a call says."""
+    """Return what the error of a call says."""
     try:
         function()
     except (ImportError, ValueError) as error:

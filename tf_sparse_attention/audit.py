@@ -61,28 +61,7 @@ def _audit(options, caught):
     if options.length < 2:
         raise ValueError(f"`--length` must be at least 2. Received: {options.length}.")
     target = load_target(options.model, options.custom, options.random_weights)
-    report = _report(target, options)
-    print(_to_json(report, caught) if options.json else report.to_text(), flush=True)
-    return exit_status(report)
-
-
-def exit_status(report: CausalityReport) -> int:
-    """Return the exit status of an audit: `CAUSAL`, `NOT_CAUSAL`, or `FAILED` if it is inconclusive."""
-    return CAUSAL if report.is_causal else NOT_CAUSAL if report.leaks else FAILED
-
-
-def _to_json(report, caught):
-    return json.dumps(json.loads(report.to_json()) | {"warnings": [str(warning.message) for warning in caught]})
-
-
-def _to_one_line(error):
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return kind + (" ".join(lines) if lines[0].endswith(":") else lines[0])  # a heading needs the list that follows
-
-
-def _report(target, options):
-    return causality_report(
+    report = causality_report(
         target,
         options.length,
         options.hidden_dim,
@@ -96,6 +75,23 @@ def _report(target, options):
         gradients=not options.no_gradients,
         quick=options.quick,
     )
+    if options.json:
+        messages = [str(warning.message) for warning in caught]
+        print(json.dumps(json.loads(report.to_json()) | {"warnings": messages}), flush=True)
+    else:
+        print(report.to_text(), flush=True)
+    return exit_status(report)
+
+
+def exit_status(report: CausalityReport) -> int:
+    """Return the exit status of an audit: `CAUSAL`, `NOT_CAUSAL`, or `FAILED` if it is inconclusive."""
+    return CAUSAL if report.is_causal else NOT_CAUSAL if report.leaks else FAILED
+
+
+def _to_one_line(error):
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return kind + (" ".join(lines) if lines[0].endswith(":") else lines[0])  # a heading needs the list that follows
 
 
 def load_target(name: str, custom: str | None = None, random_weights: bool = False) -> Any:

@@ -1,4 +1,7 @@
-"""Checks that the backend of Keras is installed, with errors that name the extra to install."""
+"""Checks that the Keras backend is installed, and queries about TensorFlow replicas.
+
+Backends and Keras are imported only inside functions.
+"""
 
 import importlib.util
 import os
@@ -55,3 +58,23 @@ def require_tensorflow(feature: str) -> None:
         raise ImportError(
             f"{feature} needs TensorFlow: pip install 'tf-sparse-attention[tensorflow]'.", name="tensorflow"
         )
+
+
+def replica_count() -> int:
+    """Return the number of replicas of the TensorFlow strategy; 1 on other backends, whose arrays are global."""
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def in_several_replicas() -> bool:
+    """Return whether the caller runs in the context of one of several replicas."""
+    if replica_count() == 1:
+        return False
+    import tensorflow as tf
+
+    return tf.distribute.in_cross_replica_context() is False

@@ -24,7 +24,7 @@ def check_optional_count(name: str, value: Any, minimum: int = 1) -> None:
 
 
 def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
-    """Return `value` as a tuple of two integers of at least `minimum`, or raises a `ValueError`."""
+    """Return `value` as a tuple of two integers of at least `minimum`, or raise a `ValueError`."""
     try:
         first, second = value
         check_count(name, first, minimum)
@@ -36,7 +36,7 @@ def checked_pair(name: str, value: Any, minimum: int = 1) -> tuple[int, int]:
 
 
 def checked_counts(name: str, values: Any, minimum: int = 1) -> tuple[int, ...]:
-    """Return `values`, a sequence of integers of at least `minimum`, as a tuple, or raises a `ValueError`."""
+    """Return `values`, a sequence of integers of at least `minimum`, as a tuple, or raise a `ValueError`."""
     try:
         values = tuple(values)
     except TypeError:
@@ -134,22 +134,13 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3, similarity: fl
     return f" Did you mean {' or '.join(f'`{other}`' for other in similar)}?" if similar else ""
 
 
-def check_dense(name: str, x: Any) -> None:
-    """Raise a `ValueError` for a ragged tensor, of TensorFlow or of `keras.Input(ragged=True)`."""
-    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
-        raise ValueError(
-            f"`{name}` must be a dense tensor. Pass `{name}.to_tensor()` together with a padding mask, "
-            f"`tf.sequence_mask({name}.row_lengths())`. Received: a ragged tensor of shape {tuple(x.shape)}."
-        )
-
-
 def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tuple[int | None, ...]]) -> None:
     """Raise a `ValueError` unless the known sizes of `shape` are allowed.
 
     Args:
         name: name of the argument.
         shape: sizes, None if unknown.
-        expected: a tuple of allowed sizes per axis, in which None allows any size.
+        expected: allowed sizes per axis. None allows any size.
     """
     fits = len(shape) == len(expected) and all(
         size is None or None in allowed or size in allowed for size, allowed in zip(shape, expected, strict=True)
@@ -157,3 +148,20 @@ def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tupl
     if not fits:
         wanted = ", ".join(" or ".join("any" if size is None else str(size) for size in axis) for axis in expected)
         raise ValueError(f"`{name}` must have shape ({wanted}). Received: {name} of shape {tuple(shape)}.")
+
+
+def values_of(x: Any) -> np.ndarray | None:
+    """Return the values of a tensor, or None inside of a compiled program."""
+    try:
+        return np.asarray(x)  # `ops.convert_to_numpy` copies and warns
+    except Exception:  # each backend raises another class
+        return None
+
+
+def check_dense(name: str, x: Any) -> None:
+    """Raise a `ValueError` for a ragged tensor, of TensorFlow or of `keras.Input(ragged=True)`."""
+    if hasattr(x, "row_splits") or getattr(x, "ragged", False):
+        raise ValueError(
+            f"`{name}` must be a dense tensor. Pass `{name}.to_tensor()` together with a padding mask, "
+            f"`tf.sequence_mask({name}.row_lengths())`. Received: a ragged tensor of shape {tuple(x.shape)}."
+        )

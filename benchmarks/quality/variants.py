@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.layers import RoutingAttention
-from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.ops import kmeans
 
 

@@ -27,7 +27,7 @@ causal = {"use_causal_mask": True}
 
 
 def reported(run_jax, *calls):
-    """Returns for each call of `report` its rows: class of the layer, part, kernel and reason."""
+    """Return for each call of `report` its rows: class of the layer, part, kernel and reason."""
     printed = run_jax(JAX + "\n".join(f"report({call})" for call in calls)).splitlines()
     return [json.loads(line) for line in printed if line.startswith("[[")]
 

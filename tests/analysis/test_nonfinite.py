@@ -80,7 +80,7 @@ def test_gradients_are_looked_at_from_the_last_layer_to_the_first():
 
 
 def find_in_language_model():
-    """Returns what is found in a language model whose second block has an infinite weight; before it is finite."""
+    """Return what is found in a language model whose second block has an infinite weight; before it is finite."""
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
     model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
     ids = np.arange(8)[None]

@@ -29,7 +29,7 @@ def test_windows_and_clusters_grow_with_the_root_of_the_length(length, window, c
 
 
 def attention_operations(parts, causal):
-    """Returns the operations of the attention of a model of one layer at 2,048 tokens."""
+    """Return the operations of the attention of a model of one layer at 2,048 tokens."""
     model = LanguageModel(Backbone(100, 1, 48, parts, intermediate_dim=8, causal=causal))
     return sum(row.num_operations for row in cost(model, 2048).rows if row.kind)
 

@@ -154,7 +154,7 @@ def test_a_model_of_heads_with_successor_values_learns_induction():
 
 
 def depth_of(symbols):
-    """Returns how many operators of an expression are open at once."""
+    """Return how many operators of an expression are open at once."""
     steps = [(symbol in listops.OPERATORS) - (symbol == "]") for symbol in symbols]
     return max(itertools.accumulate(steps))
 

@@ -22,7 +22,7 @@ OWN_CALL = (
 
 
 def program(*kernels):
-    """Returns lines as those of a program whose kernels take two blocks of 512 keys for each of four of queries."""
+    """Return lines as those of a program whose kernels take two blocks of 512 keys for each of four of queries."""
     steps = {"fwd_residuals": "s8[1,4,2]", "dq_no_residuals": "s8[1,4,2]", "dkv_no_residuals": "s8[1,2,4]"}
     return "\n".join(CALL.format(name=name, steps=steps[name], heads=HEADS) for name in kernels)
 

@@ -51,12 +51,12 @@ def make_model(optimizer):
 
 
 def shards(variables):
-    """Returns {path: [shape, shape of the part on one device]}."""
+    """Return {path: [shape, shape of the part on one device]}."""
     return {v.path: [list(v.shape), list(v.value.addressable_shards[0].data.shape)] for v in variables}
 
 
 def train(devices, optimizer):
-    """Trains a few steps and returns losses, arrays and shards."""
+    """Train a few steps and return losses, arrays and shards."""
     rng = np.random.default_rng(0)
     targets = rng.integers(1, VOCABULARY, size=(STEPS * BATCH, LENGTH))
     inputs = np.concatenate([np.zeros_like(targets[:, :1]), targets[:, :-1]], axis=1)
@@ -72,7 +72,7 @@ def train(devices, optimizer):
 
 
 def main():
-    """Prints {"DEVICES of the batch x of the model": [difference of losses, of variables, shards]}."""
+    """Print {"DEVICES of the batch x of the model": [difference of losses, of variables, shards]}."""
     (optimizer,) = sys.argv[1:]
     losses, arrays, _ = train((1, 1), optimizer)
     results = {}

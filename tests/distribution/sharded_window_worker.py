@@ -28,7 +28,7 @@ def on_one_device(query, key, value, window, causal, mask):
 
 
 def compare(case):
-    """Returns the difference of outputs, of gradients, and the shape of a part."""
+    """Return the difference of outputs, of gradients, and the shape of a part."""
     rng = np.random.default_rng(case.length)
     arrays = [rng.standard_normal((2, case.length, HEADS, SIZE)).astype("float32") for _ in range(4)]
     mask = rng.random((2, case.length)) < 0.8 if case.has_padding else None

@@ -161,7 +161,7 @@ def test_a_backend_without_layouts_is_an_error():
 
 @functools.cache
 def trained(optimizer):
-    """Returns what the process with four devices found, see `model_parallel_worker.main`."""
+    """Return what the process with four devices found, see `model_parallel_worker.main`."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
     command = [sys.executable, "-m", "tests.distribution.model_parallel_worker", optimizer]
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)

@@ -29,7 +29,7 @@ print([shard.data.shape for shard in output.addressable_shards])
 
 
 def window_of_six():
-    """Returns queries, keys and values of six positions, and what they attend to: the mean of two neighbours' values.
+    """Return queries, keys and values of six positions, and what they attend to: the mean of two neighbours' values.
 
     Keys are equal, so that weights are; the fourth position begins the part of the second device.
     """
@@ -45,7 +45,7 @@ def test_the_first_position_of_a_device_sees_the_last_of_the_one_before_on_jax(r
 
 @functools.cache
 def compared():
-    """Returns for each case the differences from one device and the shape of a part, see the worker."""
+    """Return for each case the differences from one device and the shape of a part, see the worker."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
     command = [sys.executable, "-m", "tests.distribution.sharded_window_worker"]
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)

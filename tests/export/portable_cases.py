@@ -37,7 +37,7 @@ POSITIONS = (None, "relative", "rotary", "alibi")
 
 
 def sparse(pattern):
-    """Returns heads of a composition of patterns."""
+    """Return heads of a composition of patterns."""
     return {"layer": "SparseAttention", **HEADS, "pattern": pattern}
 
 
@@ -109,28 +109,28 @@ REFUSED = {
 
 
 def needs(target):
-    """Skips a test where what a target needs is not installed."""
+    """Skip a test where what a target needs is not installed."""
     if target == "ONNX":
         pytest.importorskip("tf2onnx", reason="needs tf2onnx, of the extra `onnx`")
         pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra `onnx`")
 
 
 def make(num_layers=2, intermediate_dim=24, **settings):
-    """Returns a `LanguageModel` with weights that are all random."""
+    """Return a `LanguageModel` with weights that are all random."""
     keras.utils.set_random_seed(0)
     arguments = {"intermediate_dim": intermediate_dim, "seed": 0, **settings}
     return randomized(LanguageModel(Backbone(VOCABULARY, num_layers, 16, **arguments)))
 
 
 def randomized(model):
-    """Returns a model with noise on all its weights, so that none of them does nothing."""
+    """Return a model with noise on all its weights, so that none of them does nothing."""
     for weight in model.trainable_weights:
         weight.assign(weight + 0.2 * keras.random.normal(weight.shape, seed=1))
     return model
 
 
 def export(target, model, folder, signatures=None, **sizes):
-    """Writes a model for a target, "LiteRT" or "ONNX", and returns a function of name and inputs that runs it."""
+    """Write a model for a target, "LiteRT" or "ONNX", and return a function of name and inputs that runs it."""
     settings = {**SIZES, **sizes, "signatures": signatures}
     if target == "LiteRT":
         return RunLiteRT(export_litert(model, folder / "model.tflite", **settings))
@@ -150,7 +150,7 @@ class RunLiteRT:
         return self.runners[name](**inputs)
 
     def zeros(self, name):
-        """Returns zeros for all inputs of a signature."""
+        """Return zeros for all inputs of a signature."""
         details = self.runners[name].get_input_details()
         return {key: np.zeros(each["shape"], each["dtype"]) for key, each in details.items()}
 
@@ -168,7 +168,7 @@ class RunONNX:
         return dict(zip(names, self.sessions[name].run(names, inputs), strict=True))
 
     def zeros(self, name):
-        """Returns zeros for all inputs of a signature."""
+        """Return zeros for all inputs of a signature."""
         dtypes = {"tensor(float)": "float32", "tensor(int32)": "int32", "tensor(bool)": "bool"}
         return {each.name: np.zeros(each.shape, dtypes[each.type]) for each in self.sessions[name].get_inputs()}
 
@@ -178,7 +178,7 @@ def random_ids():
 
 
 def score_error(model, run):
-    """Returns the largest difference of nats between a file and the model's own logits."""
+    """Return the largest difference of nats between a file and the model's own logits."""
     ids = random_ids()
     logits = numbers(model(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))).astype("float64")
     chosen = np.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
@@ -187,7 +187,7 @@ def score_error(model, run):
 
 
 def decode_error(model, run, lengths=(0, 0)):
-    """Returns the largest difference of logits between steps of a file and one call of the model.
+    """Return the largest difference of logits between steps of a file and one call of the model.
 
     Args:
         model: a `LanguageModel`.
@@ -209,7 +209,7 @@ def decode_error(model, run, lengths=(0, 0)):
 
 
 def flat(cache, before=()):
-    """Gives the tensors of a cache with the names that they have in a file."""
+    """Give the tensors of a cache with the names that they have in a file."""
     for name, inner in cache.items():
         if isinstance(inner, dict):
             yield from flat(inner, (*before, name))
@@ -218,12 +218,12 @@ def flat(cache, before=()):
 
 
 def page_blocks():
-    """Returns the Python of docs/portable.md, block by block."""
+    """Return the Python of docs/portable.md, block by block."""
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def run_examples(text, folder, monkeypatch, **names):
-    """Runs examples of the page in a folder and returns what they print."""
+    """Run examples of the page in a folder and return what they print."""
     module = types.ModuleType("ai_edge_litert.interpreter")  # the same class, in a package that may not be here
     module.Interpreter = tf.lite.Interpreter
     monkeypatch.setitem(sys.modules, "ai_edge_litert", types.ModuleType("ai_edge_litert"))

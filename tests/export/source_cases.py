@@ -69,7 +69,7 @@ REFUSED = {
 
 
 def make(signature, heads):
-    """Returns a `SequenceToSequence` with these heads where a signature computes them, "encode" or "decode"."""
+    """Return a `SequenceToSequence` with these heads where a signature computes them, "encode" or "decode"."""
     encoder, across = (heads, DENSE) if signature == "encode" else (LOCAL, heads)
     keras.utils.set_random_seed(0)
     sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 24, "seed": 0}
@@ -79,7 +79,7 @@ def make(signature, heads):
 
 
 def random_rows():
-    """Returns inputs of `encode`, of which one row is padded, and ids of targets."""
+    """Return inputs of `encode`, of which one row is padded, and ids of targets."""
     random = np.random.default_rng(0)
     ids = random.integers(1, SOURCES, size=(2, SOURCE_LENGTH), dtype="int32")
     source = {"source_ids": ids, "num_source_tokens": np.array([SOURCE_LENGTH, 6], "int32")}
@@ -92,7 +92,7 @@ def _inputs_of(source):
 
 
 def encode_error(model, run):
-    """Returns the largest difference of what a file and the model keep of a source."""
+    """Return the largest difference of what a file and the model keep of a source."""
     source, _ = random_rows()
     encoded = model.encode({name: tf.constant(x) for name, x in _inputs_of(source).items()}, training=False)
     wanted = dict(flat(model.decoder.init_cache(2, LENGTH, **encoded)))
@@ -101,7 +101,7 @@ def encode_error(model, run):
 
 
 def decode_error(model, run):
-    """Returns the largest difference of logits between steps of a file after a source and one call of the model."""
+    """Return the largest difference of logits between steps of a file after a source and one call of the model."""
     source, targets = random_rows()
     whole = numbers(model({**_inputs_of(source), "decoder_token_ids": targets}))
     inputs, worst = {**run.zeros("decode"), **run("encode", source)}, 0.0

@@ -50,7 +50,7 @@ except ModuleNotFoundError:
 
 
 def run_alone(code, folder, python=sys.executable):
-    """Runs code in another folder, in a process that knows no paths of this one, and returns what it printed."""
+    """Run code in another folder, in a process that knows no paths of this one, and return what it printed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERAS"))}
     result = subprocess.run(
         [python, "-I", "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False

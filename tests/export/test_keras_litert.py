@@ -36,7 +36,7 @@ REFUSED += ("selected_convolved", "top_k_separate", "hash_buckets_separate")
 
 
 def marks(name):
-    """Returns the run that a layer belongs to: each takes a process of its own, of some 12 seconds."""
+    """Return the run that a layer belongs to: each takes a process of its own, of some 12 seconds."""
     return () if name == "nearest" else pytest.mark.full if name in OF_EACH_CLASS else pytest.mark.large
 
 

@@ -73,7 +73,7 @@ def sources_of(source):
 
 
 def logits_of(model, rows):
-    """Returns the logits (2, T, V) of each target, of a call with its source alone and nothing padded."""
+    """Return the logits (2, T, V) of each target, of a call with its source alone and nothing padded."""
     source, targets = rows
     before = np.pad(targets[:, :-1], [(0, 0), (1, 0)])
     inputs = [

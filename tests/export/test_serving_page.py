@@ -21,7 +21,7 @@ COMMANDS = [shlex.split(line) for line in re.search(r"```sh\n(.*?)```", PAGE, re
 
 
 def as_json(name, value):
-    """Returns an output as TensorFlow Serving writes it: text as text, and base64 where the name ends in _bytes."""
+    """Return an output as TensorFlow Serving writes it: text as text, and base64 where the name ends in _bytes."""
     rows = value.numpy().tolist()
     if value.dtype != tf.string:
         return rows
@@ -29,7 +29,7 @@ def as_json(name, value):
 
 
 def kinds(value):
-    """Returns the nested types of an answer, the length of its rows left out where they are vectors or texts."""
+    """Return the nested types of an answer, the length of its rows left out where they are vectors or texts."""
     if isinstance(value, list):
         return [kinds(value[0]), len(value)] if not isinstance(value[0], list) else [kinds(value[0][0]), "rows"]
     return {key: kinds(entry) for key, entry in value.items()} if isinstance(value, dict) else type(value).__name__

@@ -55,7 +55,7 @@ def padded(rows):
 
 
 def check(model, rows, found):
-    """Compares outputs with what the model says of recordings one by one."""
+    """Compare outputs with what the model says of recordings one by one."""
     for number, features in enumerate(rows):
         log_probs = keras.ops.convert_to_numpy(model(features[None]))[0]
         np.testing.assert_allclose(found["log_probs"][number, : len(log_probs)], log_probs, atol=1e-4)

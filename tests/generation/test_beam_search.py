@@ -30,7 +30,7 @@ def log_probs_of(logits):
 
 
 def run(step, prompts, max_length, num_beams, **settings):
-    """Returns for each row its beams as pairs of tokens and score, without those that hold nothing."""
+    """Return for each row its beams as pairs of tokens and score, without those that hold nothing."""
     buffer = np.zeros((len(prompts), max_length), "int32")
     for row, prompt in zip(buffer, prompts, strict=True):
         row[: len(prompt)] = prompt

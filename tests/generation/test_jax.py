@@ -40,7 +40,7 @@ print("outcomes:", json.dumps(outcomes))
 
 
 def outcomes_on_jax(run_jax, names):
-    """Runs tests or files by name and returns {test: outcomes}, one for each of its cases, and all that pytest said.
+    """Run tests or files by name and return {test: outcomes}, one for each of its cases, and all that pytest said.
 
     An outcome is "passed", "failed" or the reason why the test was skipped.
     """

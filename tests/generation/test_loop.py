@@ -32,7 +32,7 @@ def bigram(inputs, index, state):
 
 
 def run(step, prompts, max_length, sampler=greedy, length=None, **settings):
-    """Returns the rows as lists, and their lengths."""
+    """Return the rows as lists, and their lengths."""
     buffer = np.zeros((len(prompts), length or np.max(max_length)), "int32")
     for row, prompt in zip(buffer, prompts, strict=True):
         row[: len(prompt)] = prompt

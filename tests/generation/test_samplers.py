@@ -23,7 +23,7 @@ def softmax(logits):
 
 
 def draws(logits, count=4000, **settings):
-    """Returns how often each id is drawn from one row of logits, as shares."""
+    """Return how often each id is drawn from one row of logits, as shares."""
     ids = array(sample(np.tile(logits, (count, 1)), row_keys(5, count), **settings))
     return np.bincount(ids, minlength=len(logits)) / count
 

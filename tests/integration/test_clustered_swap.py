@@ -54,7 +54,7 @@ def dense():
 
 
 def agreement(dense, rows, **options):
-    """Returns how far from the dense model's probabilities those with clustered attention are, and how many agree."""
+    """Return how far from the dense model's probabilities those with clustered attention are, and how many agree."""
     attention = ClusteredAttention(4, 8, seed=0, name="attention", **options)
     model = classifier(attention)
     for layer in model.layers:

@@ -52,14 +52,14 @@ def start(command, backend):
 
 
 def run(command, backend):
-    """Runs a command to its end and returns its exit status and what it said."""
+    """Run a command to its end and return its exit status and what it said."""
     process = start(command, backend)
     said = process.communicate()[1]
     return process.returncode, said
 
 
 def run_until(command, backend, step, number):
-    """Runs a command, sends a signal once it reports a step; returns the status, the first step and what it said."""
+    """Run a command, sends a signal once it reports a step; return the status, the first step and what it said."""
     process = start(command, backend)
     said, first = [], None
     for row in process.stderr:

@@ -68,7 +68,7 @@ CASES = [
 
 
 def made_tiny(notebook, values):
-    """Replaces the values of the cell tagged "parameters"; each must be there."""
+    """Replace the values of the cell tagged "parameters"; each must be there."""
     (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     names = [line.split(" = ")[0] for line in cell.source.splitlines()]
     cell.source = "\n".join(f"{name} = {values[name]!r}" for name in names)

@@ -53,7 +53,7 @@ class Record(keras.callbacks.Callback):
 
 
 def train(strategy, **own):
-    """Returns the model after five steps on a strategy, and {what: arrays}: losses, metrics, kernels and state."""
+    """Return the model after five steps on a strategy, and {what: arrays}: losses, metrics, kernels and state."""
     with strategy.scope():
         model = make_model(**own)
     record = Record()

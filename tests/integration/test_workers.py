@@ -40,7 +40,7 @@ def free_ports(count):
 
 
 def place_in_cluster(backend, count):
-    """Returns the variables that tell each of some processes where the others are."""
+    """Return the variables that tell each of some processes where the others are."""
     ports = free_ports(count)
     if backend == "jax":
         address = f"localhost:{ports[0]}"
@@ -63,7 +63,7 @@ class Runs:
             (folder / "text" / split / "a.txt").write_text(" ".join(generator.choices(words, k=count)))
 
     def start(self, name, backend, count=1, devices=1, dropout=0.1, **changes):
-        """Starts a run of some processes, each with some devices, and returns these; see `said`."""
+        """Start a run of some processes, each with some devices, and return these; see `said`."""
         settings = {**SETTINGS, "num_logical_cpus": devices, "jit_compile": backend == "jax", **changes}
         command = [sys.executable, "-m", "trainers.train", "--config=trainers/configs/demo.py:tiny"]
         command += [f"--config.train.{key}={value}" for key, value in settings.items()]
@@ -83,13 +83,13 @@ class Runs:
         return processes
 
     def finish(self, name, *arguments, **keywords):
-        """Runs processes to their end, which has to be a good one, and returns their folder."""
+        """Run processes to their end, which has to be a good one, and return their folder."""
         statuses = [process.wait(timeout=LIMIT) for process in self.start(name, *arguments, **keywords)]
         assert set(statuses) == {0}, self.said(name)
         return self._folder / name
 
     def wait_for_step(self, name, step):
-        """Waits until a run has reported a step."""
+        """Wait until a run has reported a step."""
         begin = time.monotonic()
         while not any(int(found) >= step for found in re.findall(rf"step (\d+)/{NUM_STEPS}: loss", self.said(name))):
             assert time.monotonic() < begin + LIMIT, self.said(name)
@@ -129,7 +129,7 @@ def made(runs):
 
 
 def state_of(folder):
-    """Returns weights, centroids and the state of the optimizer after the last step."""
+    """Return weights, centroids and the state of the optimizer after the last step."""
     with np.load(max((folder / "checkpoints").glob("step_*.npz"))) as archive:
         return {name: archive[name] for name in archive.files if name != "metadata.json"}
 

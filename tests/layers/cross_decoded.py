@@ -26,7 +26,7 @@ from tf_sparse_attention.patterns.pattern import primitives
 
 
 def crossing(kind, **changes):
-    """Draws layers of a kind that take another sequence, which those for causal self-attention alone do not."""
+    """Draw layers of a kind that take another sequence, which those that require causal self-attention do not."""
     return kind().filter(lambda made: not _must_be_causal(**made[1])).map(lambda made: (made[0], made[1] | changes))
 
 
@@ -53,7 +53,7 @@ OF_CONTENT = ("routing", "lsh", "sparse", "mixed")  # queries and keys are as ma
 
 
 def compare_drawn(kind, wanted):
-    """Compares drawn layers on rows whose queries come in different orders, with masks and without.
+    """Compare drawn layers on rows whose queries come in different orders, with masks and without.
 
     Returns:
         Pair of the number of draws and the largest difference.
@@ -77,7 +77,7 @@ def compare_drawn(kind, wanted):
 
 
 def largest_error(layer, query, given, rng):
-    """Returns the largest difference between single queries, each row in an order of its own, and one call for all."""
+    """Return the largest difference between single queries, each row in an order of its own, and one call for all."""
     whole = ops.convert_to_numpy(compiled_on_jax(layer)(query, **given))
     cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
     decode = as_program(layer.decode_cross)

@@ -30,7 +30,7 @@ KINDS = {
 
 
 def compare_drawn(kind, wanted):
-    """Compares drawn layers on two rows with prompts of different lengths.
+    """Compare drawn layers on two rows with prompts of different lengths.
 
     Returns:
         Pair of the number of draws and the largest difference.
@@ -57,7 +57,7 @@ def compare_drawn(kind, wanted):
 
 @st.composite
 def remembering(draw):
-    """Draws functions that make a layer that accepts a memory, without successor values."""
+    """Draw functions that make a layer that accepts a memory, without successor values."""
     local = drawn.local().filter(lambda part: not part[1].get("use_successor_values"))
     parts = draw(st.lists(st.one_of(local, KINDS["all_attention"]()), min_size=1, max_size=3))
     made = [lambda kind=kind, arguments=arguments: kind(**arguments) for kind, arguments in parts]
@@ -65,7 +65,7 @@ def remembering(draw):
 
 
 def compare_remembered(wanted):
-    """Compares drawn layers that go on from a memory, which rows see in part; returns as `compare_drawn` does."""
+    """Compare drawn layers that go on from a memory, which rows see in part; return as `compare_drawn` does."""
     errors = []
 
     @settings(max_examples=wanted, deadline=None, database=None)
@@ -90,7 +90,7 @@ def compare_remembered(wanted):
 
 
 def largest_error(layer, x, lengths, memory=None):
-    """Returns the largest difference between decoding and one causal call.
+    """Return the largest difference between decoding and one causal call.
 
     Args:
         layer: a built attention layer.

@@ -27,7 +27,7 @@ NEVER_CAUSAL = ("unequal_blocks", "global_local", "clustered", "top_keys", "spar
 
 @st.composite
 def calls(draw, kind, lengths):
-    """Draws lengths, whether the call is causal, and the names of its masks."""
+    """Draw lengths, whether the call is causal, and the names of its masks."""
     num_queries = draw(lengths)
     num_keys = draw(lengths) if kind in CROSSING and draw(st.booleans()) else num_queries
     names = ["query_mask", "key_mask", "attention_mask"] + (["segment_ids"] if num_keys == num_queries else [])
@@ -37,7 +37,7 @@ def calls(draw, kind, lengths):
 
 
 def compare_drawn(kind, wanted, lengths=LENGTHS):
-    """Compares drawn layers with NumPy and returns how many there were.
+    """Compare drawn layers with NumPy and return how many there were.
 
     Args:
         kind: a key of `KINDS`.
@@ -57,7 +57,7 @@ def compare_drawn(kind, wanted, lengths=LENGTHS):
 
 
 def compare_padded(kind, wanted):
-    """Compares drawn layers' results for a sequence with those for it before padding, and returns how many there were.
+    """Compare drawn layers' results for a sequence with those for it before padding, and return how many there were.
 
     Args:
         kind: a key of `KINDS`.
@@ -84,12 +84,12 @@ def compare_padded(kind, wanted):
 
 
 def must_be_causal(layer):
-    """Return whether the layer is for causal self-attention alone."""
+    """Return whether the layer requires causal self-attention."""
     return layer.pattern is not None and layer.pattern.must_be_causal
 
 
 def compare_one(layer_class, arguments, num_queries, num_keys, causal, masks, seed):
-    """Compares one layer and one call."""
+    """Compare one layer and one call."""
     layer, inputs = layer_class(**arguments | {"seed": seed}), [normal(2, num_queries, SIZE, seed=seed)]
     num_keys = num_queries if layer.share_qk or must_be_causal(layer) else num_keys
     causal = causal or must_be_causal(layer)

@@ -45,7 +45,7 @@ def same_results(path):
 
 
 def stateless_call(layer, x, **arguments):
-    """Returns output, state and losses of a compiled training call."""
+    """Return output, state and losses of a compiled training call."""
 
     @jax.jit
     def call(trainable, state, x):
@@ -59,7 +59,7 @@ def stateless_call(layer, x, **arguments):
 
 
 def float64():
-    """Decodes a soft-capped window with rotary positions and native sparse attention with `jax_enable_x64`.
+    """Decode a soft-capped window with rotary positions and native sparse attention with `jax_enable_x64`.
 
     Returns the errors against the full pass, and whether gradients are finite where a query sees nothing.
     """
@@ -89,7 +89,7 @@ def float64():
 
 
 def same_contracts(name):
-    """Runs contracts that need no other backend as they are."""
+    """Run contracts that need no other backend as they are."""
     case = CASES[name]
     heads = built(case).num_heads
     contracts.check_dense_twin(case, **contracts.random_masks(2, heads, 13, pairs=case.pairs, segments=case.segments))
@@ -98,7 +98,7 @@ def same_contracts(name):
 
 
 def decodes(name):
-    """Returns how far decoding is from one causal call."""
+    """Return how far decoding is from one causal call."""
     layer = built(CASES[name])
     return float(largest_error(layer, normal(3, 7, SIZE), np.array([0, 1, 3])))
 
@@ -135,14 +135,14 @@ WITHOUT_DRAWS = {"dropout": 0.0, "revive_after": 0}  # backends draw different n
 
 
 def training(path):
-    """Trains with rematerialisation: the largest difference from what the TensorFlow process got without it."""
+    """Train with rematerialisation: the largest difference from what the TensorFlow process got without it."""
     saved = np.load(path)
     results = train(remat=True, num_blocks=1, **WITHOUT_DRAWS)
     return max(float(np.abs(result - saved[f"training/{i}"]).max()) for i, result in enumerate(results))
 
 
 def training_with_dropout():
-    """Trains with and without rematerialisation; both have to agree."""
+    """Train with and without rematerialisation; both have to agree."""
     assert_same_training(*(train(remat, num_blocks=2) for remat in (False, True)), 1e-5)
     return "passed"
 
@@ -153,7 +153,7 @@ def memory():
 
 
 def kept_bytes(remat, length=512, size=64):
-    """Returns the bytes that a model of three blocks keeps from the forward for the backward pass."""
+    """Return the bytes that a model of three blocks keeps from the forward for the backward pass."""
     inputs = keras.Input((length, size), batch_size=1)
     x = inputs
     for _ in range(3):
@@ -173,7 +173,7 @@ def kept_bytes(remat, length=512, size=64):
 
 
 def exported(name):
-    """Exports a layer for batches and lengths that are not known, and returns how far it is from a call at some."""
+    """Export a layer for batches and lengths that are not known, and return how far it is from a call at some."""
     case, sizes = CASES[name], jax.export.symbolic_shape("batch, length, sources")
     layer = built(case)
     known = {"batch": (2, 1), "length": (13, 1), "sources": (7, 9)}
@@ -196,7 +196,7 @@ def exported(name):
 
 
 def forward_mode(name):
-    """Returns the error of `jax.jvp` of a layer against central differences, or the class of what it raises."""
+    """Return the error of `jax.jvp` of a layer against central differences, or the class of what it raises."""
     layer, x, step = built(CASES[name]), normal(1, 13, SIZE), normal(1, 13, SIZE, seed=1)
 
     def call(x):
@@ -210,7 +210,7 @@ def forward_mode(name):
 
 
 def saved_model(name, folder):
-    """Exports a layer by Keras as a SavedModel with free batch and length, and returns its error in TensorFlow."""
+    """Export a layer by Keras as a SavedModel with free batch and length, and return its error in TensorFlow."""
     import tensorflow as tf
 
     layer, inputs, x = built(CASES[name]), keras.Input((None, SIZE)), normal(2, 13, SIZE)
@@ -221,7 +221,7 @@ def saved_model(name, folder):
 
 
 def main(checks):
-    """Runs checks by name, `name=argument` for one with an argument, and prints a line of JSON for each."""
+    """Run checks by name, `name=argument` for one with an argument, and prints a line of JSON for each."""
     for check in checks:
         name, *arguments = check.split("=")
         print(json.dumps([name, globals()[name](*arguments)]))

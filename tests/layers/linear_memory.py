@@ -57,7 +57,7 @@ def dense_attention():
 
 
 def quadratic_arrays(name):
-    """Returns the arrays of a layer of `LAYERS`, or of "dense" attention, that are quadratic in the sequence."""
+    """Return the arrays of a layer of `LAYERS`, or of "dense" attention, that are quadratic in the sequence."""
     make, causal, cost = LAYERS.get(name, (dense_attention, True, 1))
     layer, x = make(), np.random.default_rng(0).standard_normal((1, LENGTH, SIZE)).astype("float32")
     if name == "dense":
@@ -73,7 +73,7 @@ def quadratic_arrays(name):
 
 
 def trace(function, x):
-    """Returns the shapes of what forward and backward of a function of {"x": x} form."""
+    """Return the shapes of what forward and backward of a function of {"x": x} form."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -42,7 +42,7 @@ class PublishedHeads:
             first += count
 
     def _layer(self, kind, count, query_shape):
-        """Returns the built layer of a part; None for the published strides, which are no layer by themselves."""
+        """Return the built layer of a part; None for the published strides, which are no layer by themselves."""
         settings = self.settings
         common = {"num_heads": count, "key_dim": self.size, "use_bias": False}
         prefix = "local" if kind == "local" else "sparsity_cluster"
@@ -75,7 +75,7 @@ class PublishedHeads:
         return blocks | ({"key_block_size": other} if self.across else {})
 
     def run(self, variables, x, memory=None):
-        """Returns the output and the commitment loss.
+        """Return the output and the commitment loss.
 
         Args:
             variables: dictionary of tensors by the published names.
@@ -98,7 +98,7 @@ class PublishedHeads:
         return output, loss
 
     def _weights(self, kind, heads, variables):
-        """Returns the weights of some heads, by our names."""
+        """Return the weights of some heads, by our names."""
         size = self.size
         columns = slice(heads[0] * size, (heads[-1] + 1) * size)
         scale = size**-0.5 if kind in ("top_k", "strided") else 1.0
@@ -125,7 +125,7 @@ class PublishedHeads:
         return [weights[parts[-2] if parts[-1] == "kernel" else parts[-1]] for parts in names]
 
     def _state(self, kind, layer):
-        """Returns the values of the state of a layer: the published centroids and their averages."""
+        """Return the values of the state of a layer: the published centroids and their averages."""
         published = {"centroids": "means", "sums": "ema_means", "counts": "ema_count"}
         arrays = {ours: self.state.get(f"{OF_KIND[kind]}{name}") for ours, name in published.items()}
         return [

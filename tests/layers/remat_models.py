@@ -41,7 +41,7 @@ def train(remat, num_blocks=2, jit_compile="auto", **own):
 
 
 def assert_same_training(first, second, tolerance):
-    """Fails unless two results of `train` are equal up to rounding."""
+    """Fail unless two results of `train` are equal up to rounding."""
     assert len(first) == len(second)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)

@@ -14,7 +14,7 @@ def routing(**own):
 
 
 def ready(layer):
-    """Returns the layer, built, with random weights."""
+    """Return the layer, built, with random weights."""
     layer.build(X.shape)
     return with_random_weights(layer)
 
@@ -29,7 +29,7 @@ def assert_same_state(state, layer):
 
 
 def learned(layer, x=X, **masks):
-    """Returns the state and the commitment loss that one training call should give, in NumPy."""
+    """Return the state and the commitment loss that one training call should give, in NumPy."""
     weights = {"/".join(weight.path.split("/")[-2:]): to_numpy(weight.value) for weight in layer.weights}
     centroids, sums, counts = (
         weights[f"clusters/{name}"].astype("float64") for name in ("centroids", "sums", "counts")

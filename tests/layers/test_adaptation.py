@@ -35,7 +35,7 @@ def reloaded(model, folder):
 
 
 def around(layer):
-    """Returns a functional model of an attention layer."""
+    """Return a functional model of an attention layer."""
     inputs = keras.Input((13, contracts.SIZE))
     return keras.Model(inputs, layer(inputs))
 
@@ -45,7 +45,7 @@ def numbers(seed=3):
 
 
 def trained_low_rank(layer):
-    """Gives the weights that are trained other values, as training does."""
+    """Give the weights that are trained other values, as training does."""
     for index, weight in enumerate(layer.trainable_weights):
         weight.assign(0.3 * np.random.default_rng(index).normal(size=weight.shape))
 
@@ -119,7 +119,7 @@ def test_a_language_model_trains_its_low_rank_kernels_alone(tmp_path):
 
 
 def reloaded_weights(model, folder):
-    """Returns a new model with the weights that `save_weights` wrote, the low-rank kernels in the sums."""
+    """Return a new model with the weights that `save_weights` wrote, the low-rank kernels in the sums."""
     model.save_weights(folder / "model.weights.h5")
     new = LanguageModel(backbone())
     new.load_weights(folder / "model.weights.h5")

@@ -38,7 +38,7 @@ def test_outputs_weights_and_state_have_the_promised_dtypes(case, policy):
 
 
 def with_exact_heads(case, dtype):
-    """Returns a built layer whose projections make of whole numbers heads that half precision holds exactly.
+    """Return a built layer whose projections make of whole numbers heads that half precision holds exactly.
 
     Their kernels are multiples of 1/4 and at most 1/2: of 8 numbers in -1, 0, 1 come heads of at most 16 quarters. So
     what chooses groups of tokens, and works in float32, gets the same numbers in both precisions and chooses the same.

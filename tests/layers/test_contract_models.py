@@ -26,12 +26,12 @@ def model_of(case, layer, length=None):
 
 
 def results(case, layer, x, mask):
-    """Returns output and scores of a call with a mask."""
+    """Return output and scores of a call with a mask."""
     return layer(x, use_causal_mask=case.causal, query_mask=mask, return_attention_scores=True)
 
 
 def slopes(case, layer, x, mask):
-    """Returns the gradients of such a call by the input and the weights."""
+    """Return the gradients of such a call by the input and the weights."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         total = tf.reduce_sum(tf.math.sin(results(case, layer, x, mask)[0]))
@@ -39,7 +39,7 @@ def slopes(case, layer, x, mask):
 
 
 def with_gradients(test):
-    """Parametrises a test over `results` of a layer of most classes, and `slopes` of one of two parts, of all in full.
+    """Parametrize a test over `results` of a layer of most classes, and `slopes` of one of two parts, of all in full.
 
     Gradients are compared in float64: those of weights are sums over all positions of terms that cancel out, which in
     float32 differ by more than a mistake does.
@@ -77,7 +77,7 @@ def test_xla_equals_eager(case):
 
 
 def assert_same(found, expected):
-    """Fails unless lists of tensors are equal up to rounding, in units of their largest numbers."""
+    """Fail unless lists of tensors are equal up to rounding, in units of their largest numbers."""
     for a, b in zip(to_numpy(found), to_numpy(expected), strict=True):
         tolerance = CLOSE if b.dtype == "float32" else EXACT
         assert_close(a, b, tolerance * max(1.0, np.abs(b).max()))
@@ -125,7 +125,7 @@ def test_training_is_the_same_in_a_graph_and_under_xla(case):
 
 @functools.cache  # in a graph for both tests
 def train(case, **compilation):
-    """Returns the losses of three steps of `fit` and the weights and state after them."""
+    """Return the losses of three steps of `fit` and the weights and state after them."""
     layer = built(case)
     model = model_of(case, layer)
     model.compile(keras.optimizers.SGD(0.01), "mse", **compilation)

@@ -182,7 +182,7 @@ def prefilled_from(other, kind="heads"):
                 LocalAttention(2, 4, window=3),
                 cross_attention=LocalAttention(2, 4, window=3, use_successor_values=True),
             ),
-            r"`cross_attention` must support two sequences, but \w+ \(Successors\) supports",
+            r"`cross_attention` must be for two sequences, but \w+ \(Successors\) requires",
         ),
         (
             lambda: TransformerBlock(routed(selection="top_keys"), causal=True),

@@ -32,7 +32,7 @@ def layer_of(pattern=SINKS, **arguments):
 
 
 def decoded(layer, x, cache, start=0):
-    """Returns the outputs of tokens decoded one by one, and the cache after them."""
+    """Return the outputs of tokens decoded one by one, and the cache after them."""
     outputs = []
     for index in range(start, x.shape[1]):
         output, cache = layer.decode(x[:, index : index + 1], cache, index)

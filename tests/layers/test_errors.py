@@ -25,7 +25,7 @@ from tf_sparse_attention.layers import (
     SwappedAttention,
     TransformerBlock,
 )
-from tf_sparse_attention.layers.parts.call_masks import check_attention_mask
+from tf_sparse_attention.layers.parts.call_inputs import check_attention_mask
 from tf_sparse_attention.models import StatefulModel
 from tf_sparse_attention.patterns import Nearest, Successors, Window
 
@@ -428,11 +428,11 @@ def test_a_name_that_is_like_no_other_is_for_keras_to_refuse():
         (lambda layer, x: layer.attention_pattern(x), r"`use_causal_mask` must be True with \w+ \(Successors\)"),
         (
             lambda layer, x: layer(x, x + 1, use_causal_mask=True),
-            r"`value` and `key` must be None, or `query` itself, with \w+ \(\w+\), which is for causal self-attention",
+            r"`value` and `key` must be None, or `query` itself, with \w+ \(\w+\), which requires causal",
         ),
         (
             lambda layer, x: layer.init_cross_cache(x),
-            r"\w+ \(\w+\) is for causal self-attention alone",
+            r"\w+ \(\w+\) requires causal self-attention",
         ),
     ],
 )

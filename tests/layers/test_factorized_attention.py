@@ -21,7 +21,7 @@ def fixed(num_heads=2, **own):
 
 
 def pattern(layer, x=X, **arguments):
-    """Returns the pattern of each head, bool (N, T, S)."""
+    """Return the pattern of each head, bool (N, T, S)."""
     return to_numpy(layer.attention_pattern(x, use_causal_mask=True, **arguments))[0]
 
 
@@ -34,7 +34,7 @@ def test_split_heads_are_local_first_and_one_more_of_an_odd_number(make, num_hea
 
 
 def near_and_far(make):
-    """Returns the causal masks of the two patterns, by definition."""
+    """Return the causal masks of the two patterns, by definition."""
     if make is strided:
         return [definitions.strided(12, 12, 4, part, causal=True) for part in ("local", "far")]
     return [definitions.fixed(12, 12, 4, 1, 0, part, causal=True) for part in ("local", "far")]

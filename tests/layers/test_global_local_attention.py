@@ -15,7 +15,7 @@ N, H = 2, 4
 
 
 def definition(layer, x, counts, exists):
-    """Returns the output of a layer with a window, in float64, token by token."""
+    """Return the output of a layer with a window, in float64, token by token."""
     weights = {weight.path.split("attention/")[-1]: weight for weight in layer.weights}
     weights = {name: np.asarray(ops.convert_to_numpy(weight), "float64") for name, weight in weights.items()}
 

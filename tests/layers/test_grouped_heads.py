@@ -53,7 +53,7 @@ OFTEN = ("window", "nearest", "chunks", "heads", "selected")
 
 
 def pair(name, num_key_value_heads=2):
-    """Returns a layer whose heads share keys, and one whose heads have copies of them."""
+    """Return a layer whose heads share keys, and one whose heads have copies of them."""
     cls, arguments, causal = LAYERS[name]
     layers = cls(4, 4, num_key_value_heads=num_key_value_heads, **arguments), cls(4, 4, **arguments)
     for layer in layers:

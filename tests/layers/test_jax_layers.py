@@ -13,7 +13,7 @@ COMPARED = ("top_k", "mixed")
 
 
 def every_case(*by_default):
-    """Parametrises a test over the names of all cases, those that are not named here for the full run."""
+    """Parametrize a test over the names of all cases, those that are not named here for the full run."""
     full = pytest.mark.full
     return pytest.mark.parametrize(
         "name", [each if each in by_default else pytest.param(each, marks=full) for each in CASES]
@@ -21,7 +21,7 @@ def every_case(*by_default):
 
 
 def run_checks(run_jax, *checks):
-    """Returns {check: figures} of `jax_worker`."""
+    """Return {check: figures} of `jax_worker`."""
     code = f"from tests.layers import jax_worker\njax_worker.main({checks})"
     return dict(json.loads(line) for line in run_jax(code).splitlines())
 

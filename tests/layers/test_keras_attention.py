@@ -25,7 +25,7 @@ both_kinds = pytest.mark.parametrize("kind", KERAS)
 
 
 def heads_of(kind):
-    """Returns the number of heads as our layers take it, for 4 heads of 4 channels of one of Keras's layers."""
+    """Return the number of heads as our layers take it, for 4 heads of 4 channels of one of Keras's layers."""
     return {"num_heads": 4, "key_dim": 4} | ({} if kind == "MultiHeadAttention" else {"num_key_value_heads": 2})
 
 
@@ -37,13 +37,13 @@ def make_keras(kind, **options):
 
 
 def make_own(kind, **options):
-    """Returns our layer: dense, or local if it has a window."""
+    """Return our layer: dense, or local if it has a window."""
     layer = LocalAttention if options.get("sliding_window") else DenseAttention
     return layer(**heads_of(kind), **options)
 
 
 def make_pair(kind, *shapes, **options):
-    """Returns a layer of Keras and ours, built for inputs of some shapes, with the same random weights."""
+    """Return a layer of Keras and ours, built for inputs of some shapes, with the same random weights."""
     theirs, own = make_keras(kind, **options), make_own(kind, **options)
     for layer in (theirs, own):
         layer.build(*shapes)
@@ -63,7 +63,7 @@ def as_tuple(outputs):
 
 
 def embedded(ids):
-    """Returns vectors that carry the mask of padding, zero, and the mask."""
+    """Return vectors that carry the mask of padding, zero, and the mask."""
     vectors = keras.layers.Embedding(8, 8, mask_zero=True)(ids)
     return vectors, ids != 0
 
@@ -120,7 +120,7 @@ def test_from_config(built):
 
 
 def model_of(make, names):
-    """Returns a functional model with an attention layer of each name and a dense layer."""
+    """Return a functional model with an attention layer of each name and a dense layer."""
     x = inputs = keras.Input((5, 8))
     for name in names:
         x = make(name=name)(x, x)

@@ -15,7 +15,7 @@ print(json.dumps(quadratic_arrays({name!r})))
 
 
 def every_layer(by_default):
-    """Parametrises a test over the names of `LAYERS`, those that are not named here for the full run."""
+    """Parametrize a test over the names of `LAYERS`, those that are not named here for the full run."""
     return pytest.mark.parametrize(
         "name", [name if name in by_default else pytest.param(name, marks=pytest.mark.full) for name in LAYERS]
     )

@@ -20,7 +20,7 @@ def image(**own):
 
 
 def pattern(layer, length, causal=False):
-    """Returns the pattern of the first head, bool (T, T)."""
+    """Return the pattern of the first head, bool (T, T)."""
     return to_numpy(layer.attention_pattern(normal(1, length, SIZE), use_causal_mask=causal))[0, 0]
 
 
@@ -123,7 +123,7 @@ def test_a_wrong_argument_is_named_with_what_was_expected_and_received(own, mess
 @pytest.mark.parametrize("order", ORDERS)
 def test_more_pixels_than_the_image_has_are_an_error(order):
     layer, x = image(height=3, order=order), normal(1, 20, SIZE)
-    message = "at most 18 positions, those of the image. Received: {} positions, ImageBlocks"
+    message = "at most 18 positions, the size of the image. Received: {} positions, ImageBlocks"
     with pytest.raises(ValueError, match="`query` must have " + message.format(19)):
         layer(x[:, :19])
     with pytest.raises(ValueError, match="`value` must have " + message.format(20)):

@@ -55,7 +55,7 @@ def test_the_norm_of_routed_queries_is_published(goldens):
 
 
 def shifted(x):
-    """Returns a sequence (B, T, D) as a language model is given its targets: the one before each, zeros first."""
+    """Return a sequence (B, T, D) as a language model is given its targets: the one before each, zeros first."""
     numbers = np.broadcast_to(np.arange(1, x.shape[1] + 1, dtype="int32"), x.shape[:2])
     inputs, _, _ = tsa.data.pack_windows(numbers, use_packing=False)
     return np.take_along_axis(np.pad(x, [(0, 0), (1, 0), (0, 0)]), np.asarray(inputs["token_ids"])[..., None], axis=1)

@@ -33,7 +33,7 @@ class Case:
         self.heads = PublishedHeads(settings, state, SIZE, (2, None, 24), across=settings["mem"] is not None)
 
     def run(self, x):
-        """Returns the output and the commitment loss, given inputs and variables by name."""
+        """Return the output and the commitment loss, given inputs and variables by name."""
         variables = {name.removeprefix(NAMES): value for name, value in x.items()}
         return self.heads.run(variables, x["x"], x.get("memory"))
 
@@ -64,7 +64,7 @@ def test_the_commitment_and_its_gradients_are_published(case):
 
 
 def compare(gradients, arrays, prefix):
-    """Compares gradients with the published ones, zero where there are none; returns the names of those."""
+    """Compare gradients with the published ones, zero where there are none; return the names of those."""
     names = {key.removeprefix(prefix) for key in arrays if key.startswith(prefix)}
     for name, gradient in gradients.items():
         published = arrays.get(prefix + name, np.zeros(gradient.shape))

@@ -149,4 +149,4 @@ def test_calls_are_causal_self_attention_without_memory():
         layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
     with pytest.raises(ValueError, match="`memory` must be None"):
         layer(x, memory=x, use_causal_mask=True)
-    assert "self-attention alone" in layer.cross_cache_unsupported_reason
+    assert "causal self-attention" in layer.cross_cache_unsupported_reason

@@ -18,7 +18,7 @@ def test_losses_weights_state_and_seeds_after_training_are_the_same(jit_compile,
 
 
 def block_step(remat, jit_compile):
-    """Returns loss, gradients, all variables and seeds after two calls of a block and its gradient."""
+    """Return loss, gradients, all variables and seeds after two calls of a block and its gradient."""
     block = stateful_block(remat, with_local=not jit_compile)
     block.build((2, 13, SIZE))
     with_random_weights(block)

@@ -23,7 +23,7 @@ WITH_NUMBERS = [name for name in CASES if f"{name}/q" in GOLDEN]
 
 
 def layer_of(name):
-    """Returns the layer of a case, whose projections only cut the features into heads."""
+    """Return the layer of a case, whose projections only cut the features into heads."""
     observe_set("torch_peers/sparse_masks", name)
     settings = CASES[name]
     context, size = settings["local_attn_ctx"], settings["head_dim"]

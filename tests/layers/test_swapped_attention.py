@@ -21,7 +21,7 @@ def layers():
 
 
 def masks(kind):
-    """Returns masks of all pairs by name: padding at the start, pairs at random, or each alike for all rows."""
+    """Return masks of all pairs by name: padding at the start, pairs at random, or each alike for all rows."""
     rng = np.random.default_rng(0)
     pairs = (rng.random((2, LENGTH, LENGTH)) < 0.6) | np.eye(LENGTH, dtype=bool)
     return {
@@ -33,7 +33,7 @@ def masks(kind):
 
 
 def of_step(given, first, last):
-    """Returns the masks of the queries of a step; keys are those of all the cache."""
+    """Return the masks of the queries of a step; keys are those of all the cache."""
     return {name: mask[:, first:last] if name == "attention_mask" else mask for name, mask in given.items()}
 
 

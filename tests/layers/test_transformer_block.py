@@ -36,7 +36,7 @@ def block(feed_forward=True, common=None, **own):
 
 
 def norms(layer):
-    """Returns the block's norms as functions of arrays: that of the attention, that of the feed-forward."""
+    """Return the block's norms as functions of arrays: that of the attention, that of the feed-forward."""
     weights = {"/".join(weight.path.split("/")[-2:]): to_numpy(weight.value) for weight in layer.weights}
 
     def norm(name):

@@ -63,7 +63,7 @@ class Case:
         return LanguageModel(backbone, tie_embeddings=given["tied"])
 
     def _source(self, weight):
-        """Returns the name of the published weight that serves as one of ours, and what becomes of it."""
+        """Return the name of the published weight that serves as one of ours, and what becomes of it."""
         *_, owner, name = weight.path.split("/")
         layer = next((part for part in weight.path.split("/") if part.startswith("block_")), "block_").removeprefix(
             "block_"
@@ -101,7 +101,7 @@ class Case:
         }[name]
 
     def ours(self, source, arrays):
-        """Returns a published weight, or its gradient, in the shape of ours."""
+        """Return a published weight, or its gradient, in the shape of ours."""
         name, change = source
         x = arrays[name]
         size, heads = self.settings["hidden"], self.settings["heads"]
@@ -120,7 +120,7 @@ class Case:
         return changes[change]()
 
     def read(self, weights):
-        """Returns log-probabilities (or nats), the memory after each segment, and the loss of each, all tensors."""
+        """Return log-probabilities (or nats), the memory after each segment, and the loss of each, all tensors."""
         variables = self.model.trainable_variables
         given = [weights[str(number)] for number in range(len(variables))]
         with keras.StatelessScope(list(zip(variables, given, strict=True)), collect_losses=True) as scope:
@@ -140,7 +140,7 @@ class Case:
         return {str(number): weight.numpy() for number, weight in enumerate(self.model.trainable_variables)}
 
     def assert_gradients(self, gradients, kind):
-        """Compares gradients by published weight; those of a table that several layers use are added."""
+        """Compare gradients by published weight; those of a table that several layers use are added."""
         added = {}
         for number, weight in enumerate(self.model.trainable_variables):
             name, change = self.names[weight.path]

@@ -20,7 +20,7 @@ NUMBERS = {
 
 
 def shape_of(name):
-    """Returns a model without values of its weights, which would take gigabytes."""
+    """Return a model without values of its weights, which would take gigabytes."""
     with keras.StatelessScope(initialize_variables=False):
         return LanguageModel.from_preset(name, vocabulary_size=7, tie_embeddings=True, use_output_bias=False)
 

@@ -43,7 +43,7 @@ def make(attention, intermediate_dim=24, num_layers=2, **settings):
 
 
 def largest_error(model, ids, lengths, memory=None, documents=None):
-    """Returns the largest difference between logits of decoding, after prompts of these lengths, and of one call.
+    """Return the largest difference between logits of decoding, after prompts of these lengths, and of one call.
 
     With a memory the call is that of `forward_with_memory`, of `documents` (B,).
     """

@@ -32,7 +32,7 @@ def text(batch=2, length=36, seed=0):
 
 
 def cut(inputs, size):
-    """Returns a dictionary of arrays (B, T) as a list of those of consecutive segments."""
+    """Return a dictionary of arrays (B, T) as a list of those of consecutive segments."""
     length = inputs["token_ids"].shape[1]
     return [{name: x[:, start : start + size] for name, x in inputs.items()} for start in range(0, length, size)]
 

@@ -42,7 +42,7 @@ def swapped_attention(dense):
 
 
 def swapped_model():
-    """Returns a model whose dense attention is replaced at all its sites, the dense and the new layer."""
+    """Return a model whose dense attention is replaced at all its sites, the dense and the new layer."""
     model = make_model()
     dense = model.get_layer("holder").attention
     new = swapped_attention(dense)

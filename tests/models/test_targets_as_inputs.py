@@ -48,7 +48,7 @@ def test_training_is_that_with_the_probabilities_of_all_words(tied, jit_compile)
 
 
 def forbid_rare_words(model):
-    """Lets whatever reads the words of the rare cluster for the logits become NaN."""
+    """Let whatever reads the words of the rare cluster for the logits become NaN."""
     weight = next(weight for weight in model.to_vocabulary.weights if weight.name == "bias_1")
     weight.assign(np.full(weight.shape, np.nan))
 

@@ -13,7 +13,7 @@ def numbers(x):
 
 
 def softmax(scores, factor):
-    """Returns exp(scores) factor divided by its sum, zeros where the factor is zero everywhere, in float64."""
+    """Return exp(scores) factor divided by its sum, zeros where the factor is zero everywhere, in float64."""
     highest = np.max(scores, axis=-1, where=factor > 0, initial=-np.inf, keepdims=True)
     e = np.where(factor > 0, np.exp(np.where(factor > 0, scores - highest, 0)) * factor, 0)
     return e / np.where(e.sum(-1, keepdims=True) > 0, e.sum(-1, keepdims=True), 1)

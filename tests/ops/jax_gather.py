@@ -14,7 +14,7 @@ def numbers():
 
 
 def compare_gathers():
-    """Returns the largest difference from plain indexing, and which gradients hold a scatter, by function."""
+    """Return the largest difference from plain indexing, and which gradients hold a scatter, by function."""
     import jax
     import jax.numpy as jnp
 

@@ -26,14 +26,14 @@ goldens = goldens_of("torch_peers/all_attention.npz")
 
 
 def embedding_of(x):
-    """Returns the clusters of a published embedding, whose projections are stored transposed."""
+    """Return the clusters of a published embedding, whose projections are stored transposed."""
     count = sum("emb_layers" in name for name in x)
     names = [(f"in_emb.emb_layers.{i}.weight", f"in_emb.emb_projs.{i}") for i in range(count)]
     return [Cluster(x[table], ops.transpose(x[projection])) for table, projection in names]
 
 
 def softmax_of(x):
-    """Returns the clusters and the gate of a published softmax, which reads the gate's columns from the last on."""
+    """Return the clusters and the gate of a published softmax, which reads the gate's columns from the last on."""
     count = sum("out_projs" in name for name in x)
     weights = [("out_layers.{}.weight", "out_projs.{}", "out_layers.{}.bias")[j] for j in range(3)]
     rows = [[x["out_emb." + name.format(i)] for name in weights] for i in range(count)]
@@ -83,7 +83,7 @@ def test_the_loss_its_gradients_and_all_probabilities_equal_the_published_ones(g
 
 
 def draw(sizes, hidden_dim=8, div_value=2, seed=0, dtype="float64"):
-    """Returns normal weights by name, for clusters with so many words."""
+    """Return normal weights by name, for clusters with so many words."""
     rng = np.random.default_rng(seed)
     weights = {}
     for i, count in enumerate(sizes):
@@ -94,7 +94,7 @@ def draw(sizes, hidden_dim=8, div_value=2, seed=0, dtype="float64"):
 
 
 def assemble(weights):
-    """Returns the clusters and the gate of drawn weights."""
+    """Return the clusters and the gate of drawn weights."""
     count = sum(name.startswith("table") for name in weights)
     clusters = [Cluster(*(weights[f"{name}{i}"] for name in ("table", "projection", "bias"))) for i in range(count)]
     return clusters, Gate(weights["kernel"], weights["bias"]) if count > 1 else None

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 
 from tests.ops.attend_numbers import draw, numbers
-from tf_sparse_attention.ops.attend import Dropout, attend
-from tf_sparse_attention.ops.grouped_heads import attend_heads
+from tf_sparse_attention.ops.attend import Dropout, attend, attend_heads
 
 
 def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
+from tf_sparse_attention.ops.clustered_attention import ClusterBlocks
 
 
 @pytest.mark.parametrize("length", [1, 5, 40, 130])

@@ -22,7 +22,7 @@ def norms(centroids):
 
 
 def observe(x, state, token_mask=None):
-    """Returns the statistics of tokens under the centroids of a state."""
+    """Return the statistics of tokens under the centroids of a state."""
     x = kmeans.normalize(x)
     return kmeans.statistics(x, kmeans.nearest(x, state.centroids), state.counts.shape[-1], token_mask)
 

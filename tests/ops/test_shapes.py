@@ -67,7 +67,7 @@ def test_keys_stand_beside_the_block_of_their_queries():
 
 def test_key_places_outside_the_sequence_are_known():
     grid = Grid(query_length=3, key_length=3, block_size=2, before=1, after=0)
-    assert numbers(grid.inside()) == [[[False, False, True, True]], [[True, True, True, False]]]
+    assert numbers(grid.key_exists()) == [[[False, False, True, True]], [[True, True, True, False]]]
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 9), (9, 1), (4, 7), (7, 4)])

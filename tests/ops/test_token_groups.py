@@ -3,7 +3,8 @@
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.token_groups import best_group, segment_ranks
+from tf_sparse_attention.ops.gather import segment_ranks
+from tf_sparse_attention.ops.shapes import best_group
 from tf_sparse_attention.patterns.group_band import merge_orders
 
 

@@ -76,7 +76,7 @@ def sharded():
 
 
 def train(mode, strategy=None):
-    """Trains in one mode; returns the arrays to compare, named as the test reads them."""
+    """Train in one mode; return the arrays to compare, named as the test reads them."""
     scopes = {"mirrored": lambda: strategy.scope(), "sharded": sharded, "stateless": contextlib.nullcontext}
     with scopes[mode]():
         # XLA cannot hold the reduction over replicas.

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def slopes(num_heads):
-    """Returns ALiBi's slopes: 2^(-8 m / N) for m = 1 .. N if N is a power of two.
+    """Return ALiBi's slopes: 2^(-8 m / N) for m = 1 .. N if N is a power of two.
 
     Otherwise those of the next smaller power P, then the 1st, 3rd, 5th .. of 2 P.
     """
@@ -17,7 +17,7 @@ def slopes(num_heads):
 
 
 def rotate(x, positions, base=10000.0, back=False):
-    """Returns rows (T, H) turned by their positions: (x_c + i x_{c + H/2}) times exp(i position base^(-2 c / H))."""
+    """Return rows (T, H) turned by their positions: (x_c + i x_{c + H/2}) times exp(i position base^(-2 c / H))."""
     half = x.shape[-1] // 2
     angles = np.asarray(positions)[:, None] * base ** (-2.0 * np.arange(half) / x.shape[-1])
     turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(-1j * angles if back else 1j * angles)
@@ -25,12 +25,12 @@ def rotate(x, positions, base=10000.0, back=False):
 
 
 def capped(products, cap):
-    """Returns cap tanh(products / cap), or the products where the cap is None."""
+    """Return cap tanh(products / cap), or the products where the cap is None."""
     return products if cap is None else cap * np.tanh(products / cap)
 
 
 def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, value_table=None, cap=None, sink=None):
-    """Returns the output (T, Hv) and the weights (T, S) of one head.
+    """Return the output (T, Hv) and the weights (T, S) of one head.
 
     s_ij = f(q_i . k_j) + q_i . key_table[rows_ij] + bias_ij with f(x) = cap tanh(x / cap), p = softmax over the allowed
     j, and over the sink, which has no value,

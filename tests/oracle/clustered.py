@@ -6,7 +6,7 @@ from tests.oracle import attention
 
 
 def clustered(head):
-    """Returns output, weights and pattern of a head: the mean query of a cluster asks for all of its members.
+    """Return output, weights and pattern of a head: the mean query of a cluster asks for all of its members.
 
     Improved: of its best keys each member shares out the cluster's weight by its own scores.
     """
@@ -42,7 +42,7 @@ def _softmax(scores, seen):
 
 
 def _clusters(query, exists, planes, layer):
-    """Returns the cluster of each query by k-means on its bits; starts are existing queries, evenly spaced."""
+    """Return the cluster of each query by k-means on its bits; starts are existing queries, evenly spaced."""
     bits = query @ planes[:, :-1].T > planes[:, -1]
     tokens = np.flatnonzero(exists)
     if len(tokens) == 0:

@@ -21,7 +21,7 @@ from tf_sparse_attention.patterns.pattern import primitives
 
 
 def of_head(pattern, index):
-    """Returns what one head attends under.
+    """Return what one head attends under.
 
     Returns:
         Its pattern without `Heads`, its number among the heads that have that pattern, and that of the first leaf.
@@ -37,7 +37,7 @@ def of_head(pattern, index):
 
 
 def visible(pattern, lengths, causal, groups, segments, successors=False):
-    """Returns which keys a head sees, bool (T, S), before padding and documents are left out.
+    """Return which keys a head sees, bool (T, S), before padding and documents are left out.
 
     What parts show with the values of successors is another result than what the others show.
 

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def local_blocks(num_queries, num_keys, block_size, before, after, causal, key_block_size=None):
-    """Returns where query i may see key j, bool (T, S): blocks at most `before` back and `after` ahead."""
+    """Return where query i may see key j, bool (T, S): blocks at most `before` back and `after` ahead."""
     key_block_size = block_size if key_block_size is None else key_block_size
     allowed = np.zeros((num_queries, num_keys), bool)
     for i in range(num_queries):
@@ -15,7 +15,7 @@ def local_blocks(num_queries, num_keys, block_size, before, after, causal, key_b
 
 
 def window(num_queries, num_keys, size, causal):
-    """Returns the sliding window, bool (T, S): 0 <= i - j < size if causal, otherwise |i - j| < size."""
+    """Return the sliding window, bool (T, S): 0 <= i - j < size if causal, otherwise |i - j| < size."""
     allowed = np.zeros((num_queries, num_keys), bool)
     for i in range(num_queries):
         for j in range(num_keys):
@@ -24,7 +24,7 @@ def window(num_queries, num_keys, size, causal):
 
 
 def strided(num_queries, num_keys, stride, part, causal):
-    """Returns strided attention (Child et al. 2019), bool (T, S): a window of `stride`, and keys whole strides away.
+    """Return strided attention (Child et al. 2019), bool (T, S): a window of `stride`, and keys whole strides away.
 
     Args:
         num_queries: T.
@@ -43,7 +43,7 @@ def strided(num_queries, num_keys, stride, part, causal):
 
 
 def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
-    """Returns fixed attention (Child et al. 2019), bool (T, S): the own block, and the summary columns of every block.
+    """Return fixed attention (Child et al. 2019), bool (T, S): the own block, and the summary columns of every block.
 
     Args:
         num_queries: T.
@@ -65,7 +65,7 @@ def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
 
 
 def pixels(num_pixels, width, block_shape, order, height=None):
-    """Returns the (row, column) of the first pixels of an image: row by row, or block by block and so inside a block.
+    """Return the (row, column) of the first pixels of an image: row by row, or block by block and so inside a block.
 
     Args:
         num_pixels: T.
@@ -87,7 +87,7 @@ def pixels(num_pixels, width, block_shape, order, height=None):
 
 
 def image_blocks(num_queries, num_keys, width, block_shape, before, after, causal, order, height=None):
-    """Returns local attention on an image, bool (T, S): blocks at most `before` back and `after` ahead, each a pair."""
+    """Return local attention on an image, bool (T, S): blocks at most `before` back and `after` ahead, each a pair."""
     places = pixels(max(num_queries, num_keys), width, block_shape, order, height)
     allowed = np.zeros((num_queries, num_keys), bool)
     for i in range(num_queries):
@@ -99,7 +99,7 @@ def image_blocks(num_queries, num_keys, width, block_shape, before, after, causa
 
 
 def bands(query_groups, key_groups, size, causal):
-    """Returns the band inside groups and how far apart its members rank.
+    """Return the band inside groups and how far apart its members rank.
 
     Query i sees the last `size` keys of its group at positions up to i and, if not causal, the `size` - 1 next ones.
 
@@ -128,7 +128,7 @@ def bands(query_groups, key_groups, size, causal):
 
 
 def earlier(query_groups, key_groups, size):
-    """Returns the last `size` keys of a query's group at positions before it, and how far apart they rank.
+    """Return the last `size` keys of a query's group at positions before it, and how far apart they rank.
 
     Args:
         query_groups: list of T groups, anything hashable; None is a token that does not exist.
@@ -151,7 +151,7 @@ def earlier(query_groups, key_groups, size):
 
 
 def earlier_window(num_queries, num_keys, size):
-    """Returns the last `size` positions before each, bool (T, S): 0 < i - j <= size."""
+    """Return the last `size` positions before each, bool (T, S): 0 < i - j <= size."""
     allowed = np.zeros((num_queries, num_keys), bool)
     for i in range(num_queries):
         allowed[i, max(i - size, 0) : i] = True
@@ -159,7 +159,7 @@ def earlier_window(num_queries, num_keys, size):
 
 
 def followed(exists, segments):
-    """Returns which tokens exist and are followed by one of their document that does too, bool (T,)."""
+    """Return which tokens exist and are followed by one of their document that does too, bool (T,)."""
     found = np.zeros(len(exists), bool)
     for j in range(len(exists) - 1):
         found[j] = exists[j] and exists[j + 1] and (segments is None or segments[j] == segments[j + 1])
@@ -167,7 +167,7 @@ def followed(exists, segments):
 
 
 def chosen_keys(query_clusters, members, num_keys):
-    """Returns the keys that each query's cluster chose, and how far apart they rank.
+    """Return the keys that each query's cluster chose, and how far apart they rank.
 
     Args:
         query_clusters: list of T clusters, numbers from 0 on.
@@ -187,7 +187,7 @@ def chosen_keys(query_clusters, members, num_keys):
 
 
 def chunks(query_rounds, key_rounds, size):
-    """Returns how often a query sees a key in chunks of the sorted tokens (Kitaev et al. 2020), int (T, S).
+    """Return how often a query sees a key in chunks of the sorted tokens (Kitaev et al. 2020), int (T, S).
 
     The tokens of each round, by (group, position), are cut into chunks of `size`. A query sees its chunk and the one
     before; before the first chunk of a round is the last one of the round before, and before round 0 the last round.
@@ -208,13 +208,13 @@ def chunks(query_rounds, key_rounds, size):
 
 
 def _cut(groups, size):
-    """Returns the tokens that exist by (group, position), in chunks: one that is empty if there are none."""
+    """Return the tokens that exist by (group, position), in chunks: one that is empty if there are none."""
     tokens = sorted((group, i) for i, group in enumerate(groups) if group is not None)
     return [[i for _, i in tokens[start : start + size]] for start in range(0, max(len(tokens), 1), size)]
 
 
 def selected_blocks(query, key, block_size, num_blocks, exists, segments):
-    """Returns a query's own block and the earlier blocks of the largest product with their mean key, bool (T, S).
+    """Return a query's own block and the earlier blocks of the largest product with their mean key, bool (T, S).
 
     Args:
         query: float (T, H).
@@ -241,7 +241,7 @@ def selected_blocks(query, key, block_size, num_blocks, exists, segments):
 
 
 def counted_blocks(length, block_size, exists, segments):
-    """Returns the complete blocks of a sequence: what of each counts, pairs of position and place, and its document.
+    """Return the complete blocks of a sequence: what of each counts, pairs of position and place, and its document.
 
     Args:
         length: T.
@@ -259,7 +259,7 @@ def counted_blocks(length, block_size, exists, segments):
 
 
 def seen_blocks(blocks, block_size, allowed, segments):
-    """Returns which of `counted_blocks` queries see once they are complete, bool (T, G); `allowed` is a mask (T, S)."""
+    """Return which of `counted_blocks` queries see once they are complete, bool (T, G); `allowed` is a mask (T, S)."""
     seen = np.zeros((len(allowed), len(blocks)), bool)
     for i in range(len(allowed)):
         for g, (block, document) in enumerate(blocks):
@@ -270,7 +270,7 @@ def seen_blocks(blocks, block_size, allowed, segments):
 
 
 def best_blocks(shares, blocks, block_size, num_blocks, segments):
-    """Returns a query's own block and the earlier of `counted_blocks` with the largest shares (T, G), bool (T, S)."""
+    """Return a query's own block and the earlier of `counted_blocks` with the largest shares (T, G), bool (T, S)."""
     length = len(shares)
     allowed = np.zeros((length, length), bool)
     for i in range(length):
@@ -287,7 +287,7 @@ def best_blocks(shares, blocks, block_size, num_blocks, segments):
 
 
 def convolved_keys(key, kernel, exists, segments):
-    """Returns keys (T, H) with silu of their causal convolution added, over keys that exist and are of their document.
+    """Return keys (T, H) with silu of their causal convolution added, over keys that exist and are of their document.
 
     Args:
         key: float (T, H).
@@ -328,13 +328,13 @@ def bucket_members(buckets, number, size, exists):
 
 
 def _by_score(scores, exists):
-    """Returns the positions of the tokens that exist by falling score, for each cluster."""
+    """Return the positions of the tokens that exist by falling score, for each cluster."""
     tokens = [i for i in range(len(scores)) if exists[i]]
     return [sorted(tokens, key=lambda i: (-scores[i, cluster], i)) for cluster in range(scores.shape[1])]
 
 
 def without_self(allowed, query_positions, key_positions):
-    """Returns a pattern in which a token sees itself only if it may see itself and nothing else."""
+    """Return a pattern in which a token sees itself only if it may see itself and nothing else."""
     allowed = allowed.copy()
     for row, position in enumerate(query_positions):
         own = [column for column, other in enumerate(key_positions) if other == position and allowed[row, column]]

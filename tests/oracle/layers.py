@@ -67,12 +67,12 @@ class Head:
 
 
 def as_array(weight):
-    """Returns a weight as a float64 array."""
+    """Return a weight as a float64 array."""
     return np.asarray(keras.ops.convert_to_numpy(weight), "float64")
 
 
 def arrays_of(layer, read):
-    """Returns the weights of a layer by the end of their path: "query/kernel", "relative_key" ..."""
+    """Return the weights of a layer by the end of their path: "query/kernel", "relative_key" ..."""
     found = {}
     for weight in layer.weights:
         *_, parent, name = weight.path.split("/")
@@ -81,7 +81,7 @@ def arrays_of(layer, read):
 
 
 def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, **masks):
-    """Returns the `Dense` result of calling an attention layer, without dropout.
+    """Return the `Dense` result of calling an attention layer, without dropout.
 
     Args:
         layer: a built layer of `CASES`, or a `MixedAttention` of such.
@@ -120,7 +120,7 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
 
 
 def _normed(layer, weights, name, x):
-    """Returns queries or keys divided by their root mean square, if the layer does that."""
+    """Return queries or keys divided by their root mean square, if the layer does that."""
     if "query_norm/scale" not in weights:
         return x
     epsilon = layer.head_settings.query_key_norm_epsilon
@@ -128,12 +128,12 @@ def _normed(layer, weights, name, x):
 
 
 def _key_head(layer, head):
-    """Returns the number of the head that has the keys of a query head."""
+    """Return the number of the head that has the keys of a query head."""
     return head // (layer.num_pattern_heads // layer.num_key_heads)
 
 
 def _group(head):
-    """Returns the slice of the heads that have the same keys."""
+    """Return the slice of the heads that have the same keys."""
     size = head.layer.num_pattern_heads // head.layer.num_key_heads
     first = head.index // size * size
     return slice(first, first + size)
@@ -156,7 +156,7 @@ def _project(weights, name, x):
 
 
 def _masks_of(masks, b, num_queries, num_keys, self_attention):
-    """Returns where queries exist, where keys exist, and the segments, of row b."""
+    """Return where queries exist, where keys exist, and the segments, of row b."""
     queries, keys, segments = (masks.get(name) for name in ("query_mask", "key_mask", "segment_ids"))
     query_exists = np.ones(num_queries, bool) if queries is None else queries[b]
     key_exists = np.ones(num_keys, bool) if keys is None else keys[b]
@@ -199,7 +199,7 @@ def _local(head):
 
 
 def _reads_successors(head):
-    """Gives each key the value of the token after it, and returns which keys have one, bool (S,)."""
+    """Give each key the value of the token after it, and return which keys have one, bool (S,)."""
     head.value = _next_values(head)
     return definitions.followed(head.key_exists, head.segments)
 
@@ -209,7 +209,7 @@ def _next_values(head):
 
 
 def _share(head):
-    """Returns how much of each key counts in the span of a head, (T, S)."""
+    """Return how much of each key counts in the span of a head, (T, S)."""
     layer, lengths = head.layer, (len(head.query), len(head.key))
     share = np.ones(lengths)
     if layer.adaptive_span is not None:
@@ -220,7 +220,7 @@ def _share(head):
 
 
 def _local_2d(head):
-    """Returns a head of local attention on an image, with the tokens before the image that see and are seen by all."""
+    """Return a head of local attention on an image, with the tokens before the image that see and are seen by all."""
     layer, first, lengths = head.layer, head.layer.num_class_tokens, (len(head.query), len(head.key))
     before = layer.num_blocks_before or (1, 1)
     own = layer.width, layer.block_shape, before, layer.num_blocks_after or before
@@ -245,7 +245,7 @@ def _local_2d(head):
 
 
 def _rotated_by_axes(x, places):
-    """Returns vectors (T, H) of which one half turns by the row and the other by the column, (T, 2)."""
+    """Return vectors (T, H) of which one half turns by the row and the other by the column, (T, 2)."""
     halves = np.split(x, 2, axis=1)
     return np.concatenate([attention.rotate(half, places[:, axis]) for axis, half in enumerate(halves)], axis=1)
 
@@ -268,7 +268,7 @@ def _fixed(head):
 
 
 def _all(head):
-    """Returns a head of all-attention: its window under the span, and the vectors in the same softmax or another.
+    """Return a head of all-attention: its window under the span, and the vectors in the same softmax or another.
 
     A persistent vector is a key sqrt(H) K and a value sqrt(M) V, with no position and no span.
     """
@@ -295,7 +295,7 @@ def _all(head):
 
 
 def _window_of_all(head):
-    """Returns the exponentials of the scores of a window, times the span, and which pairs have any."""
+    """Return the exponentials of the scores of a window, times the span, and which pairs have any."""
     layer, first = head.layer, 1 if head.layer.mask_self else 0
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     distance, query, key = np.abs(_apart(*positions)), head.query * _scale(layer), head.key
@@ -321,7 +321,7 @@ def _window_of_all(head):
 
 
 def _lsh(head):
-    """Returns a head of hashing attention: every round adds the exponentials of what it shows."""
+    """Return a head of hashing attention: every round adds the exponentials of what it shows."""
     layer, positions = head.layer, (np.arange(len(head.query)), np.arange(len(head.key)))
     if layer.share_qk:
         head.query_exists = head.query_exists & head.key_exists
@@ -350,7 +350,7 @@ def _lsh(head):
 
 
 def _counts_of_rounds(head, tokens_apart):
-    """Returns how often a query sees a key, and how far apart they are, (T, S) each: for each round, or for all."""
+    """Return how often a query sees a key, and how far apart they are, (T, S) each: for each round, or for all."""
     layer = head.layer
     rounds = [
         [_buckets(head, x, exists, rotation) for x, exists in _sides(head)]
@@ -380,13 +380,13 @@ def _buckets(head, x, exists, rotation):
 
 
 def _named(head, groups, exists):
-    """Returns (document, group) of each token, None for one that does not exist."""
+    """Return (document, group) of each token, None for one that does not exist."""
     documents = np.zeros(len(groups), int) if head.segments is None else head.segments
     return [(int(documents[i]), int(groups[i])) if exists[i] else None for i in range(len(groups))]
 
 
 def _scores_of_round(head, positions, places_apart):
-    """Returns the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
+    """Return the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
     layer, apart = head.layer, _apart(*positions)
     query = head.query * _scale(layer)
     key = head.key / np.linalg.norm(head.key, axis=1, keepdims=True)
@@ -404,7 +404,7 @@ def _scores_of_round(head, positions, places_apart):
 
 
 def _part_of_head(head):
-    """Returns "local", "far" or "merged", and the number of the head among those that have it."""
+    """Return "local", "far" or "merged", and the number of the head among those that have it."""
     layer, near = head.layer, (head.layer.num_heads + 1) // 2
     if layer.heads == "split":
         return ("local", head.index) if head.index < near else ("far", head.index - near)
@@ -412,7 +412,7 @@ def _part_of_head(head):
 
 
 def _by_positions(head, pattern, extra=0.0, mask_self=False, next_pattern=None):
-    """Returns attention with true distances and scaled scores under a pattern, once the call's masks are in it.
+    """Return attention with true distances and scaled scores under a pattern, once the call's masks are in it.
 
     In the same softmax `next_pattern` says which keys a query sees with the values of the tokens after them.
     """
@@ -471,7 +471,7 @@ def _sparse(head):
 
 
 def _groups_of_leaf(head, leaf, number, index):
-    """Returns the groups of queries and of keys, or None for a pattern of positions alone; `index` is the head's."""
+    """Return the groups of queries and of keys, or None for a pattern of positions alone; `index` is the head's."""
     if isinstance(leaf, SelectedBlocks):
         return _selected_blocks(head, leaf)
     if not leaf.content_based:
@@ -495,7 +495,7 @@ def _block_selected(head):
 
 
 def _selected_blocks(head, sizes):
-    """Returns what the queries of a head see by block selection, bool (T, S); `sizes` has those of the pattern."""
+    """Return what the queries of a head see by block selection, bool (T, S); `sizes` has those of the pattern."""
     query, key = head.query, head.key
     if sizes.use_shared_choice:
         query = head.queries[_group(head)].sum(0)
@@ -505,7 +505,7 @@ def _selected_blocks(head, sizes):
 
 
 def _native_sparse(head):
-    """Returns a head of native sparse attention: compressed blocks, selected blocks and a window, added up by gates."""
+    """Return a head of native sparse attention: compressed blocks, selected blocks and a window, added up by gates."""
     layer, weights, own = head.layer, head.weights, _key_head(head.layer, head.index)
 
     def project(name):
@@ -536,7 +536,7 @@ def _native_sparse(head):
 
 
 def _pooled(weights, name, x, block):
-    """Returns one vector of those of a block that count, a list of positions and of places in the block."""
+    """Return one vector of those of a block that count, a list of positions and of places in the block."""
     own = {weight: weights[f"{name}/{weight}"] for weight in ("position", "inner_kernel", "outer_kernel")}
     total = weights.get(f"{name}/inner_bias", 0.0) + np.zeros(x.shape[1])
     for j, place in block:
@@ -577,7 +577,7 @@ def _nearest(head, selection, mask_self):
 
 
 def _own_scale(layer):
-    """Returns the factor of the scores of routing, which has none by itself."""
+    """Return the factor of the scores of routing, which has none by itself."""
     return layer.head_settings.attention_scale or 1.0
 
 
@@ -594,7 +594,7 @@ def _top_keys(head):
 
 
 def _chosen_keys(head, centroids, size, key_exists):
-    """Returns the cluster of each query, and the keys of each cluster."""
+    """Return the cluster of each query, and the keys of each cluster."""
     queries, keys = (_normalize(x) @ centroids.T for x in (head.query, head.key))
     return np.argmax(queries, axis=1), definitions.best_members(keys, size, key_exists)
 
@@ -610,7 +610,7 @@ def _groups(head, selection, x, exists):
 
 
 def _members(head, x, exists):
-    """Returns the members of each cluster, by ascending position."""
+    """Return the members of each cluster, by ascending position."""
     layer = head.layer
     if layer.selection == "hash":
         planes = head.weights["planes"][_key_head(layer, head.index)]
@@ -646,7 +646,7 @@ def _of_all_tokens(head, mask_self):
 
 
 def _attend(head, queries, keys, pattern, apart, scale, extra=0.0, rows=None, mask_self=False):
-    """Returns attention between the tokens at two lists of positions; `apart` is what the table of distances is for.
+    """Return attention between the tokens at two lists of positions; `apart` is what the table of distances is for.
 
     `extra` is added to the scores. The rows of keys and values are `rows`, None where they are those of the positions.
     With `mask_self` a query that sees itself sees nothing else, and has no sink beside it.

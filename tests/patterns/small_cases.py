@@ -12,12 +12,12 @@ VALUES = [1, 2, 4, 8, 16, 32]
 
 
 def column(x):
-    """Returns numbers as one head of one row with vectors of size 1: (1, 1, T, 1)."""
+    """Return numbers as one head of one row with vectors of size 1: (1, 1, T, 1)."""
     return np.array(x, "float32").reshape(1, 1, -1, 1)
 
 
 def means(attention, values=VALUES, num_queries=None):
-    """Returns what zero queries get, the plain mean of the values they see, 0 if they see none.
+    """Return what zero queries get, the plain mean of the values they see, 0 if they see none.
 
     Args:
         attention: function of query, key and value to an `Attended`.
@@ -29,12 +29,12 @@ def means(attention, values=VALUES, num_queries=None):
 
 
 def selecting(*selections):
-    """Returns the `select` of `attend_pattern` for given selections of the leaves."""
+    """Return the `select` of `attend_pattern` for given selections of the leaves."""
     return lambda *_: list(selections)
 
 
 def attend_groups(query, key, value, query_groups, key_groups, band, mask_self=False, **options):
-    """Attends in a band inside given groups (B, N, T) and (B, N, S); where they are one object, so are the tokens."""
+    """Attend in a band inside given groups (B, N, T) and (B, N, S); where they are one object, so are the tokens."""
     options["hide_self"] = "unless_alone" if mask_self else None
     return attend_pattern(
         Hashed(2, band), query, key, value, select=selecting(GroupSelection(query_groups, key_groups)), **options
@@ -42,7 +42,7 @@ def attend_groups(query, key, value, query_groups, key_groups, band, mask_self=F
 
 
 def attend_members(query, key, value, queries, keys, causal=None, mask_self=False, extra_count=0.0, **options):
-    """Returns output and weights inside clusters of given `Members`; `causal` is "position", "rank" or None."""
+    """Return output and weights inside clusters of given `Members`; `causal` is "position", "rank" or None."""
     pattern = BestOfCluster(1, 1, causal == "rank", extra_count)
     options |= {"hide_self": "unless_alone" if mask_self else None, "causal": causal is not None}
     return attend_pattern(pattern, query, key, value, select=selecting(MemberSelection((queries, keys))), **options)[:2]

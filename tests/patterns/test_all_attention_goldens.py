@@ -44,7 +44,7 @@ class Case:
         return {name: self.heads(name) for name in "qkv"} | weights
 
     def by_distance(self, weights):
-        """Returns weights (B, N, T, S) of the last T positions as those of the distances L .. 1, as published."""
+        """Return weights (B, N, T, S) of the last T positions as those of the distances L .. 1, as published."""
         weights = ops.convert_to_numpy(weights)
         count, length = weights.shape[2:]
         weights = np.pad(weights, [(0, 0)] * 3 + [(self.window, 0)])
@@ -52,7 +52,7 @@ class Case:
         return np.stack([weights[:, :, i, start : start + self.window] for i, start in enumerate(starts)], axis=2)
 
     def attend(self, x):
-        """Returns what our layers compute of these inputs: output and weights of the last positions."""
+        """Return what our layers compute of these inputs: output and weights of the last positions."""
         size, count = x["q"].shape[-1], x["q"].shape[2]
         missing = max(0, self.window - self.settings.get("trim_len", 0) - (x["k"].shape[2] - count))
         key, value = (ops.pad(x[name], [(0, 0), (0, 0), (missing, 0), (0, 0)]) for name in "kv")

@@ -6,8 +6,8 @@ import pytest
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import FirstSlots
 from tf_sparse_attention.patterns.group_band import GroupRings
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.patterns.stride import PhaseRings
-from tf_sparse_attention.patterns.token_info import TokenInfo
 
 
 class OneEach(CachePolicy):

@@ -7,7 +7,7 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tf_sparse_attention.ops.token_groups import groups_of
+from tf_sparse_attention.ops.gather import groups_of
 from tf_sparse_attention.patterns import Blocks, Call, Hashed, ImageBlocks, Stride, Summary, Window
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.group_band import GroupSelection

@@ -19,8 +19,8 @@ from tf_sparse_attention.patterns import (
 )
 
 NO_SUCCESSORS = (
-    "`pattern` must be a pattern whose arrangement takes a `lead` of -1, such as Window or Nearest. Of a union, wrap "
-    "the parts. Received: pattern="
+    "`pattern` must be a pattern whose arrangement accepts a `lead` of -1, such as Window or Nearest. "
+    "Received: pattern="
 )
 WRONG = [
     (Window, {"size": 0}, "`size` must be a positive integer. Received: size=0."),
@@ -54,11 +54,11 @@ WRONG = [
     (Successors, {"pattern": Window(2) | Nearest(3, 2)}, NO_SUCCESSORS + "Union("),
     (Successors, {"pattern": Successors(Window(2))}, NO_SUCCESSORS + "Successors("),
     (Successors, {"pattern": 3}, NO_SUCCESSORS + "3."),
-    (Union, {"parts": Window(2)}, "`parts` must be two patterns or more. Received: parts=Window(size=2)."),
-    (Union, {"parts": [Window(2)]}, "`parts` must be two patterns or more. Received: parts=(Window(size=2),)."),
+    (Union, {"parts": Window(2)}, "`parts` must be at least two patterns. Received: parts=Window(size=2)."),
+    (Union, {"parts": [Window(2)]}, "`parts` must be at least two patterns. Received: parts=(Window(size=2),)."),
     (Union, {"parts": [Window(2), 3]}, "`parts` must be patterns. Received: 3."),
     (Union, {"parts": [Window(2), First(1)], "count_each": 1}, "`count_each` must be True or False. Received: "),
-    (InTurn, {"parts": 3}, "`parts` must be two patterns or more. Received: parts=3."),
+    (InTurn, {"parts": 3}, "`parts` must be at least two patterns. Received: parts=3."),
     (
         Heads,
         {"groups": 3},
@@ -89,9 +89,9 @@ def test_a_wrong_argument_is_named_with_what_was_expected_and_received(kind, arg
     [
         (
             Heads([(2, Window(2)), (1, First(1))]),
-            "`num_heads` must be the heads of all groups together, 3. Received: 4.",
+            "`num_heads` must be 3, the sum over `groups`. Received: num_heads=4.",
         ),
-        (InTurn([Window(2)] * 3), "`num_heads` must be a multiple of the 3 patterns that take turns. Received: 4."),
+        (InTurn([Window(2)] * 3), "`num_heads` must be a multiple of 3, the number of `parts`. Received: num_heads=4."),
     ],
 )
 def test_another_number_of_heads_is_refused(pattern, message):

@@ -14,7 +14,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
-from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
+from tf_sparse_attention.patterns.global_tokens import Global, GlobalQueries, find_global
 
 
 @draws(20, 60)
@@ -56,7 +56,7 @@ def test_masks_of_a_call_hold_for_global_tokens_too():
     options = {"masks": masks, "return_weights": True}
     heads = query, key, value
     others = attend_pattern(Union((Global(4), Window(2))), *heads, select=selecting(tokens, None), **options)
-    own = attend_pattern(FromGlobal(4), *heads, select=selecting(tokens), **options)
+    own = attend_pattern(GlobalQueries(4), *heads, select=selecting(tokens), **options)
     seen = near | marks[:, None, None, :] | marks[:, None, :, None]
     wanted = attend(*heads, mask=dense_mask(seen, masks), return_weights=True)
     rows = marks[:, None, :, None]

@@ -18,12 +18,12 @@ VALUES = [1, 2, 4, 8, 16, 32]
 
 
 def column(x):
-    """Returns numbers as one head of one row with vectors of size 1: (1, 1, T, 1)."""
+    """Return numbers as one head of one row with vectors of size 1: (1, 1, T, 1)."""
     return np.array(x, "float32").reshape(1, 1, -1, 1)
 
 
 def means(pattern, num_queries=6, values=VALUES, **options):
-    """Attends with zero queries, for which the output is the plain mean of the values seen."""
+    """Attend with zero queries, for which the output is the plain mean of the values seen."""
     zeros = column([0] * num_queries)
     output = attend_pattern(pattern, zeros, column([0] * len(values)), column(values), **options).output
     return ops.convert_to_numpy(output)[0, 0, :, 0].tolist()

@@ -35,7 +35,7 @@ def assert_means(image, expected, values, num_queries=None, **options):
 
 
 def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options):
-    """Returns a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
+    """Return a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
     image, size = Image(shape[1], block_shape, order, shape[0]), shape[0] * shape[1]
     pixels = definitions.pixels(size, shape[1], block_shape, order, shape[0])
     same = column([0] * size)
@@ -159,7 +159,7 @@ def test_the_key_places_of_a_block_are_those_of_its_neighbours():
         [3, 4, -1, -1, 6, 7],
         [5, -1, 6, 7, 8, -1],
     ]
-    np.testing.assert_array_equal(grid.inside()[:, 0], grid.key_positions() >= 0)
+    np.testing.assert_array_equal(grid.key_exists()[:, 0], grid.key_positions() >= 0)
 
 
 def test_blocks_that_no_query_can_see_are_not_computed():

@@ -35,7 +35,7 @@ class Case:
         )
 
     def sequence(self, name):
-        """Returns an array (B, N, H, W, D) as (B, N, H W, D)."""
+        """Return an array (B, N, H, W, D) as (B, N, H W, D)."""
         return self.arrays[name][:, :, *self.pixels]
 
     @property

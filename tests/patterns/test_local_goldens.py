@@ -75,7 +75,7 @@ class Case:
         return (attended.output,)
 
     def trusted(self):
-        """Returns the queries that see something, bool (B, T), and the keys that no other query reaches, (B, S)."""
+        """Return the queries that see something, bool (B, T), and the keys that no other query reaches, (B, S)."""
         if "padding_bias" not in self.arrays or self.query_block != self.block:
             return np.ones(self.arrays["q"].shape[::2], bool), np.ones(self.arrays["k"].shape[::2], bool)
         lengths, blocks = (self.arrays["q"].shape[2], self.arrays["k"].shape[2]), self.flange // self.block

@@ -44,19 +44,19 @@ class Case:
         self.size = self.settings.get("bucket_size", self.settings.get("chunk", self.length))
 
     def buckets(self):
-        """Returns the published buckets, int (B, N, T) for each round, without what tells the rounds apart."""
+        """Return the published buckets, int (B, N, T) for each round, without what tells the rounds apart."""
         if "buckets" not in self.arrays:
             return [np.zeros((*self.lead, self.length), "int64")]
         rounds = np.moveaxis(self.arrays["buckets"].reshape(*self.lead, -1, self.length), 2, 0)
         return [x - number * self.num_buckets for number, x in enumerate(rounds)]
 
     def rotations(self):
-        """Returns the published rotations as ours, (R, N, H, K / 2)."""
+        """Return the published rotations as ours, (R, N, H, K / 2)."""
         rotations = np.moveaxis(self.arrays["rotations"], 2, 0)
         return np.broadcast_to(rotations, (len(rotations), self.lead[1], *rotations.shape[2:]))
 
     def run(self, heads, buckets, pairs):
-        """Returns the `Attended` of scaled queries, keys and values; a pair of one token is always allowed."""
+        """Return the `Attended` of scaled queries, keys and values; a pair of one token is always allowed."""
         groups = [ops.convert_to_tensor(x.astype("int32") + 1) for x in buckets]
         pairs = ops.convert_to_tensor(pairs | np.eye(self.length, dtype=bool))
         options = {"causal": self.settings["causal"], "masks": TokenMasks(attention_mask=pairs)}
@@ -87,7 +87,7 @@ class Lucidrains(Case):
         return (combine_attended(rounds).output[0],)
 
     def without_copies(self, query, key):
-        """Returns query and key with T more dimensions that divide the weight of a pair by how often it is counted."""
+        """Return query and key with T more dimensions that divide the weight of a pair by how often it is counted."""
         if self.settings.get("allow_duplicate_attention", True):
             return query, key
         per_round, count = self.length // self.size, 0

@@ -53,7 +53,7 @@ class Case:
         return Relative(x["key_table"], x["value_table"]) if "key_table" in x else NoPosition()
 
     def sides(self, x):
-        """Returns normalised queries and keys."""
+        """Return normalised queries and keys."""
         query = kmeans.normalize(x["q"])
         return query, kmeans.normalize(x["k"]) if "k" in x else query
 
@@ -68,7 +68,7 @@ class StridedClusters(Case):
     kind = "cluster_strided"
 
     def members(self, query, key):
-        """Returns for each head the members among queries and among keys."""
+        """Return for each head the members among queries and among keys."""
         found, window = [], self.settings["sparsity_cluster_attention_window"]
         for head, (kind, choose) in enumerate((("cluster", best_members), ("cluster_strided", strided_members))):
             centroids = self.arrays[VARIABLES.format(kind) + "means"]
@@ -121,7 +121,7 @@ class Strides(Case):
     kind = "strided"
 
     def flat(self, x):
-        """Returns (B, N, T, D): two axes of positions are read block by block."""
+        """Return (B, N, T, D): two axes of positions are read block by block."""
         return x if x.ndim == 4 else block_by_block(x, self.settings["query_shape"])
 
     @property
@@ -147,7 +147,7 @@ class Strides(Case):
         return (output[:, :, :length],)
 
     def means(self, *heads):
-        """Returns means over all blocks: -1e9 leaves nothing of a logit but its gradient."""
+        """Return means over all blocks: -1e9 leaves nothing of a logit but its gradient."""
         query, key, value = (ops.reshape(x, (*x.shape[:2], -1, self.stride, x.shape[-1])) for x in heads)
         logits = ops.einsum("bnqph,bnkph->bnpqk", query, key)
         weights = ops.softmax(logits - ops.stop_gradient(logits))

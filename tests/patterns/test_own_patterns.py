@@ -69,7 +69,7 @@ class WindowAndThirds(LocalAttention):
 
 
 def check_decoding(layer):
-    """Compares decoding after a prompt of five tokens with one causal call."""
+    """Compare decoding after a prompt of five tokens with one causal call."""
     whole = ops.convert_to_numpy(layer(X, use_causal_mask=True))
     output, cache = layer.prefill(X[:, :5], layer.init_cache(2, LENGTH))
     found = [output]
@@ -98,7 +98,7 @@ def test_groups_of_ones_own_learn_in_training_and_decode_as_they_attend(share_qk
 
 
 def test_successors_of_an_arrangement_that_keeps_keys_where_they_are_are_refused():
-    with pytest.raises(ValueError, match=r"`pattern` must be .* takes a `lead` of -1, .* Received: .*EveryThird"):
+    with pytest.raises(ValueError, match=r"`pattern` must be .* accepts a `lead` of -1, .* Received: .*EveryThird"):
         Successors(EveryThird())
 
 

@@ -7,9 +7,9 @@ from keras import ops
 from tests.oracle.definitions import bands
 from tests.patterns.small_cases import attend_groups, column
 from tf_sparse_attention.ops.attend import Dropout
+from tf_sparse_attention.ops.gather import NO_GROUP, groups_of, segment_ranks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi, Relative, Rotary
-from tf_sparse_attention.ops.token_groups import NO_GROUP, groups_of, segment_ranks
 
 VALUES = [1, 2, 4, 8, 16, 32]
 GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4
@@ -20,7 +20,7 @@ def row(x):
 
 
 def shared_means(groups=GROUPS, cluster_size=2, **options):
-    """Attends with zero queries, for which the output is the plain mean of the values seen."""
+    """Attend with zero queries, for which the output is the plain mean of the values seen."""
     zeros, groups = column([0] * len(groups)), row(groups)
     values = column(VALUES[: groups.size])
     output = attend_groups(zeros, None, values, groups, groups, cluster_size, **{"causal": True, **options}).output

@@ -9,16 +9,15 @@ import tensorflow as tf
 from tests.contracts import normal, to_numpy
 from tests.patterns.small_cases import selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
-from tf_sparse_attention.ops.block_selection import select_blocks
-from tf_sparse_attention.ops.causal_convolution import convolve_keys
+from tf_sparse_attention.ops.block_selection import convolve_keys, select_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import SelectedBlocks, selected_blocks
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
-from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenBlocks
+from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 
 
 def column(values):
-    """Returns numbers as vectors of one channel, (1, 1, T, 1)."""
+    """Return numbers as vectors of one channel, (1, 1, T, 1)."""
     return np.asarray(values, "float32")[None, None, :, None]
 
 
@@ -91,7 +90,7 @@ def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
 
 def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_sorted_once():
     query, (key, value) = normal(1, 4, 37, 4), normal(2, 1, 2, 37, 4)
-    pattern, chosen = ChosenBlocks(4, 3), select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
+    pattern, chosen = GivenBlocks(4, 3), select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
     selected, copies = [BlockSelection(chosen)], [np.repeat(x, 2, axis=1) for x in (key, value)]
 
     def attended(key, value):
@@ -185,4 +184,4 @@ def test_calls_are_causal_self_attention():
             call(x)
     with pytest.raises(ValueError, match="`value` and `key` must be None"):
         layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
-    assert "self-attention alone" in layer.cross_cache_unsupported_reason
+    assert "causal self-attention" in layer.cross_cache_unsupported_reason

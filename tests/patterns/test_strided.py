@@ -165,4 +165,4 @@ def test_the_grid_puts_each_phase_in_a_row_and_back(query_length, key_length, st
     np.testing.assert_array_equal(placed, np.where(positions < query_length, positions + 1, 0))
     assert np.all(positions % stride == np.arange(stride)[:, None])
     np.testing.assert_array_equal(ops.convert_to_numpy(grid.restore(placed, -1)), x)
-    assert ops.convert_to_numpy(grid.inside()).sum() == key_length
+    assert ops.convert_to_numpy(grid.key_exists()).sum() == key_length

@@ -10,9 +10,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.head_plans import Leaf
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
-from tf_sparse_attention.patterns.engine.pair_masks import visible_pairs
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, Inputs, Leaf, visible_pairs
 from tf_sparse_attention.patterns.pattern import Call
 
 VALUES = [1, 2, 4, 8, 16, 32]
@@ -25,14 +23,14 @@ def members(clusters):
 
 
 def means(queries=CLUSTERS, keys=CLUSTERS, **options):
-    """Attends with zero queries, for which every cluster gives the plain mean of the values it shows."""
+    """Attend with zero queries, for which every cluster gives the plain mean of the values it shows."""
     zeros = column([0] * 6)
     output, _ = attend_members(zeros, zeros, column(VALUES), members(queries), members(keys), **options)
     return ops.convert_to_numpy(output)[0, 0, :, 0]
 
 
 def chosen(scores, size, mask=None):
-    """Returns positions and validity of one head, for scores given cluster by cluster."""
+    """Return positions and validity of one head, for scores given cluster by cluster."""
     scores = np.array(scores, "float32").T[None, None]
     found = best_members(scores, size, None if mask is None else np.array([mask]))
     valid = None if found.valid is None else ops.convert_to_numpy(found.valid)[0, 0].tolist()
@@ -152,7 +150,7 @@ def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
     members = [best_members(*side) for side in zip(scores, (4, 4), exists, strict=True)]
     call = Call(2, 9, 12, causal is not None)
     pattern = ops.convert_to_numpy(
-        BestOfCluster(3, 4, hide_by_rank=causal == "rank").dense(call, MemberSelection(members))
+        BestOfCluster(3, 4, causal_by_rank=causal == "rank").dense(call, MemberSelection(members))
     )
     for b in range(2):
         sides = [definitions.best_members(x[b, 0], 4, there[b]) for x, there in zip(scores, exists, strict=True)]

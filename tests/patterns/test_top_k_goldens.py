@@ -36,7 +36,7 @@ class Case:
         self.centroids = self.arrays[VARIABLES + "means"]
 
     def flat(self, x):
-        """Returns (B, N, T, D): two axes of positions are read block by block, and the end is filled with zeros."""
+        """Return (B, N, T, D): two axes of positions are read block by block, and the end is filled with zeros."""
         shape = self.settings["query_shape"]
         if x.ndim == 5:
             return block_by_block(x, shape)
@@ -78,7 +78,7 @@ class Case:
         return (output,)
 
     def loss(self, x):
-        """Returns the commitment of queries and keys; shared ones count twice."""
+        """Return the commitment of queries and keys; shared ones count twice."""
         total = 0.0
         for side in (x["q"], x.get("k", x["q"])):
             side = kmeans.normalize(side)

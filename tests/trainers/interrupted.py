@@ -25,7 +25,7 @@ def arrays_of(folder, step):
 
 
 def stop_evaluation(monkeypatch, chunk, call):
-    """Stops an evaluation, which saves its sums after each `chunk` batches, once: in its `call`-th chunk.
+    """Stop an evaluation, which saves its sums after each `chunk` batches, once: in its `call`-th chunk.
 
     Returns:
         List to which the batches of each chunk are added.

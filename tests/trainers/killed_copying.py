@@ -11,7 +11,7 @@ copy = remote_files._copy
 
 
 def killed(source, target):
-    """Copies as ever, but for half of that file."""
+    """Copy as ever, but for half of that file."""
     if os.path.basename(str(source.name)) == os.environ.get("KILLED_COPYING"):
         target.write(source.read(1000))
         target.flush()

@@ -10,13 +10,13 @@ SHAPE = (2, 2, 3)
 
 
 def make_arrays():
-    """Returns images by split, uint8 (N, *SHAPE)."""
+    """Return images by split, uint8 (N, *SHAPE)."""
     random, counts = np.random.default_rng(0), {"train": 12, "validation": 3, "test": 5}
     return {name: random.integers(256, size=(count, *SHAPE), dtype=np.uint8) for name, count in counts.items()}
 
 
 def make_config(variant="local"):
-    """Returns a configuration of one layer for such images, without their path."""
+    """Return a configuration of one layer for such images, without their path."""
     config = images.get_config(variant)
     config.data.update(image_shape=(), sequence_length=12, batch_size=2)
     config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=list(SHAPE))
@@ -28,6 +28,6 @@ def make_config(variant="local"):
 
 
 def make_painter(task, model):
-    """Returns what draws with a model of a task, not compiled, which would take longer than the few bytes."""
+    """Return what draws with a model of a task, not compiled, which would take longer than the few bytes."""
     model._generator = Generator(model, run_eagerly=True)
     return image_samples.Painter(model, task.codec, task.config.generate.to_dict())

@@ -94,7 +94,7 @@ def load(name, arguments=()):
 
 @functools.cache
 def num_weights(name, arguments):
-    """Returns the weights of a configuration's model of bytes."""
+    """Return the weights of a configuration's model of bytes."""
     config = load(name, arguments)
     if config.task in ("translate", "answer"):
         config.data.update(source_field="en", target_field="fr")

@@ -27,7 +27,7 @@ def run(untrained):
 
 
 def eager_source(run):
-    """Returns the source of a run; compiling takes longer than the few tokens of these tests."""
+    """Return the source of a run; compiling takes longer than the few tokens of these tests."""
     source = registry.load_task(run).make_sample_source(run)
     source.model._generator = Generator(source.model, run_eagerly=True)
     return source
@@ -38,7 +38,7 @@ def samples_of(run, *arguments, **settings):
 
 
 def texts_of(samples):
-    """Returns samples without their log-probabilities, which the size of the batch may round."""
+    """Return samples without their log-probabilities, which the size of the batch may round."""
     return [{name: value for name, value in sample.items() if name != "log_prob"} for sample in samples]
 
 
@@ -248,7 +248,7 @@ def test_the_program_reads_standard_input_and_prints_the_text(run):
 
 
 def run_without_backend(lines, *arguments):
-    """Returns what these lines of Python print, which have the program as `generate`, without starting TensorFlow."""
+    """Return what these lines of Python print, which have the program as `generate`, without starting TensorFlow."""
     code = (
         "import sys, types\n"
         "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"

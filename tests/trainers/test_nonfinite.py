@@ -15,7 +15,7 @@ from trainers.shared.checkpoints import Checkpoints
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """Makes the targets of the third step count for NaN, in every run."""
+    """Make the targets of the third step count for NaN, in every run."""
     plain = tsa.data.TrainingBatches.dataset
 
     def poison(step, batch):

@@ -78,7 +78,7 @@ def score_here(path, line):
 
 
 def write_lines(task, path):
-    """Writes JSON lines of a task of text and returns the settings of `config.data` for them."""
+    """Write JSON lines of a task of text and return the settings of `config.data` for them."""
     fields = {"translate": ("de", "en"), "answer": ("question", "passages", "answer"), "classify": ("text", "label")}
     rows = [{name: f"{name} {number} of many {task}s" for name in fields[task]} for number in range(10)]
     path.write_text("\n".join(json.dumps({**row, "split": "train"}) for row in rows), encoding="utf-8")

@@ -9,7 +9,7 @@ ATTENTION = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window":
 
 
 def write(folder):
-    """Writes the run into a folder and returns it."""
+    """Write the run into a folder and return it."""
     keras.utils.set_random_seed(0)
     config = base.get_config()
     config.data.update(sequence_length=64, batch_size=2)

@@ -12,7 +12,7 @@ from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers.attention.attention_layer import head_plans
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
-from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.patterns.engine.head_plans import Leaf, inputs_of_heads
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.selection import SelectionInputs

@@ -12,7 +12,7 @@ from tf_sparse_attention.analysis.attention_rows import record_attentions
 from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 from tf_sparse_attention.layers import RoutingAttention
-from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.patterns.group_band import GroupSelector
 
 SMALLEST_SHARE = 1e-4  # that is listed; less is rounding and prints as 0.00

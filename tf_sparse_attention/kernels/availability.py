@@ -58,7 +58,7 @@ def available_kernel() -> Kernel:
         raise UnsupportedByKernel(f"kernels need the JAX backend; the backend is {keras.backend.backend()}")
     import jax
 
-    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # JAX adds its settings as it is imported
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # JAX adds its settings at import
         raise UnsupportedByKernel("`jax_enable_x64` is set; kernels have no 64-bit integers")
     if _KERNEL.get():
         (kernel,) = _KERNEL.get()

@@ -1,7 +1,6 @@
-"""Flash attention and its gradient by the programs of a device: scores are never stored, masked blocks are skipped.
+"""FlashAttention-2 (Dao 2023, sections 3.1 and 3.2) with masks: scores are never stored, masked blocks are skipped.
 
-FlashAttention-2 (Dao 2023, sections 3.1 and 3.2). One program computes each sum in a fixed order, so results repeat
-bit for bit.
+One program computes each sum in a fixed order, so results are deterministic.
 """
 
 import functools
@@ -62,14 +61,11 @@ def flash_attention(
 
 
 def _over_devices(function: Callable, arrays: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Apply a function to the part of a batch on each device, which no compiler could divide by itself.
+    """Apply a function to the shard of each device, because compilers cannot partition the kernels.
 
     Args:
         function: function of arrays (b, n, ...) to a tuple of such arrays, independent for each row and head.
         arrays: (B or 1, N, M or 1, ...), the first with all rows and heads.
-
-    Returns:
-        Tuple of arrays (B, N, ...).
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -110,7 +106,7 @@ def _attend_rows(programs, spec, query, key, value, *data):
 
 
 def _sum_shared_rows(gradient, rows):
-    """Sum gradients (R, S, X) over consecutive rows that share a key: (R', S, X)."""
+    """Sum gradients (R, S, X) over consecutive rows that share keys: (R', S, X)."""
     if len(gradient) == rows:
         return gradient
     return gradient.reshape(rows, -1, *gradient.shape[1:]).astype("float32").sum(1).astype(gradient.dtype)
@@ -145,7 +141,7 @@ def _differentiable_attention(programs, spec):
         # delta = rowsum(dO * O), FlashAttention 2022, equation 4. The gradient of the log-sum-exp adds to each score in
         # proportion to its weight.
         delta = (output.astype("float32") * upstream.astype("float32")).sum(-1) - sum_upstream
-        normalizer = jnp.where(normalizer > MASKED, normalizer, 0.0)  # as plain operations have it, see `attend`
+        normalizer = jnp.where(normalizer > MASKED, normalizer, 0.0)  # so that queries without keys have weights 0
         arrays = (query, key, value, upstream.astype(query.dtype), normalizer, delta)
         shapes = [(query.shape, query.dtype)] + [(delta.shape, "float32")] * (spec.mask.span is not None)
         query_gradient, *reach_gradient = run(programs.differentiate_queries, 0, arrays, data, shapes)

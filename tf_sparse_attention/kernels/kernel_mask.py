@@ -29,7 +29,7 @@ class Region(NamedTuple):
         mask: mask function, evaluated without data.
         limits: least and greatest key index minus query index of a pair.
         num_keys: number of keys, the first ones, that have pairs. None: all.
-        period: number of indices by which query and key can move together without a change of `mask`. None: none.
+        period: `mask` does not change if query and key move together by this number of indices. None: no period.
     """
 
     mask: MaskFunction
@@ -95,7 +95,7 @@ class KernelSpec(NamedTuple):
 
     @property
     def masks_every_block(self) -> bool:
-        """Whether more than indices decides on pairs, so that every block needs the mask."""
+        """Whether pairs depend on more than indices, so that every block needs the mask."""
         return bool(self.names[0]) or self.mask.fallback is not None
 
 
@@ -103,7 +103,7 @@ class BlockTable(NamedTuple):
     """Visible blocks of one side for each block of the other side, as rows of a sparse matrix.
 
     Attributes:
-        bounds: int32 (blocks, 3): the begin of a row in `indices`, the end of its partly masked blocks, its end.
+        bounds: int32 (blocks, 3): the start of a row in `indices`, the end of its partly masked blocks, and its end.
         indices: int32 (visible blocks,): block numbers, row by row, partly masked ones first; never empty.
     """
 
@@ -124,7 +124,7 @@ class VisibleBlocks(NamedTuple):
     is_full: np.ndarray
 
 
-@functools.lru_cache(maxsize=64)  # the forward pass and the gradient of the queries share a table
+@functools.lru_cache(maxsize=64)  # forward pass and gradient of the queries share a table
 def block_table(spec: KernelSpec, by_keys: bool = False) -> BlockTable:
     """Return the `BlockTable` of the blocks of queries, or of those of keys."""
     rows, columns, is_full = visible_blocks(spec.mask.regions, spec.lengths, spec.blocks)
@@ -189,7 +189,7 @@ def _visible_in(region, lengths, sizes):
     num_keys = lengths[1] if region.num_keys is None else min(region.num_keys, lengths[1])
     at, columns = _ranges(np.maximum(first, (1 - repeats) * shifts[1]), np.minimum(last, -(-num_keys // sizes[1])))
     rows = rows[at]
-    # Evaluated far from the start, where no index is negative.
+    # Shifted by whole repeats, so that no index is negative.
     start = (0, 0) if region.period is None else (repeats * shifts[0], repeats * shifts[1])
     visible, is_full = _evaluate_blocks(region.mask, rows + start[0], columns + start[1], sizes)
     rows, columns, is_full = rows[visible], columns[visible], is_full[visible]
@@ -219,7 +219,7 @@ def _evaluate_blocks(mask, rows, columns, sizes, lengths=None):
 
 
 def _ranges(first, last):
-    """Return the integers in each range [first, last), joined, after the number of the range of each."""
+    """Concatenate the ranges [first, last): return the range index of each integer, and the integers."""
     sizes = np.maximum(last - first, 0)
     at = np.repeat(np.arange(len(sizes)), sizes)
     return at, np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[at]

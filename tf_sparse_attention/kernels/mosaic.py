@@ -24,7 +24,7 @@ MAX_BLOCKS = 256  # of queries or of keys: the table of blocks is in scalar memo
 
 
 class Steps(NamedTuple):
-    """A program, by the position of a step among those of a block.
+    """Phases of the program of a block.
 
     Attributes:
         begin, end: functions without arguments, before the first step and after the last.
@@ -75,11 +75,11 @@ def _run(program, spec, side, arrays, sides, shapes):
     if program is _attend_block:
         scratch = [scratch[0][::-1], scratch[1], scratch[1]]
 
-    def block_spec(shape, of_side):
-        share, block, is_row = rows // shape[0], spec.blocks[of_side], shape[1] == 1
+    def block_spec(shape, array_side):
+        share, block, is_row = rows // shape[0], spec.blocks[array_side], shape[1] == 1
 
         def index(row, own, step, counts, indices):
-            number = own if of_side == side else indices[own, step]
+            number = own if array_side == side else indices[own, step]
             return (row if share == 1 else jax.lax.div(row, share), *((0, number) if is_row else (number, 0)))
 
         return pallas.BlockSpec((None, *((1, block) if is_row else (block, shape[2]))), index)
@@ -87,7 +87,7 @@ def _run(program, spec, side, arrays, sides, shapes):
     grid = tpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=2,
         grid=(rows, *indices.shape),
-        in_specs=[block_spec(x.shape, of_side) for x, of_side in zip(arrays, sides, strict=True)],
+        in_specs=[block_spec(x.shape, array_side) for x, array_side in zip(arrays, sides, strict=True)],
         out_specs=[block_spec(shape, side) for shape, _ in outputs],
         scratch_shapes=[tpu.VMEM(shape, np.dtype("float32")) for shape in scratch],
     )
@@ -103,9 +103,9 @@ def _run(program, spec, side, arrays, sides, shapes):
 
 
 def _padded(table: BlockTable) -> tuple[np.ndarray, np.ndarray]:
-    """Return a table as a matrix: numbers of partly masked and of all blocks (blocks, 2), block numbers (blocks, most).
+    """Return counts of partly masked and of all blocks per row (rows, 2), and block numbers (rows, largest count).
 
-    Rows repeat their last block, which the device does not load again.
+    Rows are padded by their last block, which the device does not load again.
     """
     begin, partial, end = table.bounds.T
     steps = np.arange(max((end - begin).max(), 1), dtype="int32")
@@ -162,7 +162,7 @@ def _attend_block(spec, starts, query, key, value, *refs):
 
 
 def _differentiate_queries(spec, starts, query, key, value, upstream, normalizer, delta, *refs):
-    """Compute the gradient of a block of queries, and with a span that of their reach.
+    """Compute the gradient of a block of queries and, with a span, of their reach.
 
     Args:
         spec, starts, query, key, value: as in `_attend_block`.
@@ -177,8 +177,8 @@ def _differentiate_queries(spec, starts, query, key, value, upstream, normalizer
         keys, upstreams = key[...], upstream[...]
         scores = _scores(spec, starts, query[...], keys, data, is_masked)
         gradients = scores.exponentials(normalizer[...]) * (product(value[...], upstreams, (1, 1)) - delta[...])
-        of_products = scores.differentiate_cap(scores.weigh(gradients))
-        sums[0][...] += product(of_products.astype(keys.dtype), keys, (0, 0))
+        product_gradients = scores.differentiate_cap(scores.weigh(gradients))
+        sums[0][...] += product(product_gradients.astype(keys.dtype), keys, (0, 0))
         if spec.mask.span is not None:
             sums[1][...] += (gradients * scores.span_slope).sum(0, keepdims=True)
 
@@ -190,19 +190,19 @@ def _differentiate_keys(spec, starts, query, key, value, upstream, normalizer, d
 
     Args:
         spec, starts, query, key, value, upstream, normalizer, delta: as in `_differentiate_queries`.
-        refs: data as there; results (b', H) and (b', Hv); accumulators of the same shapes.
+        refs: data as in `_attend_block`; results (b', H) and (b', Hv); accumulators of the same shapes.
     """
-    data, outputs, (of_keys, of_values) = refs[:-4], refs[-4:-2], refs[-2:]
+    data, outputs, (key_gradients, value_gradients) = refs[:-4], refs[-4:-2], refs[-2:]
 
     def step(is_masked):
         queries, upstreams = query[...], upstream[...]
         scores = _scores(spec, starts, queries, key[...], data, is_masked)
         weights = scores.weigh(scores.exponentials(normalizer[...]))
         gradients = weights * (product(value[...], upstreams, (1, 1)) - delta[...])
-        of_values[...] += product(weights.astype(upstreams.dtype), upstreams, (1, 0))
-        of_keys[...] += product(scores.differentiate_cap(gradients).astype(queries.dtype), queries, (1, 0))
+        value_gradients[...] += product(weights.astype(upstreams.dtype), upstreams, (1, 0))
+        key_gradients[...] += product(scores.differentiate_cap(gradients).astype(queries.dtype), queries, (1, 0))
 
-    return _sum_steps(step, outputs, (of_keys, of_values))
+    return _sum_steps(step, outputs, (key_gradients, value_gradients))
 
 
 def _sum_steps(step, outputs, sums):

@@ -60,8 +60,8 @@ def _run(program, spec, side, arrays, sides, shapes):
     rows, block, table = arrays[0].shape[0], spec.blocks[side], block_table(spec, by_keys=side == 1)
     stages = 3 if max(x.shape[-1] for x in arrays[:3]) <= 64 else 2
 
-    def block_spec(shape, of_side):
-        share, zeros, is_own = rows // shape[0], (0,) * len(shape[2:]), of_side == side
+    def block_spec(shape, array_side):
+        share, zeros, is_own = rows // shape[0], (0,) * len(shape[2:]), array_side == side
         sizes = (None, block if is_own else shape[1], *shape[2:])
         return pallas.BlockSpec(sizes, lambda i, row: (jax.lax.div(row, share), i if is_own else 0, *zeros))
 
@@ -84,7 +84,7 @@ def _attend_block(spec, bounds, indices, query, key, value, *refs):
 
     Args:
         spec: a `KernelSpec`.
-        bounds, indices: a `BlockTable`, of its bounds the row of this block.
+        bounds, indices: the bounds of this block in a `BlockTable`, and all of its indices.
         query: (b, H), of this block.
         key, value: (S, H) and (S, Hv).
         refs: query data (b,) of this block and key data (S,); results (b, Hv) and (b,).
@@ -102,8 +102,8 @@ def _attend_block(spec, bounds, indices, query, key, value, *refs):
         values = scores.inside_span()
         highest = jnp.maximum(largest, values.max(-1))
         weights, decay = scores.weigh(jnp.exp2(values - highest[:, None])), jnp.exp2(largest - highest)
-        of_keys = value[part, :]
-        weighted = weighted * decay[:, None] + product(weights.astype(of_keys.dtype), of_keys, (1, 0))
+        block_values = value[part, :]
+        weighted = weighted * decay[:, None] + product(weights.astype(block_values.dtype), block_values, (1, 0))
         return weighted, highest, total * decay + weights.sum(-1)
 
     carry = jnp.zeros((size, value.shape[-1])), jnp.full((size,), MASKED), jnp.zeros((size,))
@@ -115,7 +115,7 @@ def _attend_block(spec, bounds, indices, query, key, value, *refs):
 
 
 def _differentiate_queries(spec, bounds, indices, query, key, value, upstream, normalizer, delta, *refs):
-    """Compute the gradient of a block of queries, and with a span that of their reach.
+    """Compute the gradient of a block of queries and, with a span, of their reach.
 
     Args:
         spec, bounds, indices, query, key, value: as in `_attend_block`.
@@ -130,12 +130,12 @@ def _differentiate_queries(spec, bounds, indices, query, key, value, upstream, n
     own, others = _own_side(spec, 0, data)
 
     def step(at, carry, is_masked):
-        part, of_part = _other_side(spec, 1, indices[at], others)
+        part, other = _other_side(spec, 1, indices[at], others)
         keys = key[part, :]
-        scores = _scores(spec, product(queries, keys, (1, 1)), own, of_part, is_masked)
+        scores = _scores(spec, product(queries, keys, (1, 1)), own, other, is_masked)
         gradients = scores.exponentials(normalizers) * (product(upstreams, value[part, :], (1, 1)) - deltas)
-        of_products = scores.differentiate_cap(scores.weigh(gradients))
-        found = [product(of_products.astype(keys.dtype), keys, (1, 0))]
+        product_gradients = scores.differentiate_cap(scores.weigh(gradients))
+        found = [product(product_gradients.astype(keys.dtype), keys, (1, 0))]
         if spec.mask.span is not None:
             found.append((gradients * scores.span_slope).sum(-1))
         return tuple(a + b for a, b in zip(carry, found, strict=True))
@@ -157,15 +157,15 @@ def _differentiate_keys(spec, bounds, indices, query, key, value, upstream, norm
     own, others = _own_side(spec, 1, data)
 
     def step(at, carry, is_masked):
-        of_keys, of_values = carry
-        part, of_part = _other_side(spec, 0, indices[at], others)
+        key_gradients, value_gradients = carry
+        part, other = _other_side(spec, 0, indices[at], others)
         queries, upstreams = query[part, :], upstream[part, :]
-        scores = _scores(spec, product(queries, keys, (1, 1)), of_part, own, is_masked)
+        scores = _scores(spec, product(queries, keys, (1, 1)), other, own, is_masked)
         weights = scores.weigh(scores.exponentials(normalizer[part][:, None]))
         gradients = weights * (product(upstreams, values, (1, 1)) - delta[part][:, None])
-        of_values = of_values + product(weights.astype(upstreams.dtype), upstreams, (0, 0))
-        of_products = scores.differentiate_cap(gradients)
-        return of_keys + product(of_products.astype(queries.dtype), queries, (0, 0)), of_values
+        value_gradients = value_gradients + product(weights.astype(upstreams.dtype), upstreams, (0, 0))
+        product_gradients = scores.differentiate_cap(gradients)
+        return key_gradients + product(product_gradients.astype(queries.dtype), queries, (0, 0)), value_gradients
 
     _write_sums(spec, bounds, step, outputs)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.replicas import in_several_replicas, replica_count
+from tf_sparse_attention.backends import in_several_replicas, replica_count
 from tf_sparse_attention.types import Tensor
 
 _LOCAL = threading.local()  # each replica runs in its own thread

@@ -8,7 +8,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
-from tf_sparse_attention.layers.parts.integers import as_integers
+from tf_sparse_attention.layers.parts.call_inputs import as_integers
 from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_arguments import (
     arguments_of_block,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.models.attention_parts import parse_attention
 from tf_sparse_attention.types import Config, Tensor
 
@@ -48,7 +49,7 @@ def unpack(
     """
     named = inputs if isinstance(inputs, dict) else {"inputs": inputs}
     for name, x in {"padding_mask": padding_mask, "segment_ids": segment_ids, **named}.items():
-        checks.check_dense(name, x)
+        check_dense(name, x)
     if not isinstance(inputs, dict):
         return Unpacked(inputs, padding_mask, segment_ids, {})
     first, *optional = names

@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
-from tf_sparse_attention.layers.parts.call_masks import mask_of_tokens, zero_padding
+from tf_sparse_attention.layers.parts.call_inputs import mask_of_tokens, zero_padding
 from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention.checks import values_of
 from tf_sparse_attention.layers.data_parallel import mean_factor
-from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.models.label_checks import check_labels
 from tf_sparse_attention.ops.ctc import count_label_frames, ctc_loss, min_frames
 from tf_sparse_attention.types import Tensor

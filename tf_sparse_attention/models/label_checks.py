@@ -1,6 +1,6 @@
 """Checks of labels of recordings."""
 
-from tf_sparse_attention.layers.parts.integers import values_of
+from tf_sparse_attention.checks import values_of
 from tf_sparse_attention.types import Tensor
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.checks import values_of
 from tf_sparse_attention.data.batches.checked_ids import OUT_OF_RANGE, check_dataset, is_dataset
-from tf_sparse_attention.layers.parts.integers import as_integers, values_of
+from tf_sparse_attention.layers.parts.call_inputs import as_integers
 from tf_sparse_attention.types import Tensor
 
 

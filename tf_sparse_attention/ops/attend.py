@@ -10,7 +10,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.masks import constant_mask
 from tf_sparse_attention.ops.random_bits import derived_seed, pair_uniform
-from tf_sparse_attention.ops.shapes import are_known, in_range, max_over, shape
+from tf_sparse_attention.ops.shapes import are_known, in_range, max_over, shape, take_key_heads
 from tf_sparse_attention.types import DType, Seed, Size, Tensor
 
 SELF_BIAS = -1e30  # below every score, above masked scores: a query attends to itself only if it has no other key
@@ -34,6 +34,11 @@ class Dropout(NamedTuple):
     seed: Seed
     queries: Tensor | None = None
     keys: Tensor | None = None
+
+    @classmethod
+    def of_call(cls, rate: float, seeds: Seed | None, training: bool | None) -> Self | None:
+        """Return the dropout of a call of a layer. None: the call is not in training, or the layer has no seeds."""
+        return cls(rate, seeds) if training and seeds is not None else None
 
     def with_positions(self, queries: Tensor, keys: Tensor) -> Self:
         """Return this dropout with the positions of queries and keys."""
@@ -142,7 +147,8 @@ def attend(
     if span is not None:
         weights, log_sum_exp = _span_softmax(scores, span)
     elif return_log_sum_exp:
-        weights, log_sum_exp = softmax_with_log_sum_exp(scores)
+        with_log_sum_exp = _fused_softmax if _supports_two_results() else _softmax_and_log_sum_exp
+        weights, log_sum_exp = with_log_sum_exp(scores)
     else:
         weights, log_sum_exp = softmax(scores), None
     weights = ops.cast(weights, value.dtype)
@@ -176,8 +182,8 @@ def _span_softmax(scores, span):
     """Return softmax weights multiplied by a span, and their log-sum-exp; zeros where the span is 0 for all keys."""
     dtype = keras.backend.standardize_dtype(scores.dtype)
     span = ops.cast(span, dtype)
-    # The maximum leaves out scores with span 0, or all other exponentials could underflow. Their own exponentials stay,
-    # limited against overflow, because the gradient of a span of 0 is not 0.
+    # The maximum is over scores with a positive span, or all their exponentials could underflow. Exponentials with a
+    # span of 0 stay, limited against overflow, because the gradient of that span is not 0.
     live = ops.stop_gradient(ops.where(span > 0, scores, lowest(dtype)))
     highest = max_over(live, axis=-1, keepdims=True)
     highest = ops.where(highest > lowest(dtype), highest, 0)  # masked scores stay far below 0
@@ -198,6 +204,18 @@ def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
         return keras.random.dropout(weights, dropout.rate, seed=dropout.seed)
     kept = pair_uniform(dropout.seed, dropout.queries, dropout.keys) >= dropout.rate
     return ops.where(kept, weights / (1 - dropout.rate), 0)
+
+
+def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
+    """Add `SELF_BIAS` to the scores of queries and their own keys.
+
+    Args:
+        bias: float, broadcastable to (..., t, s), or None.
+        own: bool, broadcastable to (..., t, s), True where query and key have the same position.
+    """
+    dtype = "float32" if bias is None else score_dtype(keras.backend.standardize_dtype(bias.dtype))
+    own = ops.where(own, ops.cast(SELF_BIAS, dtype), ops.cast(0, dtype))  # beyond the range of float16
+    return own if bias is None else ops.cast(bias, dtype) + own
 
 
 def attend_shared_keys(
@@ -310,16 +328,6 @@ def softmax(scores: Tensor) -> Tensor:
     return ops.reshape(ops.softmax(ops.reshape(scores, (-1, *sizes[-2:])), axis=-1), sizes)
 
 
-def softmax_with_log_sum_exp(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores (..., s) over the last axis, (..., s), and the log-sum-exp, (...).
-
-    The gradient of both together is p (dp - sum p dp + dl), half the work of differentiating each step.
-    """
-    if _supports_two_results():
-        return _fused_softmax(scores)
-    return _softmax_and_log_sum_exp(scores)
-
-
 def attend_scores(
     scores: Tensor, value: Tensor, mask: Tensor | None = None, row_has_key: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -383,6 +391,7 @@ def _upstream_pair(args: tuple[Any, ...], upstream: Any) -> Any:
 
 @ops.custom_gradient
 def _fused_softmax(scores):
+    """Compute `_softmax_and_log_sum_exp` with the gradient p (dp - sum p dp + dl), half the work of both steps."""
     weights, log_sum_exp = _softmax_and_log_sum_exp(scores)
 
     def grad(*args, upstream=None):
@@ -394,6 +403,7 @@ def _fused_softmax(scores):
 
 
 def _softmax_and_log_sum_exp(scores):
+    """Return the softmax of scores (..., s) over the last axis, and the log-sum-exp (...)."""
     weights = softmax(scores)
     # The largest weight is 1 / sum exp(score - max), so no second pass over exponentials is needed.
     return weights, max_over(scores, axis=-1) - ops.log(max_over(weights, axis=-1))
@@ -471,3 +481,83 @@ def scatter_weights(weights: Tensor, key_positions: Tensor, key_length: Size) ->
     total = shape(flat)[0] * key_length
     dense = ops.segment_sum(ops.reshape(flat, (-1,)), ops.reshape(index, (-1,)), num_segments=total)
     return ops.reshape(dense, sizes[:-1] + (key_length,))
+
+
+class _Groups(NamedTuple):
+    """M groups of g heads, which `attend` takes as an axis of the queries, (B, M, G, g, t, H)."""
+
+    num_groups: int
+    size: int
+
+    def merge(self, x: Tensor | None) -> Tensor | None:
+        """Reshape a tensor that broadcasts to (B, N, G, t, X) to one that broadcasts to (B, M, G, g, t, X)."""
+        if x is None or len(x.shape) < 3:
+            return x
+        xp = np if isinstance(x, np.ndarray) else ops  # constant masks stay constants
+        if len(x.shape) == 3 or x.shape[-4] == 1:
+            return xp.expand_dims(x, -3)
+        *batch, _, groups, rows, size = shape(x)
+        x = xp.reshape(x, (*batch, self.num_groups, self.size, groups, rows, size))
+        return xp.swapaxes(x, -4, -3)
+
+    def split(self, x: Tensor | None, axis: int = -3) -> Tensor | None:
+        """Undo `merge`; `axis` is the axis of the heads of a group."""
+        if x is None:
+            return None
+        x = ops.swapaxes(x, axis, axis - 1)
+        batch, _, _, *rest = shape(x)
+        return ops.reshape(x, (batch, self.num_groups * self.size, *rest))
+
+    def dropout(self, dropout: Dropout | None) -> Dropout | None:
+        """Return a position-dependent dropout with one number per pair of head and position."""
+        if dropout is None or dropout.queries is None or dropout.keys is None:
+            return dropout
+        queries = ops.squeeze(self.merge(dropout.queries[..., None]), -1)
+        heads = ops.arange(self.size, dtype="int32")[:, None]
+        # Heads of a group have the same keys in the same slots.
+        keys = take_key_heads(dropout.keys, self.num_groups)
+        return dropout.with_positions(queries * self.size + heads, ops.expand_dims(keys, 3))
+
+
+def attend_heads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    span: Tensor | None = None,
+    row_has_key: Tensor | None = None,
+    value_bias: Callable[[Tensor], Tensor] | None = None,
+    dropout: Dropout | None = None,
+    **options: Any,
+) -> Attended:
+    """Compute `attend` for arranged heads; heads of a group share keys and values without a copy.
+
+    Args:
+        query: scaled queries (B, N, G, t, H).
+        key: (B, M, G, s, H).
+        value: (B, M, G, s, Hv).
+        mask, bias, span, row_has_key, value_bias, dropout: as in `attend`, for N heads.
+        **options: further arguments of `attend`.
+
+    Returns:
+        An `Attended` for N heads.
+    """
+    given: dict[str, Any] = {"mask": mask, "bias": bias, "span": span, "row_has_key": row_has_key}
+    groups = _Groups(key.shape[1], query.shape[1] // key.shape[1])
+    if groups.size == 1:
+        return attend(query, key, value, value_bias=value_bias, dropout=dropout, **given, **options)
+
+    def grouped_value_bias(weights):
+        return groups.merge(value_bias(groups.split(weights)))  # type: ignore[misc]  # not called if None
+
+    output, weights, log_sum_exp = attend(
+        groups.merge(query),
+        key,
+        value,
+        value_bias=None if value_bias is None else grouped_value_bias,
+        dropout=groups.dropout(dropout),
+        **{name: groups.merge(x) for name, x in given.items()},  # type: ignore[arg-type]  # passed by name
+        **options,
+    )
+    return Attended(groups.split(output), groups.split(weights), groups.split(log_sum_exp, axis=-2))

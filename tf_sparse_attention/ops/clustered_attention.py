@@ -1,16 +1,24 @@
 """Clustered attention (Vyas et al. 2020): one attention distribution per cluster of similar queries."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, apply_dropout, attend, scatter_weights, score_dtype
-from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
-from tf_sparse_attention.ops.gather import take_members
-from tf_sparse_attention.ops.grouped_heads import attend_heads, matmul_heads
-from tf_sparse_attention.ops.shapes import find_top_k, shape
+from tf_sparse_attention.ops.attend import (
+    Attended,
+    Dropout,
+    apply_dropout,
+    attend,
+    attend_heads,
+    scatter_weights,
+    score_dtype,
+)
+from tf_sparse_attention.ops.gather import stable_order, take_blocks, take_members, take_numbers, take_unique_rows
+from tf_sparse_attention.ops.shapes import find_top_k, in_range, join, matmul_heads, min_if_known, min_size, shape
 from tf_sparse_attention.types import Tensor
+
+BLOCK_SIZE = 32  # of `ClusterBlocks`
 
 
 def clustered_attention(
@@ -106,7 +114,7 @@ def _attend_all(query, key, value, mask, **options):
 
 
 class TopKeys(NamedTuple):
-    """The k keys with the largest weights of each cluster: int32 (B, N, C, k) `positions`, and bool `valid`."""
+    """Keys with the largest weights of each cluster: int32 (B, N, C, k) `positions`, and bool `valid`."""
 
     positions: Tensor
     valid: Tensor
@@ -114,11 +122,10 @@ class TopKeys(NamedTuple):
 
 def find_top_keys(weights: Tensor, key_mask: Tensor | None, top_k: int) -> TopKeys:
     """Return the `TopKeys` of clusters by weights (B, N, C, S); masked keys are not valid."""
-    exists = ops.ones_like(weights, dtype="bool")
-    exists = exists if key_mask is None else ops.logical_and(exists, key_mask)
     length = shape(weights)[-1]
     weights = ops.cast(ops.stop_gradient(weights), score_dtype(keras.backend.standardize_dtype(weights.dtype)))
-    weights = ops.where(exists, weights, -1)
+    if key_mask is not None:
+        weights = ops.where(key_mask, weights, -1)
     # Padding to at least `top_k` columns, below every unmasked key.
     weights = ops.pad(weights, [(0, 0)] * 3 + [(0, top_k)], constant_values=-1)
     best, positions = find_top_k(weights, top_k)
@@ -137,3 +144,66 @@ def broadcast_to_members(x: Tensor, clusters: Tensor) -> Tensor:
     """Copy the rows of clusters to their tokens, (B, N, C, H) to (B, N, T, H); zeros for padding."""
     # A product with a one-hot matrix: its gradient is a product too, not a scatter.
     return ops.matmul(ops.one_hot(clusters, shape(x)[2], dtype=x.dtype), x)
+
+
+class ClusterBlocks(NamedTuple):
+    """Tokens sorted by cluster into G blocks of b slots, P = G b; each block has tokens of one cluster.
+
+    Attributes:
+        tokens: int32 (B, N, P), the token in each slot; arbitrary in an empty slot.
+        present: bool (B, N, P), False for empty slots and padding.
+        slots: int32 (B, N, T), the slot of each token.
+        exists: bool (B, N, T), False for padding.
+        cluster_of_block: int32 (B, N, G), in 0 .. C - 1; arbitrary for an empty block.
+    """
+
+    tokens: Tensor
+    present: Tensor
+    slots: Tensor
+    exists: Tensor
+    cluster_of_block: Tensor
+
+    @classmethod
+    def of(cls, clusters: Tensor, num_clusters: int, block_size: int = BLOCK_SIZE) -> Self:
+        """Return the blocks of clusters (B, N, T), in 0 .. C; C is padding.
+
+        Each cluster has less than one block of empty slots, so min(T / b + C + 1, T) blocks are enough.
+        """
+        length = shape(clusters)[-1]
+        block_size = min_if_known(block_size, length)
+        order, ranks = stable_order(clusters)
+        is_member = clusters[..., None] == ops.arange(
+            num_clusters + 1, dtype="int32"
+        )  # ONNX has no `one_hot` of integers
+        counts = ops.sum(ops.cast(is_member, "int32"), axis=2)  # (B, N, C + 1)
+        blocks = (counts + block_size - 1) // block_size
+        first_rank, first_slot = (ops.cumsum(x, axis=-1) - x for x in (counts, blocks * block_size))
+        num_slots = min_size(length // block_size + num_clusters + 1, length) * block_size
+        slots = ops.arange(num_slots, dtype="int32")
+        # The last cluster that starts at or before the block. An empty cluster starts where the next one starts.
+        has_started = ops.cast(slots[::block_size, None] >= first_slot[:, :, None, :], "int32")
+        cluster_of_block = ops.sum(has_started, axis=-1) - 1  # (B, N, G)
+        by_slot = ops.repeat(cluster_of_block, block_size, axis=-1)
+        in_cluster = slots - take_numbers(first_slot, by_slot)
+        held = ops.logical_and(in_cluster < take_numbers(counts, by_slot), by_slot < num_clusters)
+        rank = in_range(take_numbers(first_rank, by_slot) + in_cluster, length)
+        own_slot = take_numbers(first_slot, clusters) + ranks - take_numbers(first_rank, clusters)
+        nearest = ops.minimum(cluster_of_block, num_clusters - 1)
+        return cls(take_numbers(order, rank), held, own_slot, clusters < num_clusters, nearest)
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """Arrange tokens in blocks: (B, N, T, H) to (B, N, G, b, H)."""
+        # Results of empty slots are not used, so the gradient may skip them.
+        num_blocks = shape(self.cluster_of_block)[-1]
+        rows = take_unique_rows(x, self.tokens, self.slots)
+        return ops.reshape(rows, (*shape(rows)[:2], num_blocks, -1, shape(rows)[-1]))
+
+    def of_clusters(self, x: Tensor) -> Tensor:
+        """Gather the data of the cluster of each block: (B, M, C, ...) to (B, N, G, ...)."""
+        return take_blocks(x, self.cluster_of_block)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """Undo `arrange`: (B, N, G, b, H) to (B, N, T, H), with zeros for padding."""
+        rows = join(x, -2, shape(self.tokens)[-1])
+        rows = take_unique_rows(rows, self.slots, self.tokens, self.present)
+        return ops.where(self.exists[..., None], rows, 0)

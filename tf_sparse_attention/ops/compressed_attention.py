@@ -5,11 +5,10 @@ from typing import Any
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks
-from tf_sparse_attention.ops.block_selection import BlockKeys, best_of, num_choices, sum_groups
-from tf_sparse_attention.ops.grouped_heads import attend_heads, repeat_key_heads
+from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks, attend_heads
+from tf_sparse_attention.ops.block_selection import BlockKeys, num_choices, sum_groups, top_blocks
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import shape, split
+from tf_sparse_attention.ops.shapes import repeat_key_heads, shape, split
 from tf_sparse_attention.types import Tensor
 
 
@@ -95,5 +94,5 @@ def select_blocks_by_weight(
     # float32: weights in half precision are often equal.
     query, key = (ops.cast(ops.stop_gradient(x), "float32") for x in (query, key))
     weights = attend_compressed_blocks(query, key, key, mask, **options).weights
-    chosen = best_of(sum_groups(weights, key.shape[1]), allowed, count)
-    return [repeat_key_heads(each, query.shape[1]) for each in chosen]
+    chosen = top_blocks(sum_groups(weights, key.shape[1]), allowed, count)
+    return [repeat_key_heads(blocks, query.shape[1]) for blocks in chosen]

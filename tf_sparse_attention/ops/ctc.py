@@ -60,13 +60,9 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
 
 
 def min_frames(labels: Tensor) -> Tensor:
-    """Return the number of frames that labels need: one per label, and a blank between consecutive equal labels.
+    """Return the number of frames that labels (B, U) need, int32 (B,).
 
-    Args:
-        labels: int (B, U), 0 for padding on the right.
-
-    Returns:
-        int32 (B,).
+    Each label needs one, and consecutive equal labels need a blank between them. Labels of 0 are padding on the right.
     """
     labels = ops.cast(labels, "int32")
     exists = labels != BLANK
@@ -75,21 +71,12 @@ def min_frames(labels: Tensor) -> Tensor:
 
 
 def count_label_frames(log_probs: Tensor) -> Tensor:
-    """Count the frames of each row that `force_blanks` did not mark as padding, int32 (B,).
-
-    Args:
-        log_probs: float (B, T, V), blank first.
-    """
+    """Count the frames of `log_probs` (B, T, V) that `force_blanks` did not mark as padding, int32 (B,)."""
     return ops.sum(ops.cast(max_over(log_probs[..., 1:], axis=-1) >= NEVER / 2, "int32"), axis=-1)
 
 
 def force_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:
-    """Set the blank's log-probability to 0 in padded frames, so that padding does not change the loss.
-
-    Args:
-        log_probs: float (B, T, V), blank first.
-        exists: bool (B, T), False for padding.
-    """
+    """Set the blank's log-probability to 0 where `exists` (B, T) is False, so that padding does not change the loss."""
     blank = ops.where(ops.arange(ops.shape(log_probs)[-1]) == BLANK, 0.0, NEVER)
     return ops.where(exists[..., None], log_probs, ops.cast(blank, log_probs.dtype))
 

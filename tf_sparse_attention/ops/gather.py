@@ -1,4 +1,7 @@
-"""Gathers of rows. If each row is taken once, the gradient is a gather too, much faster than a scatter."""
+"""Gathers of rows, and the groups that sort tokens.
+
+If each row is gathered once, the gradient is a gather too, which is much faster than a scatter.
+"""
 
 from typing import Any
 
@@ -7,7 +10,9 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.shapes import in_range, shape
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.types import Size, Tensor
+
+NO_GROUP = np.iinfo("int32").max  # the group of masked tokens; it sorts last
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
@@ -62,7 +67,7 @@ def take_blocks(x: Tensor, index: Tensor) -> Tensor:
 
 
 def upstream_gradient(args: tuple[Any, ...], upstream: Any) -> Any:
-    """Return the upstream gradient of one result from `grad(*args, upstream=None)`; backends differ in which is set."""
+    """Return the upstream gradient of one result. Backends pass it in `args` or by name to a custom gradient."""
     return args[0] if upstream is None else upstream
 
 
@@ -112,11 +117,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 
     Args:
         x: tensor (B, N, T, H).
-        order: int32 (B, N, T), a permutation of 0 .. T - 1 for each (b, n).
-        inverse: int32 (B, N, T), the inverse permutation.
-
-    Returns:
-        Tensor (B, N, T, H).
+        order, inverse: int32 (B, N, T), a permutation of 0 .. T - 1 per row and head, and its inverse.
     """
     return _permute(x, order, inverse)
 
@@ -135,8 +136,8 @@ def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | N
     Args:
         x: tensor (B, N, S, H).
         index: int32 (B, N, I).
-        back: int32 (B, N, S), the index in the result of each row of `x`, from which it takes its gradient. Do not use
-            further copies of a row: their gradient is dropped.
+        back: int32 (B, N, S), the index of each row of `x` in the result, where it takes its gradient from. If a row is
+            repeated, do not use the other copies: their gradient is dropped.
         present: bool (B, N, S), whether the row of `x` is in the result. None: all are.
 
     Returns:
@@ -146,14 +147,91 @@ def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | N
 
 
 def stable_order(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the permutation that sorts tokens by (group, position), and its inverse.
-
-    Args:
-        groups: int32 (B, N, T).
-
-    Returns:
-        Pair of int32 (B, N, T): the position at each rank, and the rank of each position.
-    """
+    """Return the permutation that sorts tokens by group, then position, and its inverse, int32 (B, N, T) each."""
     # Both backends sort stably, so position is the second key.
     order = ops.cast(ops.argsort(groups, axis=-1), "int32")
     return order, ops.cast(ops.argsort(order, axis=-1), "int32")
+
+
+def segment_ranks(*segments: Tensor) -> list[Tensor]:
+    """Replace the document ids of each row by their ranks 0, 1, .. among the distinct ids of the row.
+
+    Args:
+        *segments: int tensors (B, T_i) with common ids, for example of queries and of keys.
+
+    Returns:
+        List of int32 tensors (B, T_i), less than the sum of all T_i.
+    """
+    ids = segments[0] if len(segments) == 1 else ops.concatenate(segments, axis=-1)
+    order = ops.argsort(ids, axis=-1)
+    sorted_ids = ops.take_along_axis(ids, order, axis=-1)
+    new = ops.cast(sorted_ids[:, 1:] != sorted_ids[:, :-1], "int32")
+    ranks = ops.cumsum(ops.pad(new, [(0, 0), (1, 0)]), axis=-1)
+    ranks = ops.take_along_axis(ranks, ops.argsort(order, axis=-1), axis=-1)
+    parts, start = [], 0
+    for part in segments:
+        stop = start + shape(part)[-1]
+        parts.append(ranks[:, start:stop])
+        start = stop
+    return parts
+
+
+def groups_of(
+    clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None, segment_rank: Tensor | None = None
+) -> Tensor:
+    """Return the group of each token, one group per pair of document and cluster: int32 (B, N, T), at least 1.
+
+    Args:
+        clusters: int32 (B or 1, N, T).
+        num_clusters: K.
+        token_mask: bool (B, T), False for tokens in the group `NO_GROUP`; or None.
+        segment_rank: int32 (B, T), see `segment_ranks`; None without packed documents.
+    """
+    groups = clusters + 1
+    if segment_rank is not None:
+        groups = groups + segment_rank[:, None, :] * num_clusters
+    return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NO_GROUP)
+
+
+def groups_of_keys(groups: Tensor) -> Tensor:
+    """Replace `NO_GROUP` by 0, the group of no query, so that no query attends to masked keys."""
+    return ops.where(groups == NO_GROUP, 0, groups)
+
+
+def ring_positions(size: Size, index: Tensor) -> Tensor:
+    """Return the position in each slot of a ring buffer after position `index` is written; negative if empty.
+
+    Position p is in slot p mod `size`, so a slot holds the last position written to it.
+
+    Args:
+        size: R, number of slots.
+        index: int32 (...), the last written position, -1 for none.
+
+    Returns:
+        int32 (..., R).
+    """
+    # Positive operands: runtimes of exported models differ in the remainder of negative numbers.
+    ahead = size - ops.arange(size, dtype="int32")
+    return index[..., None] - (index[..., None] + ahead) % size
+
+
+def write_slot(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Overwrite one slot per row and head.
+
+    Args:
+        slots: tensor (B, N, S) or (B, N, S, H).
+        x: tensor (B or 1, N or 1) or (B, N, 1, H).
+        at: int32 (B, N or 1), the slot to write.
+        kept: bool (B, N or 1), False to leave the slot unchanged. None: write all.
+    """
+    batch, heads, size, *rest = shape(slots)
+    at = ops.reshape(ops.broadcast_to(at, (batch, heads)), (-1,))
+    rows = ops.reshape(slots, (batch * heads * size, *rest))
+    x = ops.broadcast_to(ops.reshape(x, (*shape(x)[:2], *rest)), (batch, heads, *rest))
+    x = ops.cast(ops.reshape(x, (batch * heads, *rest)), rows.dtype)
+    index = ops.arange(batch * heads, dtype="int32") * size + at
+    if kept is not None:
+        kept = ops.reshape(ops.broadcast_to(kept, (batch, heads)), (-1, *[1] * len(rest)))
+        x = ops.where(kept, x, ops.take(rows, index, axis=0))
+    rows = ops.scatter_update(rows, index[:, None], x)
+    return ops.reshape(rows, (batch, heads, size, *rest))

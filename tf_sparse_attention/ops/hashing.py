@@ -6,8 +6,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import matmul_last_axis, max_over, shape
-from tf_sparse_attention.ops.token_groups import best_group
+from tf_sparse_attention.ops.shapes import best_group, matmul_last_axis, max_over, shape
 from tf_sparse_attention.types import Size, Tensor
 
 

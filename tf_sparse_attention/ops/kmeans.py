@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.token_groups import best_group
+from tf_sparse_attention.ops.shapes import best_group
 from tf_sparse_attention.types import Seed, Tensor
 
 SMOOTHING = 1e-5  # of the counts, as published: prevents division by zero for an unused centroid

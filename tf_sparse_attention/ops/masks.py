@@ -191,11 +191,7 @@ def query_and_key_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
 
 
 def document_starts(segments: Tensor) -> Tensor:
-    """Return the first position of the document of each token, int32 (B, T).
-
-    Args:
-        segments: int (B, T), the document of each token. Consecutive equal ids are one document.
-    """
+    """Return the first position of the document of each token, int32 (B, T). Equal ids in a row are one document."""
     batch, length = shape(segments)
     begins = ops.pad(segments[:, 1:] != segments[:, :-1], [(0, 0), (1, 0)])
     runs = ops.cumsum(ops.cast(begins, "int32"), axis=-1)  # index of the document

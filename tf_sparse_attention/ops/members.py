@@ -1,4 +1,4 @@
-"""The best tokens of each cluster of a sequence, side by side, as routing attention was published."""
+"""Members of clusters: the highest-scoring tokens of each cluster, as in the published routing attention."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ from tf_sparse_attention.ops.attend import lowest, scatter_weights
 from tf_sparse_attention.ops.shapes import find_top_k, pad_axis, shape
 from tf_sparse_attention.types import Size, Tensor
 
-BITS = 31  # of an int32 that is not negative
+BITS = 31  # bits of an int32 without the sign
 
 
 class Members(NamedTuple):
-    """The tokens of each cluster, by ascending position.
+    """Tokens of each cluster, by ascending position.
 
     Attributes:
         positions: int32 (B, N, K, w).
-        valid: bool (B, N, K, w), False where a cluster found fewer than w tokens; or None: all are valid.
+        valid: bool (B, N, K, w), False for slots of a cluster with less than w tokens. None: all are valid.
     """
 
     positions: Tensor
@@ -25,12 +25,12 @@ class Members(NamedTuple):
 
 
 def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = None) -> Members:
-    """Returns the `Members` of each cluster: the w = min(cluster_size, T) tokens of the largest score.
+    """Select the w = min(cluster_size, T) tokens with the highest scores as `Members` of each cluster.
 
     Args:
-        scores: float (B, N, T, K); of equal ones the token that comes first is taken.
-        cluster_size: tokens of a cluster.
-        token_mask: bool (B, T), False for tokens that are never taken; or None.
+        scores: float (B, N, T, K). Among equal scores, earlier tokens are selected.
+        cluster_size: tokens per cluster.
+        token_mask: bool (B, T), False for tokens that are not selected; or None.
     """
     length = shape(scores)[2]
     known = isinstance(length, int)
@@ -38,7 +38,7 @@ def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = 
     scores = ops.swapaxes(scores, -1, -2)  # (B, N, K, T)
     if token_mask is not None:
         scores = ops.where(token_mask[:, None, None, :], scores, none)
-    if not known:  # no fewer than `cluster_size` places, as the number of best ones has to be known
+    if not known:  # padding to at least `cluster_size` tokens, because top-k needs a known k
         exists = pad_axis(ops.ones_like(scores, dtype="bool"), -1, 0, cluster_size)
         scores = ops.where(exists, pad_axis(scores, -1, 0, cluster_size), none)
     best, positions = find_top_k(scores, min(cluster_size, length) if known else cluster_size)
@@ -48,22 +48,22 @@ def best_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = 
 
 
 def _sorted_members(positions, found, beyond, length):
-    """Returns positions below `beyond` as `Members`, of which only those `found` are valid."""
-    # What is taken for want of a token goes last, so that it has no rank among the members.
+    """Return positions below `beyond`, those with `found` valid, as `Members`."""
+    # Invalid positions are sorted last, so that they do not change the ranks of the members.
     positions = ops.sort(ops.where(found, positions, positions + beyond), axis=-1)
     return Members(ops.minimum(positions % beyond, length - 1), positions < beyond)
 
 
 def strided_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None = None) -> Members:
-    """Returns the `Members` of each cluster by strides: every max(T // w, 1)-th token by falling score, the best first.
+    """Select every max(T // w, 1)-th token by descending score as `Members` of each cluster.
 
-    The published "strided" heads: w = `cluster_size` tokens, near and far alike. Of equal ones the token that comes
-    first is first. O(K T log T).
+    This is the selection of the published "strided" heads. It starts with the highest score. Among
+    equal scores, earlier tokens come first. Cost O(K T log T).
 
     Args:
         scores: float (B, N, T, K).
-        cluster_size: w, tokens of a cluster; of fewer than w all are taken.
-        token_mask: bool (B, T), False for tokens that are never taken and not counted in T; or None.
+        cluster_size: w, tokens per cluster. All tokens if there are fewer.
+        token_mask: bool (B, T), False for tokens that are not selected and do not count in T; or None.
     """
     length = shape(scores)[2]
     exists = ops.ones_like(scores[:, :1, :, :1], dtype="bool")  # (B, 1, T, 1)
@@ -72,20 +72,20 @@ def strided_members(scores: Tensor, cluster_size: int, token_mask: Tensor | None
     order = ops.argsort(ops.swapaxes(ops.where(exists, -scores, -lowest(scores.dtype)), -1, -2), axis=-1)
     taken = min(cluster_size, length) if isinstance(length, int) else cluster_size
     ranks = ops.arange(taken, dtype="int32") * ops.maximum(count // cluster_size, 1)  # (B, 1, 1, w)
-    places = ops.broadcast_to(ops.minimum(ranks, length - 1), (*shape(order)[:3], taken))
-    positions = ops.cast(ops.take_along_axis(order, places, axis=-1), "int32")
+    index = ops.broadcast_to(ops.minimum(ranks, length - 1), (*shape(order)[:3], taken))
+    positions = ops.cast(ops.take_along_axis(order, index, axis=-1), "int32")
     return _sorted_members(positions, ranks < count, length, length)
 
 
 def hash_scores(x: Tensor, planes: Tensor) -> Tensor:
-    """Returns scores of which `best_members` makes hash buckets: 1 in the bucket of a token, else 0, (B, N, T, K).
+    """Return one-hot hash buckets of tokens as scores for `best_members`, float32 (B, N, T, K).
 
-    The bucket is the sum of 2^i over the planes i that a token lies above, x . p_i > 0. A cluster holds the first w
-    tokens of its bucket and, where they are fewer, the first of the others, as in the published "hash" heads.
+    The bucket is the sum of 2^i over the planes i with x . p_i > 0. As in the published "hash" heads, a cluster has the
+    first w tokens of its bucket. If the bucket has fewer, the first tokens of other buckets fill the cluster.
 
     Args:
-        x: normalised tokens (B, N, T, H).
-        planes: float (N, R, H), normals of R planes of each head; K = 2^R.
+        x: normalized tokens (B, N, T, H).
+        planes: float (N, R, H), normals of R planes per head; K = 2^R.
     """
     above = ops.einsum("BNTH,NRH->BNTR", x, ops.cast(planes, x.dtype)) > 0
     num_planes = planes.shape[1]
@@ -94,13 +94,13 @@ def hash_scores(x: Tensor, planes: Tensor) -> Tensor:
 
 
 def scatter_mean(x: Tensor, members: Members, length: Size, extra_count: float = 0.0) -> Tensor:
-    """Averages what each token got from the clusters that hold it; zeros for a token in no cluster.
+    """Average the results of each token over its clusters; zeros for a token in no cluster.
 
     Args:
-        x: tensor (B, N, K, w, H).
-        members: the `Members` that `x` belongs to.
+        x: results (B, N, K, w, H) of the members.
+        members: a `Members`.
         length: T.
-        extra_count: added to the number of clusters: 0.01 in the published code.
+        extra_count: added to the number of clusters of a token: 0.01 in the published code.
 
     Returns:
         Tensor (B, N, T, H).
@@ -119,18 +119,18 @@ def scatter_mean(x: Tensor, members: Members, length: Size, extra_count: float =
 
 
 def membership(members: Members, length: Size) -> Tensor:
-    """Returns which tokens `Members` hold, bool (B, N, K, length)."""
-    held = ops.ones_like(members.positions) if members.valid is None else members.valid
-    return scatter_weights(ops.cast(held, "float32"), members.positions, length) > 0
+    """Return whether each token is a member of each cluster, bool (B, N, K, length)."""
+    valid = ops.ones_like(members.positions) if members.valid is None else members.valid
+    return scatter_weights(ops.cast(valid, "float32"), members.positions, length) > 0
 
 
 def set_names(num_clusters: int) -> tuple[str, ...]:
-    """Returns the names of the integers whose bits are a set of so many clusters, see `cluster_sets`."""
+    """Return the names of the integers of `cluster_sets` for a number of clusters."""
     return tuple(f"clusters_{number}" for number in range(-(-num_clusters // BITS)))
 
 
 def cluster_sets(is_in: Tensor) -> dict[str, Tensor]:
-    """Returns the set of the clusters of each token as bits of integers, int32 (B, N, T) by their `set_names`.
+    """Encode the clusters of each token as bits of integers, int32 (B, N, T) by `set_names`.
 
     Args:
         is_in: bool (B, N, K, T), whether a token is in a cluster.
@@ -143,5 +143,5 @@ def cluster_sets(is_in: Tensor) -> dict[str, Tensor]:
 
 
 def own_cluster_sets(clusters: Tensor, num_clusters: int) -> dict[str, Tensor]:
-    """Returns `cluster_sets` of tokens in one cluster each, int32 (B, N, T)."""
+    """Return `cluster_sets` of tokens in one cluster each, for clusters int32 (B, N, T)."""
     return cluster_sets(clusters[:, :, None, :] == np.arange(num_clusters, dtype="int32")[:, None])

@@ -1,8 +1,4 @@
-"""Position encodings of attention with one interface: relative positions (Shaw), rotary embedding and ALiBi.
-
-A position encoding has three hooks, and every layer calls all three. `rotate` rotates queries and keys, `score_bias`
-adds to the scores of blocks, `value_bias` adds to the output. No hook forms a T x S x H tensor.
-"""
+"""Position encodings of attention with one interface: relative positions (Shaw), rotary embedding and ALiBi."""
 
 import dataclasses
 from collections.abc import Callable
@@ -43,7 +39,7 @@ class Distances(NamedTuple):
 
 
 class NoPosition:
-    """No position encoding, and the base class of the others.
+    """No position encoding, and the base class of the others. No method forms a T x S x H tensor.
 
     Attributes:
         has_bias: whether the encoding adds to scores or output.

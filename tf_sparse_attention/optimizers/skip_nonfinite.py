@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention.replicas import in_several_replicas
+from tf_sparse_attention.backends import in_several_replicas
 from tf_sparse_attention.types import Tensor
 
 
@@ -84,18 +84,10 @@ def _all_finite(gradients: Sequence[Tensor | None]) -> Tensor:
 
 
 def _update_if(update: Callable[[], None], condition: Tensor, variables: Sequence[keras.Variable]) -> Tensor:
-    """Run an update of variables, and undo it unless the condition holds on all TensorFlow replicas.
+    """Run an update of variables, undo it unless the condition holds on all replicas, and return whether it holds.
 
-    The update itself cannot be conditional, since replicas exchange gradients in it. It needs memory for a copy of all
-    `variables`.
-
-    Args:
-        update: function that changes the variables.
-        condition: bool (), condition of this replica.
-        variables: all variables that the update may change.
-
-    Returns:
-        Whether the condition holds on all replicas, bool (), equal on all replicas.
+    The update itself cannot be conditional, since replicas exchange gradients in it. The copy of all `variables` needs
+    as much memory as they do.
     """
     import tensorflow as tf
 
@@ -105,15 +97,12 @@ def _update_if(update: Callable[[], None], condition: Tensor, variables: Sequenc
     before = [tf.identity(variable.value) for variable in variables]
     update()
 
-    def choose(strategy, before, is_met):
+    def restore(variable, is_met, value):
+        variable.assign(tf.where(is_met, variable, value))
+
+    def restore_all(strategy, before, is_met):
         for variable, value in zip(variables, before, strict=True):
-            strategy.extended.update(variable.value, _keep_if, args=(is_met, value), group=False)
+            strategy.extended.update(variable.value, restore, args=(is_met, value), group=False)
 
-    context.merge_call(choose, args=(before, is_met))
+    context.merge_call(restore_all, args=(before, is_met))
     return is_met
-
-
-def _keep_if(variable, is_met, before):
-    import tensorflow as tf
-
-    variable.assign(tf.where(is_met, variable, before))

@@ -1,7 +1,7 @@
-"""Patterns: values that say which keys a query sees, and that compose.
+"""Patterns: frozen dataclasses that define which keys each query attends to.
 
-`Window(256) | First(4)` is the union of two in one softmax, `Heads([(6, Window(256)), (2, Stride(64))])` heads side by
-side. `tsa.layers.SparseAttention` is the layer of any of them.
+`Window(256) | First(4)` is the union of two patterns in one softmax. `Heads([(6, Window(256)), (2, Stride(64))])` gives
+heads different patterns. `tsa.layers.SparseAttention` is the layer of every pattern.
 """
 
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
@@ -15,10 +15,10 @@ from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
 from tf_sparse_attention.patterns.per_head import Heads, InTurn
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import Summary
-from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.patterns.window import Window
 
@@ -48,4 +48,4 @@ __all__ = [
     "Union",
     "Window",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # without the submodules

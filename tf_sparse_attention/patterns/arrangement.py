@@ -7,39 +7,38 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import are_known, join, pad_axis, shape, slice_axis, split
+from tf_sparse_attention.ops.shapes import are_known, join, pad_axis, repeat_key_heads, shape, slice_axis, split
 from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
 from tf_sparse_attention.types import Size, Tensor
 
 
 class Arrangement:
-    """Queries and keys side by side, in G groups of t query slots and s key slots: the geometry of a pattern.
+    """Queries and keys in G groups of t query slots and s key slots. Queries attend to the keys of their group.
 
-    A subclass gives `queries`, `keys` and `restore`, what the slots hold (`query_positions`, `key_positions`, `inside`)
-    and `key_length`. Rows are (B, N, T, X) with `axis` -2, and go to (B, N, G, t, X); numbers of tokens, such as masks
-    and documents, are (B or 1, N or 1, T) with `axis` -1. What is outside the sequence is zero or False. Rows of keys
-    may be of fewer heads, M, that N query heads share; where content decides, their numbers go to all N.
+    A subclass defines `queries`, `keys` and `restore`, the positions of the slots (`query_positions`, `key_positions`,
+    `key_exists`), and `key_length`. With `axis` -2, rows (B, N, T, X) become (B, N, G, t, X). With `axis` -1, data of
+    tokens such as masks (B or 1, N or 1, T) become (B or 1, N or 1, G, t). Slots outside the sequence are zero or
+    False. Keys may have M heads, each shared by N / M query heads.
 
-    An arrangement may consist of `parts`, which are computed one by one and joined by `combine`. Then it has none of
-    the other methods.
+    An arrangement with `parts` computes each part separately and joins the results by `combine`. It has none of the
+    other methods.
 
     Attributes:
-        parts: the arrangements that it consists of; empty for most.
-        shares_softmax: whether the parts have the same queries, so that `combine` needs their log-sum-exps.
+        parts: the arrangements of the parts. Default: none.
+        shares_softmax: whether all parts have the same queries, so that `combine` needs their log-sum-exps.
         key_length: S.
-        offsets: constant int array (t, s), key minus query position where it is the same in every group; of an
-            arrangement that sorts tokens, key minus query rank. None where groups differ in it.
-        is_exact: whether every pair side by side is one that the pattern's rule allows, so that it need not be asked.
-        keeps_token_masks: whether padding and other documents are left out already.
-        lead: keys before the position of the first query, -1 where key j is at position j + 1.
-        sorts_tokens: whether slots depend on content, so that a later token can move others to another slot.
-        limits: of an arrangement with an order of its own, in which its rule follows from the slots and the `groups`:
-            the least and the most that a key slot is after a query slot in a pair. None where there is no such order.
-        groups: int32 (B, N, T) in that order, of queries and keys; None where there are no groups.
-        slot_positions: hashable function of the slots of that order, an int array, to their positions; None where these
-            are the slots, or ranks that go with them.
+        offsets: constant int array (t, s), key position minus query position, if it is the same in every group; key
+            rank minus query rank if the arrangement sorts tokens. None: groups differ.
+        is_exact: whether the pattern allows all pairs of all groups, so that no mask rule is evaluated.
+        keeps_token_masks: whether the arrangement already leaves out padding and other documents.
+        lead: number of keys before the first query; -1 if key j is at position j + 1.
+        sorts_tokens: whether slots depend on content, so that a later token can move other tokens to other slots.
+        limits: smallest and largest key index minus query index of a pair, after `to_kernel_order`. Kernels compute
+            this band. None: the arrangement has no such order.
+        groups: int32 (B, N, T), the group of each query and key after `to_kernel_order`. None: no groups.
+        slot_positions: hashable function of int arrays of indices after `to_kernel_order` to positions. None: indices
+            are positions or ranks.
     """
 
     parts: "tuple[Arrangement, ...]" = ()
@@ -55,68 +54,70 @@ class Arrangement:
     slot_positions: Callable | None = None
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Returns the queries in groups: (..., T, ...) to (..., G, t, ...)."""
+        """Split queries into groups: (..., T, ...) to (..., G, t, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `queries`.")
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Returns the keys beside each group of queries: (..., S, ...) to (..., G, s, ...)."""
+        """Return the keys of each group: (..., S, ...) to (..., G, s, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `keys`.")
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Returns groups of queries in the order of the sequence: (..., G, t, ...) to (..., T, ...)."""
+        """Restore the order of the sequence of grouped queries: (..., G, t, ...) to (..., T, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `restore`.")
 
     def query_positions(self) -> Tensor:
-        """Returns which query each slot holds, int32 (G, t) or (B, N, G, t)."""
+        """Return the position of the query in each slot, int32 (G, t) or (B, N, G, t)."""
         raise NotImplementedError(f"{type(self).__name__} must define `query_positions`.")
 
     def key_positions(self) -> Tensor:
-        """Returns which key each slot holds, int32 (G, s) or (B, N, G, s), anything outside the sequence."""
+        """Return the position of the key in each slot, int32 (G, s) or (B, N, G, s), undefined in empty slots."""
         raise NotImplementedError(f"{type(self).__name__} must define `key_positions`.")
 
     def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:
-        """Returns the positions that a rule is asked of, (..., t, 1) and (..., 1, s).
+        """Return the positions for which a mask rule is evaluated, (..., t, 1) and (..., 1, s).
 
         Args:
-            period: by how many positions both may be moved without a change of the rule; None: by none. An arrangement
-                whose groups lie so far apart returns NumPy constants, so that masks are constants too.
+            period: see `Pattern`. An arrangement whose groups are multiples of the period apart returns NumPy
+                constants, so that masks are constants, too.
         """
         queries, keys = self.pairs()
         return queries, keys - self.lead if self.lead else keys
 
-    def inside(self) -> Tensor | None:
-        """Returns where a key slot is inside the sequence, bool broadcastable to (B, N, G, 1, s); None: everywhere."""
+    def key_exists(self) -> Tensor | None:
+        """Return whether each key slot holds a key, bool broadcastable to (B, N, G, 1, s). None: all do."""
         return None
 
-    def past(self) -> Tensor:
-        """Returns where a key is not after the query, broadcastable to (B, N, G, t, s), for pairs the rule allows."""
+    def causal_mask(self) -> Tensor:
+        """Return the causal mask, bool broadcastable to (B, N, G, t, s), for pairs that the mask rule allows."""
         if self.offsets is not None:
             return self.offsets <= 0
-        queries, keys = self.order()
+        queries, keys = self.causal_order()
         return keys <= queries
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        """Returns numbers of queries (..., t, 1) and of keys (..., 1, s), by which `past` goes."""
+    def causal_order(self) -> tuple[Tensor, Tensor]:
+        """Return numbers of queries (..., t, 1) and keys (..., 1, s) that are ordered as positions."""
         return self.pairs()
 
-    def apart(self) -> Tensor:
-        """Returns key position minus query position, int32 (..., t, s)."""
+    def relative_positions(self) -> Tensor:
+        """Return key position minus query position, int32 (..., t, s)."""
         queries, keys = self.pairs()
         return keys - queries
 
-    def own_key(self) -> Tensor:
-        """Returns where a query meets the key of its own position, broadcastable to (B, N, G, t, s)."""
-        return self.apart() == 0 if self.offsets is None else self.offsets == 0
+    def self_mask(self) -> Tensor:
+        """Return the mask of keys at the position of the query, bool broadcastable to (B, N, G, t, s)."""
+        return self.relative_positions() == 0 if self.offsets is None else self.offsets == 0
 
     def distances(self) -> Distances:
-        """Returns the `Distances` of the slots."""
+        """Return the `Distances` of all pairs."""
         if self.offsets is None:
-            apart = self.apart()
+            apart = self.relative_positions()
             return Distances(ranks=apart, tokens=apart, pairs=self.pairs)
-        return Distances(self.offsets, tokens=self.apart() if self.sorts_tokens else None, pairs=self.pairs)
+        return Distances(
+            self.offsets, tokens=self.relative_positions() if self.sorts_tokens else None, pairs=self.pairs
+        )
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Returns the positions of queries (..., t, 1) and of keys (..., 1, s), both tensors or both constants."""
+        """Return the positions of queries (..., t, 1) and keys (..., 1, s), both tensors or both constants."""
         pair = self.query_positions()[..., :, None], self.key_positions()[..., None, :]
         if any(map(ops.is_tensor, pair)):  # torch does not compute with one of each
             pair = tuple(ops.convert_to_tensor(positions, "int32") for positions in pair)
@@ -131,20 +132,20 @@ class Arrangement:
             {name: repeat_key_heads(self.keys(x, -1), heads)[..., None, :] for name, x in of_keys.items()},
         )
 
-    def counts(self) -> Tensor | None:
-        """Returns how often each key slot counts, int broadcastable to (B, N, G, 1, s); None: once."""
+    def key_counts(self) -> Tensor | None:
+        """Return the number of keys that each key slot represents, int broadcastable to (B, N, G, 1, s). None: 1."""
         return None
 
     def row_has_key(self) -> Tensor | None:
-        """Returns where a query is known to see a key, (B, N, G, t, 1), if no mask of pairs says otherwise; or None."""
+        """Return whether each query attends to some key, bool (B, N, G, t, 1), before masks of pairs. None: unknown."""
         return None
 
-    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Returns tokens in the order of the slots, (.., T, ..) to (.., T', ..); a slot of none is zero or False."""
+    def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
+        """Reorder tokens for kernels that compute a band, (.., T, ..) to (.., T', ..). Empty slots are zero."""
         return x
 
-    def from_order(self, x: Tensor) -> Tensor:
-        """Returns rows in the order of the sequence, (B, N, T', X) to (B, N, T, X)."""
+    def from_kernel_order(self, x: Tensor) -> Tensor:
+        """Restore the order of the sequence after `to_kernel_order`, (B, N, T', X) to (B, N, T, X)."""
         return x
 
     def combine(self, results: Sequence[Attended]) -> Attended:
@@ -153,7 +154,7 @@ class Arrangement:
 
 
 class QueryRuns(Arrangement):
-    """Arrangements of consecutive runs of queries.
+    """Separate arrangements of consecutive runs of queries.
 
     Args:
         parts: the `Arrangement` of each run, in the order of the queries.
@@ -172,7 +173,7 @@ class QueryRuns(Arrangement):
 
 
 class OneGroup(Arrangement):
-    """All queries as one group; a subclass has `query_length` and gives the keys."""
+    """One group of all queries. A subclass defines `query_length` and the keys."""
 
     query_length: Size
 
@@ -186,8 +187,8 @@ class OneGroup(Arrangement):
         return ops.arange(self.query_length, dtype="int32")[None]
 
 
-class RowsBesideAll(OneGroup):
-    """Some of the queries as one group, beside all keys; a subclass has `key_length` and gives the queries."""
+class QuerySubset(OneGroup):
+    """One group of selected queries and all keys. A subclass defines `key_length` and the queries."""
 
     is_exact = True
 
@@ -200,20 +201,19 @@ class RowsBesideAll(OneGroup):
 
 @dataclasses.dataclass(frozen=True)
 class Grid(Arrangement):
-    """Query blocks, each beside a run of key blocks: the geometry of every blocked pattern.
+    """Arrangement of blocked patterns: blocks of queries with the surrounding blocks of keys.
 
-    Query block g (positions g b .. g b + b - 1) is paired with the key blocks g - before .. g + after, so that a
-    query sees s = (before + 1 + after) b key slots. Cost: O(T s) where dense attention has O(T S).
+    Query block g (positions g b .. g b + b - 1) is paired with the key blocks g - before .. g + after, so each query
+    has s = (before + 1 + after) b key slots. The cost is O(T s), compared with O(T S) of dense attention.
 
     Args:
         query_length: T, an integer or a scalar tensor.
-        key_length: S, likewise.
-        block_size: b, positions in a block of queries and of keys.
-        before: key blocks before the own one.
-        after: key blocks after the own one.
-        lead: keys before the position of the first query, an integer: those of earlier text.
-        key_block_size: positions in a block of keys, block g of which goes with block g of the queries whatever their
-            sizes are. None: `block_size`.
+        key_length: S, an integer or a scalar tensor.
+        block_size: b, positions per block of queries and keys.
+        before: number of key blocks before block g.
+        after: number of key blocks after block g.
+        lead: number of keys before the first query, those of the segment memory.
+        key_block_size: positions per block of keys. Key block g is paired with query block g. None: `block_size`.
 
     Example:
         >>> grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=0)
@@ -232,11 +232,11 @@ class Grid(Arrangement):
 
     @property
     def key_size(self) -> int:
-        """Positions in a block of keys."""
+        """Positions per block of keys."""
         return self.block_size if self.key_block_size is None else self.key_block_size
 
     @property
-    def limits(self) -> tuple[int, int] | None:  # type: ignore[override]  # computed, where others keep it
+    def limits(self) -> tuple[int, int] | None:  # type: ignore[override]  # computed here
         if self.key_size != self.block_size:
             return None
         return self.lead - (self.before + 1) * self.block_size + 1, self.lead + (self.after + 1) * self.block_size - 1
@@ -248,19 +248,19 @@ class Grid(Arrangement):
 
     @property
     def width(self) -> int:
-        """s, the key slots beside a query block."""
+        """s, key slots per query block."""
         return (self.before + 1 + self.after) * self.key_size
 
     @property
-    def offsets(self) -> np.ndarray | None:  # type: ignore[override]  # computed, where others keep it
-        """Key position minus query position, a constant array (t, s); None if blocks differ in it."""
+    def offsets(self) -> np.ndarray | None:  # type: ignore[override]  # computed here
+        """Key position minus query position, a constant array (t, s). None: blocks differ."""
         if self.key_size != self.block_size:
             return None
         queries, keys = self._positions_in_block()
         return keys - queries
 
     def _positions_in_block(self):
-        """Returns the positions of the first group as constants, int (t, 1) and (1, s)."""
+        """Return the positions of the first group as constants, int (t, 1) and (1, s)."""
         keys = np.arange(self.width) - self.before * self.key_size
         return np.arange(self.block_size)[:, None], keys[None, :]
 
@@ -292,21 +292,21 @@ class Grid(Arrangement):
         return self.query_positions()[..., :, None], (self.key_positions() - self.lead)[..., None, :]
 
     def _repeats(self, period):
-        """Whether a rule of this period says the same of every group."""
+        """Return whether a mask rule with this period is the same in every group."""
         if self.key_size == self.block_size and period is not None and self.block_size % period == 0:
             return True
         return isinstance(self.query_length, int) and self.num_blocks == 1
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         positions = self.key_positions()
         return ops.logical_and(positions >= 0, positions < self.key_length)[:, None, :]
 
 
 def window_grid(query_length: Size, key_length: Size, window: int, causal: bool, lead: int = 0) -> Grid:
-    """Returns the `Grid` that covers an exact window at the least cost, whatever block size a user has in mind.
+    """Return the `Grid` that covers a sliding window at the least cost.
 
-    Half the window to a block, between 16 and 128: smaller blocks waste fewer keys outside the band, larger ones make
-    larger matrix products. A window of 256 computes 384 key slots a query.
+    Blocks have about half the size of the window, between 16 and 128: smaller blocks compute fewer keys outside of the
+    window, larger blocks make larger matrix products. A window of 256 computes 384 key slots per query.
     """
     block_size = 16
     while block_size < 128 and 2 * block_size < window:
@@ -325,7 +325,7 @@ def block_grid(
     lead: int = 0,
     key_block_size: int | None = None,
 ) -> Grid:
-    """Returns the `Grid` of local blocks; a sequence known to be shorter than a block is one block of its own."""
+    """Return the `Grid` of local blocks. A sequence that is known to be shorter than a block is one block."""
     if key_block_size not in (None, block_size):
         return Grid(query_length, key_length, block_size, before, after, lead, key_block_size)
     if are_known(query_length, key_length) and lead == 0 and max(query_length, key_length) <= block_size:

@@ -1,4 +1,4 @@
-"""Routing attention as published: each centroid takes its highest-scoring tokens."""
+"""Routing attention as published: each centroid selects its highest-scoring tokens."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,37 +8,36 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.ops.token_groups import best_group
+from tf_sparse_attention.ops.shapes import best_group, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
-from tf_sparse_attention.patterns.group_band import GroupSelector, train_grouper
+from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs, TokenFeatures
+from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs
 from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class BestOfCluster(Pattern):
-    """The other members of the query's clusters, of which each holds its best tokens of the whole sequence.
+    """Attention within clusters, each of which holds its highest-scoring tokens of the whole sequence.
 
-    A token gets the mean over the clusters that hold it, zeros if none does: several softmaxes, and never causal
+    The output of a token is the mean over its clusters, each with a separate softmax; zeros if it has none. Not causal
     (Roy et al. 2021, section 4.1, as published). The selection is a `MemberSelection`.
 
     Args:
         num_clusters: K.
-        cluster_size: w, members of a cluster.
-        hide_by_rank: in a causal call, whether a key is later where its rank in the cluster is, as published.
-        extra_count: added to the number of clusters that hold a token: 0.01 in the published code.
+        cluster_size: w, members per cluster.
+        causal_by_rank: whether a causal call masks keys by their rank in the cluster, as published, instead of their
+            position. Default False.
+        extra_count: added to the number of clusters of a token in the mean: 0.01 in the published code. Default 0.
     """
 
     num_clusters: int
     cluster_size: int
-    hide_by_rank: bool = False
+    causal_by_rank: bool = False
     extra_count: float = 0.0
 
     content_based = True
@@ -49,12 +48,21 @@ class BestOfCluster(Pattern):
         return self.cluster_size - 1
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
-        queries, keys = cast(MemberSelection, selection).members
-        return MemberGrid(queries, keys, (call.query_length, call.key_length), self.hide_by_rank, self.extra_count)
+        lengths = call.query_length, call.key_length
+        return MemberGrid(cast(MemberSelection, selection).members, lengths, self.causal_by_rank, self.extra_count)
 
-    def dense(self, call: Call, selection: Selection | TokenFeatures | None = None) -> Tensor:
-        queries, keys = cast(MemberSelection, selection).members
-        return cluster_masks(queries, keys, call.query_length, call.key_length, call.causal, self.hide_by_rank)
+    def dense(self, call: Call, selection: "MemberSelection") -> Tensor:
+        """Compute the mask of each cluster, the dense reference: bool (B, N, K, T, S)."""
+        queries = membership(selection.members[0], call.query_length)[..., :, None]  # (B, N, K, T, 1)
+        keys = repeat_key_heads(membership(selection.members[1], call.key_length), queries.shape[1])[..., None, :]
+        mask = ops.logical_and(queries, keys)
+        if not call.causal:
+            return mask
+        if self.causal_by_rank:
+            query_ranks = ops.cumsum(ops.cast(queries, "int32"), axis=-2)
+            key_ranks = ops.cumsum(ops.cast(keys, "int32"), axis=-1)
+            return ops.logical_and(mask, key_ranks <= query_ranks)
+        return ops.logical_and(mask, causal_mask(call.query_length, call.key_length))
 
     def cache(self) -> CachePolicy:
         raise NotImplementedError("which tokens a cluster holds depends on later ones")
@@ -62,22 +70,18 @@ class BestOfCluster(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class MemberSelection(Selection):
-    """The tokens that each cluster holds.
-
-    Args:
-        members: pair of the `Members` of the queries and of the keys.
-    """
+    """The `Members` of the clusters, a pair for queries and keys."""
 
     members: tuple[Members, Members]
 
 
 class MemberSelector(GroupSelector):
-    """Selects the highest-scoring tokens of the whole sequence for each cluster.
+    """Selects the members of each cluster from the whole sequence.
 
     Args:
         score: function of heads (B, N, T, H) to scores (B, N, T, K).
         choose: function of scores, `cluster_size` and a mask (B, T) or None to `Members`.
-        cluster_size: w, members of a cluster.
+        cluster_size: w, members per cluster.
         grouper: the centroids, which learn from the tokens of each cluster; or None.
         num_heads: heads of keys.
     """
@@ -98,30 +102,28 @@ class MemberSelector(GroupSelector):
         scores = [self._score(heads) for heads, _ in sides]
         members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]
         if inputs.training and self.grouper is not None:
-            train_grouper(self.grouper, sides, [best_group(own) for own in scores], self.num_heads)
+            self.train(sides, [best_group(own) for own in scores])
         return MemberSelection((members[0], members[-1]))
 
 
 class MemberGrid(Arrangement):
-    """The members of each cluster side by side; a token gets the mean over the clusters that hold it.
+    """Groups of the members of each cluster, whose outputs are averaged per token.
 
     Args:
-        queries: `Members` of the clusters among the queries.
-        keys: `Members` among the keys.
-        lengths: pair (T, S), integers or scalar tensors.
-        hide_by_rank: whether a key is later than a query where its rank in the cluster is larger, as published, and not
-            where its position is; the same where queries and keys are shared.
+        members: pair of the `Members` of the queries and of the keys.
+        lengths: pair (T, S).
+        causal_by_rank: as in `BestOfCluster`. Both orders agree if queries are used as keys.
         extra_count: as in `scatter_mean`.
     """
 
     is_exact = True
 
     def __init__(
-        self, queries: Members, keys: Members, lengths: tuple[Size, Size], hide_by_rank: bool, extra_count: float = 0.0
+        self, members: tuple[Members, Members], lengths: tuple[Size, Size], causal_by_rank: bool, extra_count: float
     ) -> None:
-        self._members = queries, keys
+        self._members = members
         self._num_queries, self.key_length = lengths
-        self._hide_by_rank = hide_by_rank
+        self._causal_by_rank = causal_by_rank
         self._extra_count = extra_count
 
     def _take(self, x, axis, members):
@@ -135,9 +137,9 @@ class MemberGrid(Arrangement):
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         taken = self._take(x, axis, self._members[1])
-        return self._for_queries(taken) if axis == -1 else taken
+        return self._repeat_heads(taken) if axis == -1 else taken
 
-    def _for_queries(self, x):
+    def _repeat_heads(self, x):
         return repeat_key_heads(x, self._members[0].positions.shape[1])
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -147,41 +149,19 @@ class MemberGrid(Arrangement):
         return self._members[0].positions
 
     def key_positions(self) -> Tensor:
-        return self._for_queries(self._members[1].positions)
+        return self._repeat_heads(self._members[1].positions)
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         valid = self._members[1].valid
-        return None if valid is None else self._for_queries(valid)[..., None, :]
+        return None if valid is None else self._repeat_heads(valid)[..., None, :]
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        return self._ranks() if self._hide_by_rank else self.pairs()
+    def causal_order(self) -> tuple[Tensor, Tensor]:
+        return self._ranks() if self._causal_by_rank else self.pairs()
 
     def distances(self) -> Distances:
         queries, keys = self._ranks()
-        return Distances(keys - queries, tokens=self.apart())
+        return Distances(keys - queries, tokens=self.relative_positions())
 
     def _ranks(self):
         queries, keys = (np.arange(x.positions.shape[-1], dtype="int32") for x in self._members)
         return queries[:, None], keys[None, :]
-
-
-def cluster_masks(
-    queries: Members, keys: Members, query_length: Size, key_length: Size, causal: bool, hide_by_rank: bool
-) -> Tensor:
-    """Returns what each cluster lets a query see, the dense twin: bool (B, N, K, T, S).
-
-    Args:
-        queries: `Members` of the clusters among the queries.
-        keys: `Members` among the keys.
-        query_length: T.
-        key_length: S.
-        causal: whether later keys are hidden.
-        hide_by_rank: as in `MemberGrid`.
-    """
-    own = membership(queries, query_length)[..., :, None]  # (B, N, K, T, 1)
-    other = repeat_key_heads(membership(keys, key_length), own.shape[1])[..., None, :]
-    mask = ops.logical_and(own, other)
-    if causal and hide_by_rank:
-        rank = [ops.cumsum(ops.cast(x, "int32"), axis=axis) for x, axis in ((own, -2), (other, -1))]
-        return ops.logical_and(mask, rank[1] <= rank[0])
-    return ops.logical_and(mask, causal_mask(query_length, key_length)) if causal else mask

@@ -1,4 +1,4 @@
-"""Blocks of positions."""
+"""Block-local attention."""
 
 import dataclasses
 
@@ -6,29 +6,28 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.arrangement import Arrangement, block_grid
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, Run
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, KeyRange, Ring
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Blocks(Pattern):
-    """The query's own block of `size` positions, the `before` ones before it and the `after` ones after it. O(T size).
+    """The query's block of `size` positions, the `before` blocks before it and the `after` blocks after it. O(T size).
 
     Source: Roy et al. 2021, section 3.
 
     Args:
-        size: positions of a block.
-        before: blocks before the own one. Default 1.
-        after: blocks after the own one, none of which a causal call shows. None: as many as before.
-        key_size: positions of a block of keys that are another sequence, whose block g goes with block g of the
-            queries; not in a causal call. None: `size`.
+        size: positions per block.
+        before: blocks before the query's block. Default 1.
+        after: blocks after the query's block, 0 in a causal call. None: `before`.
+        key_size: positions per key block in non-causal cross-attention. Block g of the queries is paired with block g
+            of the keys. None: `size`.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
     """
 
     size: int
@@ -52,29 +51,28 @@ class Blocks(Pattern):
 
     @property
     def can_be_causal(self) -> bool:
-        return self.key_size is None  # else the positions of queries and keys cannot be compared
+        return self.key_size is None  # otherwise positions of queries and keys are not comparable
 
     @property
     def takes_memory(self) -> bool:
-        return self.key_size is None  # else blocks of memory and blocks of queries would not go together
+        return self.can_be_causal
 
     @property
     def _after(self) -> int:
         return self.before if self.after is None else self.after
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
-        ahead = key.position // (self.key_size or self.size) - query.position // self.size
-        return ahead >= -self.before, ahead <= self._after
+        offset = key.position // (self.key_size or self.size) - query.position // self.size
+        return offset >= -self.before, offset <= self._after
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
-        around = self.before, self._after
-        lengths = call.query_length, call.key_length
-        return block_grid(*lengths, self.size, *around, call.causal, call.lead, self.key_size)
+        lengths, num_blocks = (call.query_length, call.key_length), (self.before, self._after)
+        return block_grid(*lengths, self.size, *num_blocks, call.causal, call.lead, self.key_size)
 
     def cache(self) -> CachePolicy:
         return super().cache() if self.key_size is not None else Ring((self.before + 1) * self.size)
 
     def cross_cache(self) -> CrossCachePolicy:
         size = self.key_size or self.size
-        width = (self.before + 1 + self._after) * size
-        return Run(lambda index: (index // self.size - self.before) * size, width)
+        num_keys = (self.before + 1 + self._after) * size
+        return KeyRange(lambda index: (index // self.size - self.before) * size, num_keys)

@@ -7,84 +7,66 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.gather import take_numbers, take_positions
+from tf_sparse_attention.ops.gather import ring_positions, take_numbers, take_positions
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.ring_buffer import ring_positions
 from tf_sparse_attention.ops.shapes import are_known, in_range, min_if_known, shape
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
 class CachePolicy:
-    """Which slots hold which positions; by default every slot holds a position of its own, from 0 on.
+    """Base class of KV-cache policies. By default slot s is for position s.
 
     Attributes:
-        is_bounded: whether no sequence, however long, needs more than so many slots.
-        shares_reads: whether heads that share keys read the same slots, which are then read once.
+        is_bounded: whether the number of slots is bounded for any sequence length. Default False.
+        shares_reads: whether query heads that share a key head read the same slots, which are then read once. Default
+            False.
     """
 
     is_bounded = False
     shares_reads = False
 
     def num_slots(self, max_length: Size) -> Size:
-        """Returns how many slots are needed, an integer, or a scalar tensor where `max_length` is one."""
+        """Return the number of slots for sequences of `max_length` tokens: an integer, or a scalar tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        """Returns whether so many slots are enough for a sequence.
-
-        Args:
-            length: positions from the first on, an integer, or int32 (B,).
-            num_slots: S, of `num_slots` for another length.
-
-        Returns:
-            A boolean, or a tensor bool (B,); True where it cannot be known.
-        """
+        """Return whether a cache can hold `length` positions, an integer or int32 (B,). True if sizes are unknown."""
         return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
 
     def slot_positions(self, num_slots: Size) -> Tensor:
-        """Returns the position that each slot is for, int32 (S,), of a policy whose slots are never used again."""
+        """Return the position of each slot, int32 (S,), for a policy that never reuses slots."""
         return ops.arange(num_slots, dtype="int32")
 
-    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
-        """Returns the positions that the slots hold after a prompt, int32 (B, 1 or n, S), outside it where none.
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+        """Return the position in each slot after a prompt, int32 (B, 1 or n, S), negative or too large in empty slots.
 
         Args:
-            place: the `TokenInfo` of the prompt's keys; what is known of them is int32 (B, n, T).
-            lengths: int32 (B,), tokens of each row.
+            tokens: the `TokenInfo` of the prompt, with features int32 (B, n, T).
+            lengths: int32 (B,), number of tokens per row.
             num_slots: S.
         """
         positions = self.slot_positions(num_slots)[None]
         return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
-    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        """Returns the slot of the next token, int32 (B, 1 or n), and where it is kept, bool, or None for everywhere.
-
-        Args:
-            place: the `TokenInfo` of the token, (B, 1 or n).
-            num_slots: S.
-        """
+    def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        """Return the slot of the next token, int32 (B, 1 or n), and whether it is stored, bool; None: always."""
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
-    def read(self, place: TokenInfo, num_slots: Size) -> Tensor | None:
-        """Returns the slots that a query reads, int32 (B, 1 or n, s); None: all.
-
-        Args:
-            place: the `TokenInfo` of the query, (B, 1 or n).
-            num_slots: S.
-        """
+    def read(self, query: TokenInfo, num_slots: Size) -> Tensor | None:
+        """Return the slots that a query reads, int32 (B, 1 or n, s); None: all slots."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Ring(CachePolicy):
-    """The last `size` positions: position p is in slot p mod size.
+    """Ring buffer of the last `size` positions: position p is in slot p mod `size`.
 
     Args:
-        size: positions of a row that are kept.
+        size: positions per row.
 
     Raises:
-        ValueError: for a number that is no positive integer.
+        ValueError: if `size` is not a positive integer.
     """
 
     size: int
@@ -97,13 +79,13 @@ class Ring(CachePolicy):
         return min_if_known(self.size, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return _is_whole(self.size, num_slots) or length <= num_slots
+        return is_full_size(self.size, num_slots) or length <= num_slots
 
-    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
         return ring_positions(num_slots, lengths - 1)[:, None]
 
-    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        return place.position % num_slots, None
+    def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        return token.position % num_slots, None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,93 +98,89 @@ class Everything(CachePolicy):
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
         return length <= num_slots
 
-    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        return place.position, None
+    def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        return token.position, None
 
 
-def _is_whole(size: Size, num_slots: Size) -> bool:
-    """Returns whether slots are known to be as many as are ever needed."""
+def is_full_size(size: Size, num_slots: Size) -> bool:
+    """Return whether a cache is known to have all `size` slots of a bounded policy."""
     return isinstance(num_slots, int) and num_slots >= size
 
 
 class ReadKeys(NamedTuple):
-    """The keys that a query reads from an entry.
+    """Keys that a query reads from the cache of another sequence.
 
     Attributes:
-        key: (B, n, s, H), turned by positions.
+        key: (B, n, s, H), rotated by positions.
         value: (B, n, s, Hv).
-        positions: int32 (1 or B, 1 or n, s), anything where no key exists.
-        exists: bool, likewise.
-        known: what else is known of the keys in the pattern's own rule, by name, int32 (B, n, s) or what broadcasts.
+        positions: int32 (1 or B, 1 or n, s), arbitrary where no key exists.
+        exists: bool, shape of `positions`.
+        features: further features of the keys by name, int32, broadcastable to (B, n, s).
     """
 
     key: Tensor
     value: Tensor
     positions: Tensor
     exists: Tensor
-    known: Mapping[str, Tensor] = {}
+    features: Mapping[str, Tensor] = {}
 
 
 class CrossCachePolicy:
-    """What is kept of the other sequence and read of it; by default all is kept as it is.
+    """Base class of cache policies for the keys of another sequence. By default all keys are stored in order.
 
     Attributes:
-        names: of the numbers of keys that the pattern's rule reads, which an entry has in the order of the sequence,
-            int32 (B, n, S).
+        names: names of the key features that the mask rule reads, which an entry has as int32 (B, n, S).
     """
 
     names: tuple[str, ...] = ()
 
     def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
-        """Returns what is kept.
+        """Create the cache entry of a sequence.
 
         Args:
-            key: (B, n, S, H), turned by positions.
+            key: (B, n, S, H), rotated by positions.
             value: (B, n, S, Hv).
-            mask: bool (B, S), False for keys that no query may see; or None.
-            groups: of the keys where content decides, int32 (B, n, S), or their `Members` where groups choose them;
+            mask: bool (B, S), False for masked keys; or None.
+            groups: result of `Selector.select_keys` for content-based patterns: groups int32 (B, n, S), or `Members`;
                 else None.
         """
         entry = {"key": key, "value": value}
         return entry if mask is None else {**entry, "mask": mask[:, None]}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        """Returns what is known of a query beside its position, by name, int32 (B, n).
+        """Return the features of a query at `index` (B,) by name, int32 (B, n).
 
-        Args:
-            entry: of `entry`.
-            group: int32 (B, n, 1), that of the query where content decides; else None.
-            index: int32 (B,), the position of the query in its own sequence.
+        `entry` is the cache entry, and `group` int32 (B, n, 1) or None is the result of `Selector.assign`.
         """
         return {}
 
-    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
-        """Returns the `ReadKeys` of a query at a `TokenInfo`, (B, 1 or n)."""
+    def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
+        """Return the `ReadKeys` of a query, given its `TokenInfo` (B, 1 or n)."""
         raise NotImplementedError(f"{type(self).__name__} must define `read`.")
 
 
 @dataclasses.dataclass(frozen=True)
 class WholeSequence(CrossCachePolicy):
-    """All keys."""
+    """All keys of the sequence."""
 
-    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
         positions = ops.arange(shape(entry["key"])[2], dtype="int32")[None, None]
         exists = ops.ones((1, 1, 1), "bool")
         return ReadKeys(entry["key"], entry["value"], positions, merge(exists, entry.get("mask")))
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(WholeSequence):
-    """The `size` positions from `first` on, a function of the query's position."""
+class KeyRange(WholeSequence):
+    """`size` consecutive positions. `first` returns the first one, given the position of the query."""
 
     first: Callable[[Tensor], Tensor]
     size: int
 
-    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
         length = shape(entry["key"])[2]
         if isinstance(length, int) and length <= self.size:
-            return super().read(entry, place)
-        positions = self.first(place.position[..., None]) + ops.arange(self.size, dtype="int32")
+            return super().read(entry, query)
+        positions = self.first(query.position[..., None]) + ops.arange(self.size, dtype="int32")
         exists, mask = ops.logical_and(positions >= 0, positions < length), entry.get("mask")
         if mask is not None:
             exists = ops.logical_and(exists, take_numbers(mask, in_range(positions, length)))

@@ -10,10 +10,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.shapes import in_range, min_if_known, shape, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, _is_whole
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 BLOCK_SIZE = 32
@@ -22,17 +21,16 @@ BLOCK_SIZE = 32
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class First(Pattern):
-    """The first `count` tokens of the sequence; of packed documents those of the query's own. O(T count).
+    """Attention sinks: the first `count` tokens of the sequence, or of the query's packed document. O(T count).
 
-    With a window it is the streaming pattern with attention sinks (Xiao et al. 2024): `Window(256) | First(4)`. A
-    document is a run of equal `segment_ids`.
+    `Window(256) | First(4)` is the streaming pattern of Xiao et al. 2024. A document is a run of equal `segment_ids`.
 
     Args:
-        count: tokens.
-        per_document: whether packed documents have first tokens of their own. Default True.
+        count: number of tokens.
+        per_document: whether each packed document has first tokens. Default True.
 
     Raises:
-        ValueError: for a number that is no positive integer.
+        ValueError: if `count` is not a positive integer.
     """
 
     count: int
@@ -63,13 +61,7 @@ class First(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class FirstGrid(OneGroup):
-    """All queries beside the first `count` keys of the sequence, as one group.
-
-    Args:
-        query_length: T, an integer or a scalar tensor.
-        key_length: S, likewise.
-        count: keys, an integer.
-    """
+    """All queries with the first `count` keys of the sequence, as one group."""
 
     query_length: Size
     key_length: Size
@@ -83,23 +75,23 @@ class FirstGrid(OneGroup):
     def key_positions(self) -> Tensor:
         return np.arange(self.count, dtype="int32")[None]
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         if isinstance(self.key_length, int) and self.key_length >= self.count:
             return None
         return (ops.convert_to_tensor(self.key_positions()) < self.key_length)[:, None, :]
 
 
 class DocumentGrid(Arrangement):
-    """Blocks of queries, each beside itself and the first `count` keys of the document of its first query.
+    """Blocks of queries with the first `count` keys of the document of the first query, and nearby keys.
 
-    The queries of a block are of that document or of ones that begin in the block, whose first keys are in the block
-    and, if not causal, in the blocks after it. O(T (count + b)) with blocks of b positions.
+    Other documents of a block begin inside it. Their first keys are in the block and, if not causal, in the blocks
+    after it. O(T (count + b)) with blocks of b positions.
 
     Args:
         length: T, an integer or a scalar tensor, the length of queries and keys.
         starts: pair of int32 (B, 1, T), where the documents of queries and keys begin.
-        count: first keys of a document.
-        causal: whether later keys are hidden.
+        count: number of first keys per document.
+        causal: whether later keys are masked.
     """
 
     def __init__(self, length: Size, starts: tuple[Tensor, Tensor], count: int, causal: bool) -> None:
@@ -109,7 +101,7 @@ class DocumentGrid(Arrangement):
         self._begins = ops.arange(self._grid.num_blocks, dtype="int32") * BLOCK_SIZE
         batch = shape(starts[0])[0]
         begins = ops.broadcast_to(self._begins[None, None], (batch, 1, self._grid.num_blocks))
-        first = take_numbers(starts[0], begins)  # (B, 1, G), where the document of a block's first query begins
+        first = take_numbers(starts[0], begins)  # (B, 1, G)
         self._first = first[..., None] + ops.arange(count, dtype="int32")  # (B, 1, G, count)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -134,15 +126,15 @@ class DocumentGrid(Arrangement):
         return self._grid.query_positions()
 
     def key_positions(self) -> Tensor:
-        return ops.concatenate([self._first, self._near(self._grid.key_positions())], axis=-1)
+        return ops.concatenate([self._first, self._with_batch(self._grid.key_positions())], axis=-1)
 
-    def inside(self) -> Tensor:
-        # What lies in the block itself is taken from there, so that no key counts twice.
+    def key_exists(self) -> Tensor:
+        # First keys inside the block are among the nearby keys: masking them here avoids counting them twice.
         before = self._first < self._begins[:, None]
-        return ops.concatenate([before, self._near(self._grid.inside()[:, 0])], axis=-1)[..., None, :]
+        return ops.concatenate([before, self._with_batch(self._grid.key_exists()[:, 0])], axis=-1)[..., None, :]
 
-    def _near(self, x):
-        """Returns (G, s) of the blocks themselves as (B, 1, G, s)."""
+    def _with_batch(self, x):
+        """Broadcast (G, s) to (B, 1, G, s)."""
         return ops.broadcast_to(x[None, None], (shape(self._first)[0], 1, *shape(x)))
 
 
@@ -157,7 +149,7 @@ class FirstSlots(CachePolicy):
         return min_if_known(self.count, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return _is_whole(self.count, num_slots) or length <= num_slots
+        return is_full_size(self.count, num_slots) or length <= num_slots
 
-    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        return in_range(place.position, num_slots), place.position < num_slots
+    def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        return in_range(token.position, num_slots), token.position < num_slots

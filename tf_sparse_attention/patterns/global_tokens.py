@@ -8,21 +8,20 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
 from tf_sparse_attention.ops.shapes import find_top_k, shape
-from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, RowsBesideAll
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QuerySubset
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Global(Pattern):
-    """The tokens that a call marks as global, of which each counts as often as it says. O(T num_global).
+    """The global tokens as keys, each weighted by its count. O(T num_global).
 
     The selection is `GlobalTokens`. Source: Longformer (Beltagy et al. 2020), BigBird (Zaheer et al. 2020).
 
     Args:
-        num_global: M, global tokens that a row may have; of more, the first M are.
+        num_global: M, the maximum number of global tokens per row. Tokens beyond the first M are not global.
     """
 
     num_global: int
@@ -40,12 +39,8 @@ class Global(Pattern):
 
 
 @dataclasses.dataclass(frozen=True)
-class FromGlobal(Pattern):
-    """All keys, of the queries that are global tokens; other queries see nothing. O(T num_global).
-
-    Args:
-        num_global: M.
-    """
+class GlobalQueries(Pattern):
+    """The at most M = `num_global` global tokens as queries, which attend to all keys. O(T num_global)."""
 
     num_global: int
     reach = None
@@ -62,10 +57,10 @@ class GlobalTokens(Selection):
     """The global tokens of a batch.
 
     Args:
-        marks: bool (B, T), which tokens they are.
-        positions: int (B, M), their positions in order; T for slots that are not taken.
-        counts: int (B, M), how often each counts as a key.
-        slots: int (B, T), the slot among M of each token that is global.
+        marks: bool (B, T), whether a token is global.
+        positions: int (B, M), positions of the global tokens in order; T in empty slots.
+        counts: int (B, M), weight of each global token as a key.
+        slots: int (B, T), index among the M slots of each global token.
     """
 
     marks: Tensor
@@ -80,32 +75,28 @@ class GlobalTokens(Selection):
 
 
 def find_global(counts: Tensor, key_mask: Tensor | None, num_global: int) -> GlobalTokens:
-    """Returns the `GlobalTokens` of a batch, in O(T) and without a sort.
+    """Find the `GlobalTokens` of a batch, in O(T) and without a sort.
 
     Args:
-        counts: int or bool (B, T), zero for tokens that are not global.
-        key_mask: bool (B, T) or None; padding is never global.
-        num_global: M, slots. Tokens beyond the first M are not global.
+        counts: int or bool (B, T), 0 for tokens that are not global.
+        key_mask: bool (B, T) or None. Padding is never global.
+        num_global: M, number of slots. Tokens beyond the first M are not global.
     """
     counts = ops.cast(counts, "int32")
     counts = counts if key_mask is None else ops.where(key_mask, counts, 0)
     batch, length = shape(counts)
     slots = ops.cumsum(ops.cast(counts > 0, "int32"), axis=-1) - 1
     marks = ops.logical_and(counts > 0, slots < num_global)
-    nearness = ops.where(marks, length - ops.arange(length, dtype="int32"), 0)
-    nearness = ops.concatenate([nearness, ops.zeros((batch, num_global), "int32")], axis=-1)  # T may be less than M
-    positions = length - find_top_k(nearness, num_global, sorted=True)[0]
+    from_end = ops.where(marks, length - ops.arange(length, dtype="int32"), 0)
+    from_end = ops.concatenate([from_end, ops.zeros((batch, num_global), "int32")], axis=-1)  # T may be less than M
+    positions = length - find_top_k(from_end, num_global, sorted=True)[0]
     found = ops.take_along_axis(counts, ops.minimum(positions, length - 1), axis=-1)
     counts = ops.where(positions < length, found, 0)
     return GlobalTokens(marks, positions, counts, ops.clip(slots, 0, num_global - 1))
 
 
 class GlobalGrid(OneGroup):
-    """All queries beside the global tokens, as one group.
-
-    Args:
-        tokens: a `GlobalTokens`.
-    """
+    """All queries with the global tokens as keys, as one group."""
 
     is_exact = True
 
@@ -117,21 +108,17 @@ class GlobalGrid(OneGroup):
         return ops.expand_dims(_take_global(x, axis, self._tokens), axis - 1)
 
     def key_positions(self) -> Tensor:
-        return _inside(self._tokens)[:, None, None]  # (B, 1, 1, M)
+        return _clipped_positions(self._tokens)[:, None, None]  # (B, 1, 1, M)
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return (self._tokens.counts > 0)[:, None, None, None]
 
-    def counts(self) -> Tensor:
+    def key_counts(self) -> Tensor:
         return self._tokens.counts[:, None, None, None]
 
 
-class GlobalRows(RowsBesideAll):
-    """The global tokens as queries, beside all keys; the rows of other queries are zeros.
-
-    Args:
-        tokens: a `GlobalTokens`.
-    """
+class GlobalRows(QuerySubset):
+    """The global tokens as queries with all keys. The output of other queries is zero."""
 
     def __init__(self, tokens: GlobalTokens) -> None:
         self._tokens = tokens
@@ -142,27 +129,28 @@ class GlobalRows(RowsBesideAll):
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
         x, tokens = super().restore(x, axis), self._tokens
-        index, back, exists = (_for_heads(each, x) for each in (tokens.slots, _inside(tokens), tokens.counts > 0))
+        back, exists = _clipped_positions(tokens), tokens.counts > 0
+        index, back, exists = (_with_heads(each, x) for each in (tokens.slots, back, exists))
         return ops.where(tokens.marks[:, None, :, None], take_unique_rows(x, index, back, exists), 0)
 
     def query_positions(self) -> Tensor:
-        return _inside(self._tokens)[:, None, None]
+        return _clipped_positions(self._tokens)[:, None, None]
 
 
 def _take_global(x, axis, tokens):
-    """Returns the rows (B, N, M, X) of the global tokens of (B, N, T, X), or numbers (B, 1, M); any where none is."""
+    """Gather the rows (B, N, M, X) or the numbers (B, 1, M) of the global tokens, arbitrary in empty slots."""
     if axis == -1:
-        return take_numbers(
-            ops.broadcast_to(x, (shape(tokens.marks)[0], *shape(x)[1:])), _for_heads(_inside(tokens), x)
-        )
-    return take_unique_rows(x, *(_for_heads(each, x) for each in (_inside(tokens), tokens.slots, tokens.marks)))
+        x = ops.broadcast_to(x, (shape(tokens.marks)[0], *shape(x)[1:]))
+        return take_numbers(x, _with_heads(_clipped_positions(tokens), x))
+    positions = _clipped_positions(tokens)
+    return take_unique_rows(x, *(_with_heads(each, x) for each in (positions, tokens.slots, tokens.marks)))
 
 
-def _inside(tokens):
+def _clipped_positions(tokens):
     return ops.minimum(tokens.positions, shape(tokens.marks)[1] - 1)
 
 
-def _for_heads(x, heads):
-    """Returns (B, X) as (B, N, X)."""
+def _with_heads(x, heads):
+    """Broadcast (B, X) to (B, N, X), N of a tensor (B, N, ...)."""
     batch, length = shape(x)
     return ops.broadcast_to(x[:, None], (batch, shape(heads)[1], length))

@@ -1,4 +1,4 @@
-"""Attention within groups of tokens: the last keys of the query's own group."""
+"""Attention within groups of tokens: the last keys of the query's group."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,34 +6,39 @@ from typing import Any, NamedTuple, Self, cast
 
 from keras import ops
 
-from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import (
+    NO_GROUP,
+    groups_of,
+    groups_of_keys,
     permute_rows,
+    ring_positions,
+    segment_ranks,
     stable_order,
     take_numbers,
     take_positions,
     take_rows,
     take_unique_rows,
+    write_slot,
 )
-from tf_sparse_attention.ops.grouped_heads import fold_groups, repeat_key_heads, unfold_groups
 from tf_sparse_attention.ops.kmeans import normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
 from tf_sparse_attention.ops.shapes import (
+    fold_groups,
     in_range,
     join,
     max_size,
     min_if_known,
     pad_axis,
+    repeat_key_heads,
     shape,
     shift_left,
     shift_right,
     split,
+    unfold_groups,
 )
-from tf_sparse_attention.ops.token_groups import NO_GROUP, groups_of, groups_of_keys, segment_ranks
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, _is_whole
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
     Grouper,
@@ -41,17 +46,17 @@ from tf_sparse_attention.patterns.selection import (
     SelectionInputs,
     Selector,
     TokenFeatures,
+    TokenInfo,
 )
-from tf_sparse_attention.patterns.token_info import TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupBand(Pattern):
-    """The last keys of the query's own group up to its position, itself included, and without a causal mask the next.
+    """The last `band` keys of the query's group up to its position, and without a causal mask the next ones.
 
-    Shared queries and keys are a band on the order by (group, position), O(T band) after two sorts of integers.
-    Separate keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
+    If queries are used as keys, this is a band on the order by (group, position), O(T band) after two sorts of
+    integers. Separate keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
 
     A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
     """
@@ -60,7 +65,7 @@ class GroupBand(Pattern):
 
     @property
     def num_groups(self) -> int:
-        """Number of groups."""
+        """K, the number of groups."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_groups`.")
 
     @property
@@ -73,7 +78,7 @@ class GroupBand(Pattern):
         return self.band - 1
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
-        # Two comparisons of ranks as they are, rather than one of differences, which are an array of all pairs.
+        # No difference of ranks: it would be an integer array of all pairs.
         return query.group == key.group, key.rank > query.rank - self.band, key.rank < query.rank + self.band
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
@@ -85,11 +90,7 @@ class GroupBand(Pattern):
         return GroupRings(self.num_groups, self.band)
 
     def cross_cache(self) -> CrossCachePolicy:
-        return GroupRun(self.band)
-
-
-def _with_batch(groups: Tensor, batch: Size) -> Tensor:
-    return ops.broadcast_to(groups, (batch, *shape(groups)[1:]))
+        return GroupRange(self.band)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +98,8 @@ class GroupSelection(Selection):
     """The group of each token.
 
     Args:
-        query: int32 (B or 1, n, T), groups of the queries, see `ops.token_groups.groups_of`.
-        key: int32 (B or 1, m, S), groups of the keys; `query` itself where queries are used as keys.
+        query: int32 (B or 1, n, T), groups of the queries, see `ops.gather.groups_of`.
+        key: int32 (B or 1, m, S), groups of the keys; `query` itself if queries are used as keys.
         lead: -1 if key j is at position j + 1, see `Successors`. Default 0.
     """
 
@@ -112,9 +113,9 @@ class GroupSelection(Selection):
         _, key_ranks = stable_order(key)
         query_ranks = key_ranks
         if key is not self.query:
-            sizes = shape(self.query)[0], shape(key)[0]
+            batch = max_size(shape(self.query)[0], shape(key)[0])
             sides = self.query, repeat_key_heads(key, self.query.shape[1])
-            merged = merge_orders(*(_with_batch(x, max_size(*sizes)) for x in sides))
+            merged = sort_queries_and_keys(*(ops.broadcast_to(x, (batch, *shape(x)[1:])) for x in sides))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
         of_keys = {"group": groups_of_keys(key), "rank": key_ranks}
         if self.lead:
@@ -147,22 +148,53 @@ class GroupSelector(Selector):
         self.normalizes, self.reads_successors = normalizes, reads_successors
 
     def for_successors(self) -> Self:
-        """Return this selector for keys that are one position later."""
+        """Return a copy with `reads_successors`."""
         return type(self)(self.grouper, self.num_groups, self.num_heads, self.normalizes, reads_successors=True)
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
-        return assign_groups(self.grouper, self.compared(heads), positions, self.num_heads)
+        return self._assign(self.normalize_heads(heads), positions)
 
-    def compared(self, heads: Tensor) -> Tensor:
+    def _assign(self, heads, positions):
+        """Assign compared heads (B, n, T, H) by the grouper of their key head, n a multiple of m."""
+        num_heads = heads.shape[1]
+        if num_heads == self.num_heads:
+            return self.grouper.assign(heads, positions)
+        positions = ops.tile(positions, (1, num_heads // self.num_heads))
+        return unfold_groups(self.grouper.assign(fold_groups(heads, self.num_heads), positions), num_heads)
+
+    def normalize_heads(self, heads: Tensor) -> Tensor:
         """Return heads as the grouper compares them."""
         return normalize(heads) if self.normalizes else heads
 
-    def select(self, inputs: SelectionInputs) -> GroupSelection:
-        sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
-        groups = [assign_groups(self.grouper, heads, positions_of_tokens(heads), self.num_heads) for heads, _ in sides]
+    def group_tokens(self, inputs: SelectionInputs) -> tuple[list[tuple[Tensor, Tensor | None]], list[Tensor]]:
+        """Assign the tokens of a call to groups, int32 (B, n, T), and update the grouper in training.
+
+        The result has compared heads with their mask, and groups, each as a list of queries and keys, or of both in
+        one.
+        """
+        sides = [(self.normalize_heads(heads), mask) for heads, mask in inputs.sides()]
+        groups = [self._assign(heads, positions_of_tokens(heads)) for heads, _ in sides]
         if inputs.training:
-            train_grouper(self.grouper, sides, groups, self.num_heads)
-        documents = _documents_of_sides(inputs.masks)
+            self.train(sides, groups)
+        return sides, groups
+
+    def train(self, sides: Sequence[tuple[Tensor, Tensor | None]], groups: Sequence[Tensor]) -> None:
+        """Update a grouper that has a method `learn`. Query heads that share a key head count equally."""
+        if hasattr(self.grouper, "learn"):
+            self.grouper.learn([self._fold(*side, own) for side, own in zip(sides, groups, strict=True)])
+
+    def _fold(self, heads, mask, groups):
+        """Fold the query heads that share a key head into the batch of tokens, masks and groups."""
+        size = heads.shape[1] // self.num_heads
+        if size == 1:
+            return heads, mask, groups
+        mask = None if mask is None else ops.tile(mask, (1, size))
+        groups = fold_groups(groups[..., None], self.num_heads)[..., 0]
+        return fold_groups(heads, self.num_heads), mask, groups
+
+    def select(self, inputs: SelectionInputs) -> GroupSelection:
+        sides, groups = self.group_tokens(inputs)
+        documents = _segment_ranks(inputs.masks)
         selected = [
             groups_of(own, self.num_groups, mask, document)
             for own, (_, mask), document in zip(groups, sides, documents, strict=False)
@@ -173,7 +205,7 @@ class GroupSelector(Selector):
         return self.assign(key, positions_of_tokens(key))
 
     def init(self, key: Tensor) -> dict[str, Tensor]:
-        """Return "count" int32 (B, m, K), the keys of each group so far; of successors also "last_group" (B, m, 1)."""
+        """Return "count" int32 (B, m, K), the keys per group, and with `reads_successors` "last_group" (B, m, 1)."""
         batch, heads = shape(key)[:2]
         state = {"count": ops.zeros((batch, heads, self.num_groups), dtype="int32")}
         if self.reads_successors:
@@ -191,7 +223,8 @@ class GroupSelector(Selector):
         exists = positions_of_tokens(inputs.key)[None] < lengths[:, None, None]
         groups = ops.where(exists, groups, self.num_groups)
         state["count"] = group_counts(groups, self.num_groups)
-        return state, {"group": groups, "rank": _ranks_in_groups(groups, state["count"])}
+        starts = ops.pad(ops.cumsum(state["count"], axis=-1), [(0, 0), (0, 0), (1, 0)])  # first rank of each group
+        return state, {"group": groups, "rank": stable_order(groups)[1] - take_numbers(starts, groups)}
 
     def select_next(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
@@ -199,7 +232,7 @@ class GroupSelector(Selector):
         state = dict(state)
         query = self.assign(inputs.query, index[:, None])
         key = query if inputs.key is inputs.query else self.assign(inputs.key, index[:, None])
-        if self.reads_successors:  # the key of the previous token comes with the value of this one
+        if self.reads_successors:  # the previous key is paired with the value of this token
             key, last = state["last_group"], key
             state["last_group"] = ops.where(kept[..., None], last, key)
             kept = ops.logical_and(kept, index[:, None] > 0)
@@ -214,80 +247,23 @@ def positions_of_tokens(heads: Tensor) -> Tensor:
     return ops.arange(shape(heads)[2], dtype="int32")[None]
 
 
-def _documents_of_sides(masks: TokenMasks) -> Sequence[Tensor | None]:
-    """Return the `segment_ranks` of queries and of keys; None twice without documents."""
+def _segment_ranks(masks: TokenMasks) -> Sequence[Tensor | None]:
+    """Return the `segment_ranks` of queries and of keys, None without packed documents."""
     queries, keys = masks.query_segments, masks.key_segments
     if queries is None or keys is None:
         return None, None
     return segment_ranks(queries) * 2 if keys is queries else segment_ranks(queries, keys)
 
 
-def assign_groups(grouper: Grouper, heads: Tensor, positions: Tensor, num_key_heads: int) -> Tensor:
-    """Assign tokens to groups by the grouper of their key head.
-
-    Args:
-        grouper: a `Grouper` of m heads.
-        heads: float (B, n, T, H), n a multiple of m.
-        positions: int32 (B or 1, T).
-        num_key_heads: m.
-
-    Returns:
-        Int32 (B or 1, n, T).
-    """
-    count = heads.shape[1]
-    if count == num_key_heads:
-        return grouper.assign(heads, positions)
-    positions = ops.tile(positions, (1, count // num_key_heads))
-    return unfold_groups(grouper.assign(fold_groups(heads, num_key_heads), positions), count)
-
-
-def train_grouper(
-    grouper: Grouper, sides: Sequence[tuple[Tensor, Tensor | None]], groups: Sequence[Tensor], num_key_heads: int
-) -> None:
-    """Update a grouper that has a method `learn`.
-
-    Args:
-        grouper: a `Grouper` of m heads.
-        sides: pairs of tokens (B, n, T, H) and their mask (B, T) or None.
-        groups: for each side the groups of the tokens, int32 (B, n, T).
-        num_key_heads: m. Tokens of the query heads that share a key head count alike.
-    """
-    if hasattr(grouper, "learn"):
-        grouper.learn([_rows_of_key_heads(*side, own, num_key_heads) for side, own in zip(sides, groups, strict=True)])
-
-
-def _rows_of_key_heads(heads, mask, groups, num_key_heads):
-    """Return tokens, their mask and their groups, with the heads that share keys as rows of one head."""
-    size = heads.shape[1] // num_key_heads
-    if size == 1:
-        return heads, mask, groups
-    mask = None if mask is None else ops.tile(mask, (1, size))
-    groups = fold_groups(groups[..., None], num_key_heads)[..., 0]
-    return fold_groups(heads, num_key_heads), mask, groups
-
-
-def _ranks_in_groups(groups: Tensor, count: Tensor) -> Tensor:
-    """Return the number of earlier tokens of the same group, int32 (B, n, T)."""
-    _, inverse = stable_order(groups)
-    first = ops.pad(ops.cumsum(count, axis=-1), [(0, 0), (0, 0), (1, 0)])  # first rank of each group
-    return inverse - take_numbers(first, groups)
-
-
-def check_sizes(pattern: Pattern, *names: str) -> None:
-    """Raises a `ValueError` unless the named fields of a pattern are positive integers."""
-    for name in names:
-        checks.check_count(name, getattr(pattern, name))
-
-
 class SortedGrid(Arrangement):
-    """Tokens by (group, position) in the blocks of a window of ranks; queries and keys are the same tokens.
+    """Tokens sorted by (group, position), in the blocks of a window of ranks. Queries are used as keys.
 
     Args:
-        selection: a `GroupSelection` of tokens that are queries and keys.
+        selection: a `GroupSelection`.
         batch: B, an integer or a scalar tensor.
-        band: keys of a group that a query sees on a side, counting itself.
-        causal: whether later keys are hidden.
-        lead: 0, or -1 where a query sees the keys before its own alone, see `Arrangement`.
+        band: keys of its group that a query attends to on each side, counting itself.
+        causal: whether later keys are masked.
+        lead: 0, or -1 if a query attends only to earlier keys, see `Arrangement`.
     """
 
     keeps_token_masks = True
@@ -301,12 +277,12 @@ class SortedGrid(Arrangement):
         self._order, self._inverse = stable_order(groups)
         self.groups = take_numbers(groups, self._order)
         self._grid = window_grid(length, length, band, causal, lead)
-        # Rows by identity: those of queries that are keys too are sorted once.
+        # By identity: queries that are used as keys are sorted once.
         self._sorted: dict[int, tuple[Tensor, Tensor]] = {}
         self.key_length, self.lead = length, lead
         self.offsets, self.limits = self._grid.offsets, self._grid.limits
 
-    def in_order(self, x: Tensor, axis: int = -2) -> Tensor:
+    def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
             return take_numbers(ops.broadcast_to(x, self._sizes), self._order)
         if id(x) not in self._sorted:
@@ -314,15 +290,15 @@ class SortedGrid(Arrangement):
         return self._sorted[id(x)][1]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._grid.queries(self.in_order(x, axis), axis)
+        return self._grid.queries(self.to_kernel_order(x, axis), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._grid.keys(self.in_order(x, axis), axis)
+        return self._grid.keys(self.to_kernel_order(x, axis), axis)
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self.from_order(self._grid.restore(x, axis))
+        return self.from_kernel_order(self._grid.restore(x, axis))
 
-    def from_order(self, x: Tensor) -> Tensor:
+    def from_kernel_order(self, x: Tensor) -> Tensor:
         return permute_rows(x, self._inverse, self._order)
 
     def query_positions(self) -> Tensor:
@@ -332,12 +308,12 @@ class SortedGrid(Arrangement):
         return self._grid.keys(self._order, -1)
 
     def distances(self) -> Distances:
-        return Distances(self.offsets, tokens=self.apart())
+        return Distances(self.offsets, tokens=self.relative_positions())
 
     def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
         if selection is not self._selection:
             return super().features(selection)
-        # The padding of the grid is 0, equal to no query's group, and ranks are those of the sorted order: constants.
+        # The grid pads groups with 0, which no query has. Ranks are slots of the sorted order, so they are constants.
         query_ranks, key_ranks = self._grid.rule_positions(1)
         return TokenFeatures(
             {"group": self._grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
@@ -347,17 +323,17 @@ class SortedGrid(Arrangement):
     def row_has_key(self) -> Tensor | None:
         if self.lead:
             return None
-        return self._grid.queries(self.groups != NO_GROUP, -1)[..., None]  # a token that exists sees itself
+        return self._grid.queries(self.groups != NO_GROUP, -1)[..., None]  # tokens that exist attend to themselves
 
 
 class MergedOrder(NamedTuple):
-    """Queries and keys in one order, by (group, position, keys first), on M slots. All int32 (B, N, M) or bool.
+    """Queries and keys sorted by (group, position, keys first), in M slots. All int32 (B, N, M) or bool.
 
     Attributes:
-        positions: the token position at each slot.
+        positions: position of the token in each slot.
         is_query: whether a slot holds a query.
-        last_key: rank, in the order of the keys alone, of the last key at or before a slot; -1 before the first.
-        query_slots: (B, N, T), the slot of each query.
+        last_key: rank among the sorted keys of the last key at or before a slot; -1 before the first key.
+        query_slots: (B, N, T), slot of each query.
     """
 
     positions: Tensor
@@ -366,20 +342,20 @@ class MergedOrder(NamedTuple):
     query_slots: Tensor
 
 
-def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool = False) -> MergedOrder:
-    """Returns the `MergedOrder` of queries (B, N, T) and keys (B, N, S) by their groups.
+def sort_queries_and_keys(query_groups: Tensor, key_groups: Tensor, queries_first: bool = False) -> MergedOrder:
+    """Sort queries and keys by (group, position).
 
     Args:
         query_groups: int32 (B, N, T).
         key_groups: int32 (B, N, S).
-        queries_first: whether a query comes before the key of its position, and so does not see it.
+        queries_first: whether a query precedes the key of its position, and so does not attend to it. Default False.
     """
     batch, heads, num_queries = shape(query_groups)
     num_keys = shape(key_groups)[-1]
     length = max_size(num_queries, num_keys)
-    pairs = [_lengthen(query_groups, length), _lengthen(key_groups, length)]
-    pairs = ops.stack(pairs if queries_first else pairs[::-1], axis=-1)
-    # Interleaved like this, a stable sort by group leaves the key of a position before its query, or after it.
+    groups = [_pad_groups(query_groups, length - num_queries), _pad_groups(key_groups, length - num_keys)]
+    pairs = ops.stack(groups if queries_first else groups[::-1], axis=-1)
+    # A stable sort of interleaved groups puts the key of a position directly before its query, or after it.
     order, inverse = stable_order(ops.reshape(pairs, (batch, heads, 2 * length)))
     of_queries = 0 if queries_first else 1
     is_query = order % 2 == of_queries
@@ -388,21 +364,20 @@ def merge_orders(query_groups: Tensor, key_groups: Tensor, queries_first: bool =
     return MergedOrder(order // 2, is_query, last_key, query_slots)
 
 
-def _lengthen(groups, length):
-    """Returns groups with tokens of no group added at the end."""
-    added = length - shape(groups)[-1]
+def _pad_groups(groups, added):
+    """Append `added` tokens without a group."""
     exists = pad_axis(ops.ones_like(groups, dtype="bool"), -1, 0, added)
     return ops.where(exists, pad_axis(groups, -1, 0, added), NO_GROUP)
 
 
 class KeyBlocks(NamedTuple):
-    """For each block of merged slots, the aligned blocks of sorted keys that its queries can see.
+    """For each block of merged slots, the aligned blocks of sorted keys that its queries can attend to.
 
     Attributes:
-        block_size: b, slots and keys in a block.
+        block_size: b, slots and keys per block.
         num_slots: M.
-        first: int32 (B, N, G), the block in the order of the keys that holds the first key passed by a block.
-        before, after: blocks of keys taken before and after that one.
+        first: int32 (B, N, G), index of the block of sorted keys with the first key of each block of slots.
+        before, after: number of key blocks before and after that one.
     """
 
     block_size: int
@@ -412,28 +387,28 @@ class KeyBlocks(NamedTuple):
     after: int
 
     @classmethod
-    def around(cls, merged: MergedOrder, cluster_size: int, causal: bool) -> Self:
-        """Returns the blocks for a band of `cluster_size`.
+    def of_band(cls, merged: MergedOrder, band: int, causal: bool) -> Self:
+        """Compute the key blocks of a band.
 
-        A block of b slots passes at most b keys, and the first of them is at most b - 1 into its own block.
+        A block of b slots holds at most b keys, and the first of them is at most b - 1 into its key block.
         """
-        size = window_grid(1, 1, cluster_size, causal).block_size
+        size = window_grid(1, 1, band, causal).block_size
         num_slots = shape(merged.positions)[-1]
-        passed = ops.cast(ops.logical_not(merged.is_query), "int32")
+        is_key = ops.cast(ops.logical_not(merged.is_query), "int32")
         num_blocks = (num_slots + size - 1) // size
-        first = split(merged.last_key + 1 - passed, size, -1, num_blocks)[..., 0] // size
-        last = 2 * size - 2 if causal else 2 * size + cluster_size - 3
-        return cls(size, num_slots, first, -(-cluster_size // size), last // size)
+        first = split(merged.last_key + 1 - is_key, size, -1, num_blocks)[..., 0] // size
+        last = 2 * size - 2 if causal else 2 * size + band - 3
+        return cls(size, num_slots, first, -(-band // size), last // size)
 
     def slots(self, x: Tensor, axis: int) -> Tensor:
-        """Returns the merged slots in blocks: (..., M, ...) to (..., G, t, ...)."""
+        """Split merged slots into blocks: (..., M, ...) to (..., G, t, ...)."""
         return split(x, self.block_size, axis, (self.num_slots + self.block_size - 1) // self.block_size)
 
     def rows(self, x: Tensor) -> Tensor:
-        """Returns the rows of sorted keys beside each block: (B, M, S, H) to (B, N, G, s, H), zeros outside."""
+        """Gather the sorted keys of each block: (B, M, S, H) to (B, N, G, s, H), zeros outside."""
         batch, heads, length, size = shape(x)
         num_blocks = (length + self.block_size - 1) // self.block_size
-        x = split(x, self.block_size, -2, num_blocks + 1)  # the last block is empty: what lies outside is read there
+        x = split(x, self.block_size, -2, num_blocks + 1)  # the last block is empty, for indices outside
         index = self._index()
         index = ops.where(ops.logical_and(index >= 0, index < num_blocks), index, num_blocks)
         x = ops.reshape(x, (batch, heads, num_blocks + 1, self.block_size * size))
@@ -441,11 +416,11 @@ class KeyBlocks(NamedTuple):
         return ops.reshape(x, (*shape(self.first), self._width, size))
 
     def numbers(self, x: Tensor) -> Tensor:
-        """Returns int32 (B, M, S) of sorted keys beside each block, (B, N, G, s), zeros outside."""
+        """Gather numbers of the sorted keys of each block: int32 (B, M, S) to (B, N, G, s), zeros outside."""
         return self.rows(x[..., None])[..., 0]
 
     def ranks(self) -> Tensor:
-        """Returns the rank of each key beside each block, int32 (B, N, G, s)."""
+        """Return the rank of each key of each block, int32 (B, N, G, s)."""
         ranks = self._index()[..., None] * self.block_size + ops.arange(self.block_size, dtype="int32")
         return ops.reshape(ranks, (*shape(self.first), self._width))
 
@@ -458,18 +433,11 @@ class KeyBlocks(NamedTuple):
 
 
 class MergedGrid(Arrangement):
-    """Queries and keys by (group, position, keys first), in blocks, each beside the aligned blocks of sorted keys.
+    """Queries and separate keys, sorted by (group, position, keys first), in blocks with aligned key blocks.
 
-    Blocks are cut on the merged order of queries and keys, so that a block of b slots passes at most b keys and needs
-    a fixed number of aligned key blocks. Half of the slots hold keys and are computed for nothing: 3 to 4 times the
-    cost of `SortedGrid`.
-
-    Args:
-        selection: a `GroupSelection`. Keys are sorted once for the query heads that share them.
-        batch: B, an integer or a scalar tensor.
-        band: keys of a group that a query sees on a side, counting the one at its position.
-        causal: whether later keys are hidden.
-        lead: 0, or -1 where a query sees the keys before its position alone, see `Arrangement`.
+    Blocks are cut on the merged order of queries and keys, so that a block of b slots holds at most b keys and needs a
+    fixed number of aligned blocks of sorted keys. Half of the slots hold keys, whose results are dropped: 3 to 4 times
+    the cost of `SortedGrid`, which has the same arguments. Query heads that share keys share the sort of the keys.
     """
 
     keeps_token_masks = True
@@ -482,21 +450,19 @@ class MergedGrid(Arrangement):
         self._sizes = {"queries": (batch, heads, self._num_queries), "keys": (batch, key_heads, num_keys)}
         query_groups = ops.broadcast_to(query_groups, self._sizes["queries"])
         key_groups = ops.broadcast_to(key_groups, self._sizes["keys"])
-        merged = query_groups, repeat_key_heads(key_groups, heads)
-        self._merged = merge_orders(*merged, queries_first=lead < 0)
-        self._blocks = KeyBlocks.around(self._merged, band, causal)
+        self._merged = sort_queries_and_keys(query_groups, repeat_key_heads(key_groups, heads), queries_first=lead < 0)
+        self._blocks = KeyBlocks.of_band(self._merged, band, causal)
         self._key_order, self._key_inverse = stable_order(key_groups)
         self._rows = ops.minimum(self._merged.positions, self._num_queries - 1)
-        # Those of queries are of the last key at or before them. (..., t, 1) and (..., 1, s)
-        self._query_ranks = self._blocks.slots(self._merged.last_key, -1)[..., None]
-        self._key_ranks = self._blocks.ranks()[..., None, :]
+        self._query_ranks = self._blocks.slots(self._merged.last_key, -1)[..., None]  # (..., t, 1)
+        self._key_ranks = self._blocks.ranks()[..., None, :]  # (..., 1, s)
         self.key_length, self.lead = num_keys, lead
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -1:
             x = ops.broadcast_to(x, self._sizes["queries"])
             return self._blocks.slots(take_numbers(x, self._rows), -1)
-        # Rows in the slots of keys are read for nothing: no output is taken from them, so the gradient may skip them.
+        # Slots of keys get arbitrary rows. Their outputs are not used, so the gradient may skip them.
         return self._blocks.slots(take_unique_rows(x, self._rows, self._merged.query_slots), -2)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -519,19 +485,19 @@ class MergedGrid(Arrangement):
         if selection is not self._selection:
             return super().features(selection)
         groups = {"group": self._selection.query}, {"group": groups_of_keys(self._selection.key)}
-        own, other = super().features(TokenFeatures(*groups))
-        return TokenFeatures({**own, "rank": self._query_ranks}, {**other, "rank": self._key_ranks})
+        query, key = super().features(TokenFeatures(*groups))
+        return TokenFeatures({**query, "rank": self._query_ranks}, {**key, "rank": self._key_ranks})
 
-    def order(self) -> tuple[Tensor, Tensor]:
+    def causal_order(self) -> tuple[Tensor, Tensor]:
         return self._query_ranks, self._key_ranks
 
     def distances(self) -> Distances:
-        return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.apart())
+        return Distances(ranks=self._key_ranks - self._query_ranks, tokens=self.relative_positions())
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupRings(CachePolicy):
-    """For each of `num_groups` groups its last `size` tokens: that of rank r in group g in slot g size + r mod size."""
+    """A ring buffer of the last `size` tokens per group: rank r of group g is in slot g size + r mod size."""
 
     num_groups: int
     size: int
@@ -541,10 +507,10 @@ class GroupRings(CachePolicy):
         return self.num_groups * min_if_known(self.size, max_length)
 
     def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
-        return _is_whole(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
+        return is_full_size(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
 
-    def held(self, place: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
-        groups, size = place.group, num_slots // self.num_groups
+    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+        groups, size = tokens.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
         order, _ = stable_order(groups)
         count = group_counts(groups, self.num_groups)
@@ -554,17 +520,17 @@ class GroupRings(CachePolicy):
         positions = take_numbers(order, in_range(at, length))
         return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
 
-    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+    def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         size = num_slots // self.num_groups
-        return place.group * size + place.rank % size, None
+        return token.group * size + token.rank % size, None
 
-    def read(self, place: TokenInfo, num_slots: Size) -> Tensor:
+    def read(self, query: TokenInfo, num_slots: Size) -> Tensor:
         size = num_slots // self.num_groups
-        return place.group[..., None] * size + ops.arange(size, dtype="int32")
+        return query.group[..., None] * size + ops.arange(size, dtype="int32")
 
 
 def group_counts(groups: Tensor, num_groups: int) -> Tensor:
-    """Returns how many tokens each group has, int32 (B, n, K) of (B, n, T); groups from K on are not counted."""
+    """Count the tokens of each group, int32 (B, n, T) to (B, n, K). Groups from K on are not counted."""
     batch, heads, _ = shape(groups)
     rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * (num_groups + 1)
     index = ops.reshape(rows + ops.minimum(groups, num_groups), (-1,))
@@ -574,11 +540,11 @@ def group_counts(groups: Tensor, num_groups: int) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupRun(CrossCachePolicy):
+class GroupRange(CrossCachePolicy):
     """The `size` keys of the query's group up to its position, and as many after it.
 
-    Keys and values are kept sorted by (group, position): "order" int32 (B, n, S) are the positions of the sorted ones;
-    "group" and "rank" are those of the keys in their order.
+    Keys and values are stored sorted by (group, position). "order" int32 (B, n, S) holds their positions. "group" and
+    "rank" are in the order of the sequence.
     """
 
     size: int
@@ -592,16 +558,16 @@ class GroupRun(CrossCachePolicy):
         return {**rows, "order": order, "group": groups, "rank": inverse}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        groups = repeat_key_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # content decides
+        groups = repeat_key_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # not None here
         earlier = ops.arange(shape(groups)[-1], dtype="int32") <= index[:, None, None]
-        passed = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
-        last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
-        return {"group": group[..., 0], "rank": last}  # type: ignore[index]  # content decides
+        precedes = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
+        last = ops.sum(ops.cast(precedes, "int32"), axis=-1) - 1
+        return {"group": group[..., 0], "rank": last}  # type: ignore[index]  # not None here
 
-    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
+    def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
         length = shape(entry["key"])[2]
         size = min_if_known(self.size, length)
-        at = place.rank[..., None] + ops.arange(1 - size, size, dtype="int32")
+        at = query.rank[..., None] + ops.arange(1 - size, size, dtype="int32")
         positions = take_numbers(entry["order"], in_range(at, length))
         key, value = (take_positions(entry[name], at) for name in ("key", "value"))
         return ReadKeys(key, value, positions, ops.logical_and(at >= 0, at < length))

@@ -9,11 +9,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.random_bits import random_groups
 from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.patterns.group_band import (
-    GroupBand,
-    GroupSelector,
-    check_sizes,
-)
+from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.selection import Selector, SelectorWeights
 from tf_sparse_attention.types import Tensor
@@ -21,16 +17,7 @@ from tf_sparse_attention.types import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class CentroidPattern(Pattern):
-    """A pattern of clusters whose centroids online k-means of LN(q) and LN(k) moves, see `layers.parts.centroids`.
-
-    Args:
-        num_clusters: K, centroids of each head.
-        cluster_size: w, keys of its cluster that a query sees.
-        ema_decay: weight of the past in the moving averages that centroids are, in [0, 1). Default 0.999.
-        commitment_loss: factor of mean((x - centroid)^2) in the loss of training. Default 1e-4; 0: none.
-        revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100; 0:
-            never.
-    """
+    """Base class of patterns with k-means centroids of LN(q) and LN(k). `Nearest` lists the arguments."""
 
     num_clusters: int
     cluster_size: int
@@ -41,7 +28,8 @@ class CentroidPattern(Pattern):
     content_based = True
 
     def __post_init__(self) -> None:
-        check_sizes(self, "num_clusters", "cluster_size")
+        checks.check_count("num_clusters", self.num_clusters)
+        checks.check_count("cluster_size", self.cluster_size)
         checks.check_rate("ema_decay", self.ema_decay)
         checks.check_not_negative("commitment_loss", self.commitment_loss)
         checks.check_count("revive_after", self.revive_after, minimum=0)
@@ -51,7 +39,6 @@ class CentroidPattern(Pattern):
         return self.num_clusters
 
     def make_centroids(self, weights: SelectorWeights) -> Any:
-        """Create the centroids of the pattern."""
         return weights.centroids(self.num_clusters, self.ema_decay, self.revive_after, self.commitment_loss)
 
     @property
@@ -62,21 +49,21 @@ class CentroidPattern(Pattern):
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Nearest(CentroidPattern, GroupBand):
-    """The last `cluster_size` keys of the query's own cluster; a token is in that of its nearest centroid.
+    """The last `cluster_size` keys of the query's cluster, causal by construction.
 
-    Causal by construction: which keys are seen depends on no later token. Centroids are found by online k-means of
-    LN(q) and LN(k). Source: Roy et al. 2021, whose own selection is `BestOfCluster`.
+    The cluster of a token is its nearest centroid. Centroids are found by online k-means of LN(q) and LN(k), see
+    `layers.parts.centroids`. Source: Roy et al. 2021, whose selection of tokens is `BestOfCluster`.
 
     Args:
-        num_clusters: K, centroids of each head.
-        cluster_size: w, keys of its cluster that a query sees on a side, counting itself.
-        ema_decay: weight of the past in the moving averages that centroids are, in [0, 1). Default 0.999.
-        commitment_loss: factor of mean((x - centroid)^2) in the loss of training. Default 1e-4; 0: none.
-        revive_after: training steps without a token after which a centroid moves to the fullest one. Default 100; 0:
-            never.
+        num_clusters: K, centroids per head.
+        cluster_size: w, keys of its cluster that a query attends to on each side, counting itself.
+        ema_decay: decay rate of the exponential moving averages that define the centroids, in [0, 1). Default 0.999.
+        commitment_loss: factor of mean((x - centroid)^2) in the training loss. Default 1e-4; 0: none.
+        revive_after: training steps without a token after which a centroid moves to the largest cluster. Default 100;
+            0: never.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
     """
 
     @property
@@ -89,18 +76,13 @@ class Nearest(CentroidPattern, GroupBand):
 
 @dataclasses.dataclass(frozen=True)
 class RandomGroups:
-    """Random groups that depend on positions alone, a `Grouper`.
-
-    Args:
-        num_groups: K.
-        seed: integer.
-    """
+    """Random groups that depend only on positions and the seed, a `Grouper`."""
 
     num_groups: int
     seed: int
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
-        """Return the group of each token, int32 (B, n, T), see `Grouper`."""
+        """Return the group of each token, int32 (B, n, T)."""
         batch, num_heads, length, _ = shape(heads)
         groups = random_groups(positions, num_heads, self.num_groups, self.seed)
         return ops.broadcast_to(groups, (batch, num_heads, length))

@@ -1,4 +1,4 @@
-"""Patterns: which keys a query attends to, how to arrange them, and what a KV cache keeps."""
+"""Base class of patterns: mask rule, arrangement, selector and KV cache; and unions of patterns."""
 
 import dataclasses
 import functools
@@ -9,13 +9,11 @@ import keras
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
 from tf_sparse_attention.ops.masks import TokenMasks, merge, query_and_key_starts
-from tf_sparse_attention.ops.shapes import arange, shape
+from tf_sparse_attention.ops.shapes import arange, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, WholeSequence
-from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, Selector, SelectorWeights, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Config, Size, Tensor
 
 
@@ -60,16 +58,16 @@ class Call(NamedTuple):
 
 
 def check_causal(name: str, causal: bool) -> None:
-    """Raises a `ValueError` unless a call is causal of a pattern or layer, called `name`, for such calls alone."""
+    """Raise a `ValueError` unless a call is causal, for the pattern or layer `name` that requires it."""
     if not causal:
         raise ValueError(
-            f"`use_causal_mask` must be True with {name}, which is for causal self-attention alone. "
+            f"`use_causal_mask` must be True with {name}, which requires causal self-attention. "
             "Received: use_causal_mask=False."
         )
 
 
 def rule_conditions(pattern: "Pattern", query: TokenInfo, key: TokenInfo) -> tuple[Tensor, ...]:
-    """Returns what `visible` of a pattern says of some places, a tuple of conditions all of which must hold."""
+    """Evaluate the mask rule of a pattern: a tuple of conditions, all of which must hold."""
     seen = pattern.visible(query, key)
     if seen is None:
         raise ValueError(f"`visible` of {type(pattern).__name__} must return a condition, or several. Received: None.")
@@ -95,20 +93,20 @@ def dense_rule(pattern: "Pattern", call: Call, features: TokenFeatures) -> Tenso
 
 
 class Pattern:
-    """Which keys each query sees: a value, equal to another of the same class and fields.
+    """Base class of attention patterns: which keys each query attends to.
 
-    A pattern of your own is a frozen dataclass derived from this class. It says three things: the rule (`visible`), how
-    to bring side by side what it allows (`arrange`) and what decoding keeps (`cache`). What concerns all patterns is
-    not its business: causality, padding, packed documents, masks, positions, dropout. Patterns compose: `a | b` lets a
-    query see in one softmax what either lets it see, each key once.
+    A custom pattern is a frozen dataclass that derives from this class. It defines the mask rule (`visible`), the
+    groups of queries and keys that cover the allowed pairs (`arrange`), and the KV cache (`cache`). Causality, padding,
+    packed documents, masks, position encodings and dropout are applied to all patterns by the library. `a | b` is the
+    union of two patterns in one softmax, in which each key counts once.
 
     Attributes:
-        period: number of positions by which query and key can move together without a change of the rule: 1 for a rule
-            of distances, the block size for a rule of blocks. Masks of such rules are constants. Default None.
+        period: the mask rule is unchanged if query and key move by this number of positions: 1 for rules of distances,
+            the block size for rules of blocks. Masks of such rules are constants. None (default): no period.
         reach: the largest distance of a key, which is the default of `max_distance` for position "relative", and the
-            length of the segment memory if the pattern `takes_memory`. None: keys at any distance, to which adaptive
-            spans do not apply. Default 0.
-        content_based: whether the pattern has a selector, whose features `visible` reads. Default False.
+            length of the segment memory if the pattern `takes_memory`. None: keys at any distance; adaptive spans do
+            not apply. Default 0.
+        content_based: whether the pattern has a selector, which computes features for `visible`. Default False.
         takes_memory: whether keys of a segment memory may precede the sequence. Default False.
         must_be_causal: whether the pattern is for causal self-attention only. Default False.
         can_be_causal: whether later keys can be masked. Default True.
@@ -116,7 +114,7 @@ class Pattern:
             True.
 
     Example:
-        A window that sees every second position; see `docs/adding_a_pattern.md`.
+        A dilated window of every second position; see `docs/adding_a_pattern.md`.
 
         >>> import dataclasses
         >>> @dataclasses.dataclass(frozen=True)
@@ -128,7 +126,7 @@ class Pattern:
         ...         apart = key.position - query.position
         ...         return apart % 2 == 0, abs(apart) < self.size
         ...
-        ...     def arrange(self, call, known=None):
+        ...     def arrange(self, call, selection=None):
         ...         return Grid(call.query_length, call.key_length, self.size, 1, 0 if call.causal else 1)
         ...
         ...     def cache(self):
@@ -163,27 +161,24 @@ class Pattern:
         causal_selection = True
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor | tuple[Tensor, ...]:
-        """Returns which keys a query sees, without a look at causality or masks.
+        """Evaluate the mask rule, before causality and masks.
 
         Args:
             query: the `TokenInfo` of queries.
             key: the `TokenInfo` of keys.
 
         Returns:
-            Bool, or a tuple of bools all of which must hold, NumPy or tensors that broadcast to all pairs.
+            Bool, True for allowed pairs, or a tuple of conditions, all of which must hold. NumPy arrays or tensors
+            that broadcast to all pairs.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
-        """Returns how to bring side by side what can be visible.
+        """Return the `Arrangement` of a call, whose groups cover all allowed pairs.
 
         Args:
             call: a `Call`.
-            known: pair of dictionaries of what is known of queries and keys, int (B or 1, N, T) and (B or 1, M, S), of
-                a pattern that is `content_based` or where `queries_choose`, else None.
-
-        Returns:
-            An `Arrangement`.
+            selection: the `Selection` of a content-based pattern, otherwise None.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 
@@ -204,14 +199,14 @@ class Pattern:
         raise NotImplementedError(f"{type(self).__name__} has no cache")
 
     def cross_cache(self) -> CrossCachePolicy:
-        """Return the policy of decoding with the keys of another sequence."""
+        """Return the `CrossCachePolicy` of cross-attention decoding."""
         return WholeSequence()
 
     def __or__(self, other: "Pattern") -> "Union":
         return Union((self, other)) if isinstance(other, Pattern) else NotImplemented
 
     def get_config(self) -> Config:
-        """Returns the fields of the pattern, nested ones serialised."""
+        """Return the fields of the pattern, with nested patterns serialized."""
         return {
             field.name: keras.saving.serialize_keras_object(getattr(self, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
@@ -219,7 +214,7 @@ class Pattern:
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Returns the pattern of a config."""
+        """Create a pattern from its config."""
         fields = {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
@@ -242,7 +237,7 @@ def cache_unsupported_reason(pattern: Pattern) -> str | None:
 
 
 class Composition(Pattern):
-    """A pattern of several `parts`, which determine its properties."""
+    """Base class of patterns that consist of `parts`."""
 
     if TYPE_CHECKING:
 
@@ -273,18 +268,18 @@ class Composition(Pattern):
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Union(Composition):
-    """What any of its parts lets a query see, in one softmax: `Window(256) | First(4)`.
+    """Union of patterns in one softmax: `Window(256) | First(4)`.
 
-    The parts are computed each in its own arrangement and merged exactly by their log-sum-exp; a part leaves out what
-    an earlier one shows, so that each pair of query and key counts once. The cost is that of the parts together.
+    Each part is computed in a separate arrangement, and the results are merged exactly by their log-sum-exp. A part
+    skips pairs that an earlier part allows, so that each pair counts once. The cost is the sum over the parts.
 
     Args:
-        parts: patterns, two or more, each one softmax for each query.
-        count_each: whether a pair counts as often as parts show it, as in the rounds of the Reformer. Default False.
+        parts: two or more patterns.
+        count_each: whether a pair counts once per part that allows it, as in the hash rounds of the Reformer. Default
+            False.
 
     Raises:
-        ValueError: for something that is no pattern, heads side by side (put the union inside them), and a part whose
-            queries take part in several softmaxes or share one.
+        ValueError: if a part is not a pattern, or gives heads different patterns (put the union inside `Heads`).
     """
 
     parts: Sequence[Pattern]
@@ -293,7 +288,7 @@ class Union(Composition):
     def __post_init__(self) -> None:
         checks.check_switch("count_each", self.count_each)
         if not isinstance(self.parts, (list, tuple)):
-            raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
+            raise ValueError(f"`parts` must be at least two patterns. Received: parts={self.parts!r}.")
         parts: list[Pattern] = []
         for part in self.parts:
             if not isinstance(part, Pattern):
@@ -309,4 +304,4 @@ class Union(Composition):
                 parts.append(part)
         object.__setattr__(self, "parts", tuple(parts))
         if len(parts) < 2:
-            raise ValueError(f"`parts` must be two patterns or more. Received: parts={self.parts!r}.")
+            raise ValueError(f"`parts` must be at least two patterns. Received: parts={self.parts!r}.")

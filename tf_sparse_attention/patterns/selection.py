@@ -1,17 +1,49 @@
-"""Content-based selection: which groups, keys or blocks of keys the queries of a call attend to.
+"""Token information for mask rules, and content-based selection of the groups, keys or blocks that queries attend to.
 
 A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer holds with its weights. It
-selects for a whole sequence (`select`), and token by token in decoding (`init`, `fill`, `select_next`), where its state
+selects for a whole sequence (`select`), or token by token in decoding (`init`, `fill`, `select_next`), where its state
 is part of the KV cache. The result is a `Selection`, with the features that the mask rule of the pattern reads.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 import keras
 
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.types import DType, Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenInfo:
+    """Queries or keys as arguments of a mask rule: arrays of positions and features.
+
+    Arrays of queries and of keys broadcast against each other. Constants are NumPy arrays, other arrays
+    are tensors. The operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
+
+    Attributes:
+        position: int, positions in the sequence. Keys of a segment memory have negative ones. If the pattern has a
+            `period`, positions may be shifted by multiples of it.
+        features: int, further features by name, such as "group" and "rank" of content-based patterns. Each is an
+            attribute as well: `query.group`.
+        document_start: function that returns `start`, or None without packed documents.
+    """
+
+    position: Tensor
+    features: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    document_start: Callable[[], Tensor] | None = None
+
+    @property
+    def start(self) -> Tensor:
+        """The position at which the document of the token begins, int; 0 without packed documents."""
+        return 0 if self.document_start is None else self.document_start()
+
+    def __getattr__(self, name: str) -> Tensor:
+        features = self.__dict__.get("features", {})
+        if name not in features:
+            raise AttributeError(f"Token information has no feature {name!r}, only {sorted(features)}.")
+        return features[name]
 
 
 class TokenFeatures(NamedTuple):
@@ -113,7 +145,7 @@ class Selector:
         raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Any:
-        """Select among the keys (B, m, S, H) of another sequence, of which `mask` (B, S) exist, for a cross cache."""
+        """Select among keys (B, m, S, H) for a cross-attention cache. `mask` (B, S) is False for padding."""
         raise NotImplementedError(f"{type(self).__name__} must define `select_keys`.")
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
@@ -153,7 +185,7 @@ class Grouper(Protocol):
 
 
 class NoWeights:
-    """Stands for the `SelectorWeights` of a call without a layer. Selectors that have weights raise a `ValueError`."""
+    """`SelectorWeights` of a call without a layer. Selectors that need weights raise a `ValueError`."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError("`select` must be given for a pattern whose selector has weights. Received: select=None.")

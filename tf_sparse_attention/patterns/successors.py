@@ -1,4 +1,4 @@
-"""Keys with the values of the tokens that came after them."""
+"""Successor values: each key is paired with the value of the next token, as in an induction head."""
 
 import dataclasses
 from typing import Any
@@ -13,19 +13,20 @@ from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Successors(Pattern):
-    """Successor values: key j contributes the value of token j + 1, as in an induction head.
+    """Successor values: key j contributes the value of token j + 1.
 
-    With shared queries and keys, a query attends to similar earlier tokens and reads what followed them, in one layer.
-    Query i attends to key j if `pattern` lets it attend to that key at position j + 1, the position of its value. It is
-    strictly causal, since j + 1 <= i, and a query never attends to itself. Rotary positions are those of key j. Key j
-    is masked if token j or j + 1 is padding, or if they are in different documents. It still counts in its cluster.
+    With shared queries and keys, a query attends to similar earlier tokens and reads the tokens that followed them, in
+    one layer. Query i attends to key j if `pattern` lets it attend to position j + 1, the position of the value. This
+    is strictly causal, since j + 1 <= i, and a query never attends to itself. Rotary positions are those of key j. Key
+    j is masked if token j or j + 1 is padding, or if they are in different documents. A masked key still counts in its
+    cluster.
 
     Args:
-        pattern: a `Window` or a pattern of groups, such as `Nearest` or `Hashed`: its arrangement must take a
-            `Call.lead` of -1.
+        pattern: a `Window` or a `GroupBand`, such as `Nearest` or `Hashed`. Its arrangement must accept a `Call.lead`
+            of -1.
 
     Raises:
-        ValueError: for another pattern, and for a call that is not causal.
+        ValueError: if the arrangement of `pattern` does not accept this `lead`, or if a call is not causal.
 
     Example:
         >>> layer = SparseAttention(num_heads=2, key_dim=8, pattern=Window(4) | Successors(Nearest(2, 4)), seed=0)
@@ -38,10 +39,10 @@ class Successors(Pattern):
     must_be_causal = True
 
     def __post_init__(self) -> None:
-        if not _has_lead(self.pattern):
+        if not _accepts_lead(self.pattern):
             raise ValueError(
-                "`pattern` must be a pattern whose arrangement takes a `lead` of -1, such as Window or Nearest. Of a "
-                f"union, wrap the parts. Received: pattern={self.pattern!r}."
+                "`pattern` must be a pattern whose arrangement accepts a `lead` of -1, such as Window or Nearest. "
+                f"Received: pattern={self.pattern!r}. Wrap the parts of a union separately."
             )
 
     @property
@@ -56,8 +57,7 @@ class Successors(Pattern):
         return self.pattern.cache()
 
 
-def _has_lead(pattern: Any) -> bool:
-    """Return whether the arrangement of a pattern can have keys one position later."""
+def _accepts_lead(pattern: Any) -> bool:
     if not isinstance(pattern, Pattern) or isinstance(pattern, Composition | Successors):
         return False
     if pattern.content_based:

@@ -1,4 +1,4 @@
-"""Fixed attention: summary columns of every block."""
+"""Fixed attention of the Sparse Transformer: summary columns of every block."""
 
 import dataclasses
 
@@ -10,27 +10,27 @@ from tf_sparse_attention.ops.shapes import are_known, in_range, join, shape, sli
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
-MAX_RUNS = 8  # of queries, whose keys end where they do: causal attention to summaries costs 9/16 of all pairs then
+MAX_RUNS = 8  # runs of queries in a causal call: they compute 9/16 of all pairs
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Summary(Pattern):
-    """The last `num_summary` positions of every block of `block_size`. O(T^2 num_summary / block_size).
+    """The last `num_summary` positions of every block. O(T^2 num_summary / block_size).
 
     Source: Child et al. 2019, section 4.3 ("fixed" attention).
 
     Args:
-        block_size: l, positions of a block.
-        num_summary: c, columns of a block that every query sees.
-        group: g; the columns are l - (g + 1) c .. l - g c - 1, so that heads can see different ones. Default 0.
+        block_size: l, positions per block.
+        num_summary: c, summary columns per block.
+        group: g, which selects the columns l - (g + 1) c .. l - g c - 1, so that heads can attend to different ones.
+            Default 0.
 
     Raises:
-        ValueError: for a wrong argument, and for more columns than a block has.
+        ValueError: if an argument is invalid or the columns exceed the block.
     """
 
     block_size: int
@@ -74,49 +74,39 @@ class Summary(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns first .. first + count - 1 of every block of `block_size` positions.
-
-    Args:
-        block_size: l.
-        first: position in a block of the first column.
-        count: c, at most l - first.
-    """
+    """The columns first .. first + count - 1 of every block of `block_size` positions."""
 
     block_size: int
     first: int
     count: int
 
     def take(self, x: Tensor, axis: int) -> Tensor:
-        """Returns the columns of a sequence: (..., S, ...) to (..., M, ...), M = ceil(S / l) c."""
+        """Select the columns of a sequence: (..., S, ...) to (..., M, ...), M = ceil(S / l) c."""
         num_blocks = self.num_blocks(shape(x)[axis])
         blocks = split(x, self.block_size, axis, num_blocks)
         picked = slice_axis(blocks, axis, self.first, self.first + self.count)
         return join(picked, axis, num_blocks * self.count)
 
     def num_blocks(self, length: Size) -> Size:
-        """Returns the blocks of a sequence, the last of which may be cut."""
+        """Return the number of blocks of a sequence, including an incomplete last one."""
         return (length + self.block_size - 1) // self.block_size
 
     def positions(self, num_blocks: Size) -> Tensor:
-        """Returns the positions of the columns of the first blocks, int32 (num_blocks c,)."""
+        """Return the positions of the columns of the first `num_blocks` blocks, int32 (num_blocks c,)."""
         number = ops.arange(num_blocks * self.count, dtype="int32")
         return number // self.count * self.block_size + self.first + number % self.count
 
 
-class TakenColumns:
-    """The columns of tensors, each taken once however many runs of queries see it.
-
-    Args:
-        columns: a `Columns`.
-    """
+class ColumnMemo:
+    """Columns of tensors, selected once per tensor and shared by all runs of queries."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
-        # By identity; the tensors are held so that no other gets their number.
+        # By identity. Holding the tensors keeps their ids unique.
         self._taken: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def take(self, x: Tensor, axis: int) -> Tensor:
-        """Returns `Columns.take` of a tensor."""
+        """Return `Columns.take` of a tensor."""
         if (id(x), axis) not in self._taken:
             self._taken[id(x), axis] = x, self.columns.take(x, axis)
         return self._taken[id(x), axis][1]
@@ -124,66 +114,46 @@ class TakenColumns:
 
 @dataclasses.dataclass(frozen=True)
 class ColumnGrid(OneGroup):
-    """A run of queries beside the columns of the first blocks, as one group.
-
-    Args:
-        start: the first query, an integer.
-        stop: the end of the queries, an integer or a scalar tensor.
-        num_blocks: key blocks whose columns are seen, likewise.
-        taken: a `TakenColumns`.
-        key_length: S, likewise.
-    """
+    """The queries start .. stop - 1 with the columns of the first `num_blocks` blocks, as one group."""
 
     start: Size
     stop: Size
     num_blocks: Size
-    taken: TakenColumns
+    memo: ColumnMemo
     key_length: Size
 
     is_exact = True
-
-    @property
-    def columns(self) -> "Columns":
-        """The `Columns` that the keys are."""
-        return self.taken.columns
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, self.start, self.stop), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        columns = self.taken.take(x, axis)
-        return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.columns.count), axis - 1)
+        columns = self.memo.take(x, axis)
+        return ops.expand_dims(slice_axis(columns, axis, 0, self.num_blocks * self.memo.columns.count), axis - 1)
 
     def query_positions(self) -> Tensor:
         return ops.arange(self.start, self.stop, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        return self.columns.positions(self.num_blocks)[None]
+        return self.memo.columns.positions(self.num_blocks)[None]
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return (self.key_positions() < self.key_length)[:, None, :]
 
 
 def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: bool) -> Arrangement:
-    """Arrange queries with the summary columns: all in one run, in a causal call in several, each without later blocks.
-
-    Args:
-        query_length: T, an integer or a scalar tensor.
-        key_length: S, likewise.
-        columns: a `Columns`.
-        causal: whether later keys are hidden.
-    """
-    num_blocks, taken = columns.num_blocks(key_length), TakenColumns(columns)
+    """Arrange queries with the summary columns: one run, or in a causal call several runs without later blocks."""
+    num_blocks, memo = columns.num_blocks(key_length), ColumnMemo(columns)
     if not (causal and are_known(query_length, key_length)):
-        return ColumnGrid(0, query_length, num_blocks, taken, key_length)
-    blocks_in_run = -(-query_length // (MAX_RUNS * columns.block_size))
-    size = blocks_in_run * columns.block_size
+        return ColumnGrid(0, query_length, num_blocks, memo, key_length)
+    blocks_per_run = -(-query_length // (MAX_RUNS * columns.block_size))
+    size = blocks_per_run * columns.block_size
     return QueryRuns(
         ColumnGrid(
             start,
             min(start + size, query_length),
-            min(start // columns.block_size + blocks_in_run, num_blocks),
-            taken,
+            min(start // columns.block_size + blocks_per_run, num_blocks),
+            memo,
             key_length,
         )
         for start in range(0, query_length, size)
@@ -205,8 +175,8 @@ class ColumnSlots(CachePolicy):
     def slot_positions(self, num_slots: Size) -> Tensor:
         return self.columns.positions(num_slots // self.columns.count)
 
-    def slot(self, place: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        column = place.position % self.columns.block_size - self.columns.first
-        block = place.position // self.columns.block_size
+    def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
+        column = token.position % self.columns.block_size - self.columns.first
+        block = token.position // self.columns.block_size
         kept = ops.logical_and(column >= 0, column < self.columns.count)
         return block * self.columns.count + in_range(column, self.columns.count), kept

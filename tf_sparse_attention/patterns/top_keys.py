@@ -1,4 +1,4 @@
-"""Cluster retrieval: each centroid takes its highest-scoring keys of the whole sequence."""
+"""Cluster retrieval: each centroid selects its highest-scoring keys of the whole sequence."""
 
 import dataclasses
 import functools
@@ -9,58 +9,52 @@ from typing import Any, cast
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.cluster_blocks import ClusterBlocks
-from tf_sparse_attention.ops.gather import (
-    take_blocks,
-    take_member_numbers,
-    take_members,
-    take_numbers,
-)
+from tf_sparse_attention.ops.clustered_attention import ClusterBlocks
+from tf_sparse_attention.ops.gather import take_blocks, take_member_numbers, take_members, take_numbers
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.members import (
-    Members,
-    best_members,
-    cluster_sets,
-    membership,
-    own_cluster_sets,
-    set_names,
-)
+from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, membership, own_cluster_sets, set_names
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys
-from tf_sparse_attention.patterns.group_band import GroupSelector, assign_groups, positions_of_tokens, train_grouper
+from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, SelectorWeights, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import (
+    Selection,
+    SelectionInputs,
+    Selector,
+    SelectorWeights,
+    TokenFeatures,
+    TokenInfo,
+)
 from tf_sparse_attention.types import Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class TopKeys(CentroidPattern):
-    """The `cluster_size` best keys of the query's cluster, of all keys of the sequence; O(T w + S K).
+    """The `cluster_size` highest-scoring keys of the query's cluster, of the whole sequence. O(T w + S K).
 
-    A query belongs to its nearest centroid, argmax_c LN(q) . mu_c, and sees the keys of largest LN(k) . mu_c, of equal
-    ones the earlier, of fewer than w all. Which keys a query sees depends on no other query: for cross-attention, with
-    a cache too, and where nothing is causal. The other sequence may have any length. A key may be of several clusters,
-    or of none.
+    A query belongs to its nearest centroid, argmax_c LN(q) . mu_c, and attends to the keys with the largest LN(k) .
+    mu_c. Among equal scores, the earlier key wins. The keys of a query do not depend on other queries. This suits
+    cross-attention, also with a cache, and non-causal attention. The other sequence may have any length. A key may
+    belong to several clusters or to none.
 
-    A layer with it takes no `segment_ids`: the best keys of a packed row are not those of each of its documents.
+    Calls with `segment_ids` raise an error: the keys of a cluster are selected from the whole row, not per document.
 
-    Source: clusters as in Roy et al. 2021, who choose queries so too (`BestOfCluster`) and average over the clusters
-    that hold one; one cluster for each query is this library's.
+    Source: clusters as in Roy et al. 2021, who select queries in the same way (`BestOfCluster`) and average over the
+    clusters of a query. One cluster per query is specific to this library.
 
     Args:
-        num_clusters: K, centroids of each head.
-        cluster_size: w, keys of a cluster.
-        ema_decay: as in `Nearest`, likewise the next two.
-        commitment_loss: factor of the commitment loss. Default 1e-4; 0: none.
-        revive_after: training steps without a token after which a centroid moves. Default 100; 0: never.
+        num_clusters: K, centroids per head.
+        cluster_size: w, keys per cluster; all keys if there are fewer.
+        ema_decay: as in `Nearest`. Default 0.999.
+        commitment_loss: as in `Nearest`. Default 1e-4.
+        revive_after: as in `Nearest`. Default 100.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
 
     Example:
         >>> layer = SparseAttention(num_heads=2, key_dim=8, pattern=TopKeys(2, 3), seed=0)
@@ -76,16 +70,16 @@ class TopKeys(CentroidPattern):
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         common = (query.features[name] & key.features[name] for name in set_names(self.num_clusters))
-        return functools.reduce(operator.or_, common) != 0  # some cluster has both
+        return functools.reduce(operator.or_, common) != 0
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         return MemberBlocks(cast(KeySelection, selection))
 
     def cross_cache(self) -> CrossCachePolicy:
-        return ChosenRows(self.num_clusters)
+        return ClusterKeys(self.num_clusters)
 
     def cache(self) -> CachePolicy:
-        raise NotImplementedError("clusters choose their keys of the whole sequence")
+        raise NotImplementedError("clusters select keys from the whole sequence")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +106,7 @@ class KeySelection(Selection):
 class KeySelector(GroupSelector):
     """Selects the cluster of each query and the highest-scoring keys of each cluster.
 
-    Args:
-        centroids: a `Grouper` that also has `scores`.
-        pattern: the `TopKeys`.
-        num_heads: m, heads of keys.
-        normalizes: as in `GroupSelector`. Default False.
+    The centroids are a `Grouper` with a method `scores`.
     """
 
     def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool = False) -> None:
@@ -125,39 +115,30 @@ class KeySelector(GroupSelector):
 
     def select(self, inputs: SelectionInputs) -> Any:
         if inputs.masks.query_segments is not None:
-            # Keys are selected among all documents of the row, so most queries would have none of their document.
+            # Keys are selected from all documents of the row, so most queries would have no key of their document.
             raise ValueError(
-                "`segment_ids` must be None with selection='top_keys' and TopKeys, whose clusters choose their keys of "
-                "the whole row: give each document a row of its own, or take selection='nearest' and Nearest. "
-                "Received: segment_ids."
+                "`segment_ids` must be None with selection='top_keys' and TopKeys, whose clusters select keys from the "
+                "whole row. Received: segment_ids. Use one row per document, or selection='nearest' and Nearest."
             )
-        sides = [(self.compared(heads), mask) for heads, mask in inputs.sides()]
-        groups = [assign_groups(self.grouper, heads, positions_of_tokens(heads), self.num_heads) for heads, _ in sides]
-        if inputs.training:
-            train_grouper(self.grouper, sides, groups, self.num_heads)
-        key, mask = sides[-1]
-        return KeySelection(groups[0], self._members(key, mask), shape(key)[2])
+        sides, groups = self.group_tokens(inputs)
+        return KeySelection(groups[0], self._members(*sides[-1]), shape(inputs.key)[2])
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Members:
-        return self._members(self.compared(key), mask)
+        return self._members(self.normalize_heads(key), mask)
 
     def _members(self, key, mask):
         return best_members(self._centroids.scores(key), self._cluster_size, mask)
 
 
 class MemberBlocks(Arrangement):
-    """Queries sorted by cluster, in blocks of one cluster each, beside the members of that cluster: O(T w + K w).
-
-    Args:
-        selected: a `KeySelection`.
-    """
+    """Queries sorted by cluster, in blocks of one cluster, with the keys of that cluster. O(T w + K w)."""
 
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, selected: KeySelection) -> None:
-        self._members, self.key_length = selected.members, selected.key_length
-        self._blocks = ClusterBlocks.of(selected.clusters, shape(selected.members.positions)[2])
+    def __init__(self, selection: KeySelection) -> None:
+        self._members, self.key_length = selection.members, selection.key_length
+        self._blocks = ClusterBlocks.of(selection.clusters, shape(selection.members.positions)[2])
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -2:
@@ -182,35 +163,35 @@ class MemberBlocks(Arrangement):
     def key_positions(self) -> Tensor:
         return self._blocks.of_clusters(self._members.positions)
 
-    def inside(self) -> Tensor | None:
+    def key_exists(self) -> Tensor | None:
         valid = self._members.valid
         return None if valid is None else self._blocks.of_clusters(valid)[..., None, :]
 
     def distances(self) -> Distances:
-        apart, inside = self.apart(), self.inside()
-        passed = merge(apart <= 0, inside)
-        last = ops.sum(ops.cast(passed, "int32"), axis=-1, keepdims=True) - 1  # rank of the last key up to the query
-        ranks = ops.arange(shape(apart)[-1], dtype="int32") - last
-        return Distances(ranks=ranks, tokens=apart, pairs=self.pairs)
+        tokens = self.relative_positions()
+        past = merge(tokens <= 0, self.key_exists())
+        last = ops.sum(ops.cast(past, "int32"), axis=-1, keepdims=True) - 1  # rank of the last key up to the query
+        ranks = ops.arange(shape(tokens)[-1], dtype="int32") - last
+        return Distances(ranks=ranks, tokens=tokens, pairs=self.pairs)
 
 
 def _with_heads(x, tokens):
-    """Returns numbers (B or 1, N or 1, T) for all heads of `tokens`, as (B, N, T)."""
+    """Broadcast numbers (B or 1, N or 1, T) to the heads of `tokens`, (B, N, T)."""
     return ops.broadcast_to(x, (*shape(tokens)[:2], shape(x)[-1]))
 
 
 @dataclasses.dataclass(frozen=True)
-class ChosenRows(CrossCachePolicy):
-    """The keys that the query's group chose.
+class ClusterKeys(CrossCachePolicy):
+    """The selected keys of the query's cluster.
 
-    Those of each of K groups are kept side by side: "key" (B, n, K, w, H), "value" and "position" (B, n, K, w), and,
-    if some have fewer than w, "mask" likewise. "clusters_0" .. are the groups of each key, see `cluster_sets`.
+    Keys are stored by cluster: "key" (B, n, K, w, H), "value", "position" (B, n, K, w), and "mask" (B, n, K, w) if some
+    clusters have fewer than w keys. "clusters_0", ... are the clusters of each key, see `cluster_sets`.
     """
 
     num_groups: int
 
     @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]  # computed, where others keep it
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a property here
         return set_names(self.num_groups)
 
     def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
@@ -220,20 +201,20 @@ class ChosenRows(CrossCachePolicy):
         return entry if valid is None else {**entry, "mask": valid}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        own = own_cluster_sets(group, self.num_groups) | {"group": group}
-        passed = _of_group(entry["position"], group) <= index[:, None, None]
+        features = own_cluster_sets(group, self.num_groups) | {"group": group}
+        past = _take_cluster(entry["position"], group) <= index[:, None, None]
         if "mask" in entry:
-            passed = ops.logical_and(passed, _of_group(entry["mask"], group))
-        last = ops.sum(ops.cast(passed, "int32"), axis=-1) - 1
-        return {"rank": last, **{name: x[..., 0] for name, x in own.items()}}
+            past = ops.logical_and(past, _take_cluster(entry["mask"], group))
+        last = ops.sum(ops.cast(past, "int32"), axis=-1) - 1
+        return {"rank": last, **{name: x[..., 0] for name, x in features.items()}}
 
-    def read(self, entry: Mapping[str, Tensor], place: TokenInfo) -> ReadKeys:
-        found = {name: _of_group(x, place.group[..., None]) for name, x in entry.items() if name not in self.names}
+    def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
+        found = {name: _take_cluster(x, query.group[..., None]) for name, x in entry.items() if name not in self.names}
         ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
         exists = found.get("mask", ops.ones((1, 1, 1), "bool"))
         return ReadKeys(found["key"], found["value"], found["position"], exists, {"rank": ranks})
 
 
-def _of_group(x: Tensor, group: Tensor | None) -> Tensor:
-    """Returns the part of each head's group, (B, n, 1), of an array (B, n, K, ..): (B, n, ..)."""
+def _take_cluster(x, group):
+    """Select a cluster (B, n, 1) per head: (B, n, K, ...) to (B, n, ...)."""
     return take_blocks(x, group)[:, :, 0]

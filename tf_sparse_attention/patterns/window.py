@@ -1,4 +1,4 @@
-"""A sliding window."""
+"""Sliding-window attention."""
 
 import dataclasses
 
@@ -6,23 +6,22 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, Run
+from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, KeyRange, Ring
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Window(Pattern):
-    """The positions less than `size` away: |i - j| < size, in a causal call 0 <= i - j < size. O(T size).
+    """Sliding window: |i - j| < size, in a causal call 0 <= i - j < size. O(T size).
 
     Args:
-        size: positions on a side, counting the query itself.
+        size: positions on each side, counting the query itself.
 
     Raises:
-        ValueError: for a number that is no positive integer.
+        ValueError: if `size` is not a positive integer.
     """
 
     size: int
@@ -46,4 +45,4 @@ class Window(Pattern):
         return Ring(self.size)
 
     def cross_cache(self) -> CrossCachePolicy:
-        return Run(lambda index: index - self.size + 1, 2 * self.size - 1)
+        return KeyRange(lambda index: index - self.size + 1, 2 * self.size - 1)

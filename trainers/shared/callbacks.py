@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
-from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.selectors import Centroids
 from trainers.shared.loss_spikes import LossSpikes
 from trainers.shared.signals import SignalContext
 

@@ -10,7 +10,7 @@ from absl import logging
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.layers.parts.adaptive_span import spans_in
-from tf_sparse_attention.layers.parts.centroids import Centroids
+from tf_sparse_attention.layers.parts.selectors import Centroids
 from trainers.shared.sample_sources import LocalModelSource
 from trainers.shared.sampling import generate
 

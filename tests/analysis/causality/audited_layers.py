@@ -113,7 +113,7 @@ class SubclassedModel(keras.Model):
 
 
 def dictionary_model():
-    """Takes {"token_ids", "padding_mask"}, as KerasHub's backbones do."""
+    """Take {"token_ids", "padding_mask"}, as KerasHub's backbones do."""
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     mask = keras.Input((None,), dtype="int32", name="padding_mask")
     x = layers.Embedding(11, 8)(ids)

@@ -18,7 +18,7 @@ def case(request, goldens):
 
 
 def sides(arrays, settings, ending):
-    """Returns normalised queries and keys and the values of a sequence, or of that with another last token."""
+    """Return normalised queries and keys and the values of a sequence, or of that with another last token."""
     query, key = (kmeans.normalize(ops.convert_to_tensor(arrays[side + ending])) for side in "qk")
     return query, query if settings["share_qk"] else key, arrays["v" + ending]
 

@@ -23,7 +23,7 @@ NAMES = {
 
 
 def numbers(folder):
-    """Returns the inputs of a case as an `Encoder` takes them, and what torch made of them."""
+    """Return the inputs of a case as an `Encoder` takes them, and what torch made of them."""
     arrays = dict(np.load(folder / "numbers.npz"))
     inputs = {own: arrays.pop(theirs) for own, theirs in NAMES.items() if theirs in arrays}
     return inputs, arrays

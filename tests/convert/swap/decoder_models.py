@@ -46,14 +46,14 @@ FAMILIES = {
 
 
 def decoder(family, seed=0, **changes):
-    """Returns a `CausalLM` of a family, without a preprocessor."""
+    """Return a `CausalLM` of a family, without a preprocessor."""
     name, arguments = FAMILIES[family]
     backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**arguments, **changes})
     return randomized(getattr(keras_hub.models, f"{name}CausalLM")(backbone=backbone, preprocessor=None), seed)
 
 
 def generated(model, token_ids, lengths, **compiled):
-    """Returns the token ids that a model goes on with after the first ones of each row, so many of `token_ids`."""
+    """Return the token ids that a model goes on with after the first ones of each row, so many of `token_ids`."""
     known = np.arange(token_ids.shape[1]) < np.array(lengths)[:, None]
     prompt = {"token_ids": token_ids * known, "padding_mask": known.astype("int32")}
     if "Gemma3" in type(model).__name__:  # which returns the images that it was given

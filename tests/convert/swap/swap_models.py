@@ -11,7 +11,7 @@ LENGTH, VOCABULARY = 12, 30
 
 
 def local(window=LENGTH):
-    """Returns a `make_layer` of local attention."""
+    """Return a `make_layer` of local attention."""
     return lambda dense: LocalAttention(**arguments_of(dense), window=window)
 
 
@@ -34,7 +34,7 @@ def ids(batch=2, length=LENGTH, seed=0):
 
 
 def randomized(model, seed=0):
-    """Returns the model with random weights, also where layers start with zeros or ones."""
+    """Return the model with random weights, also where layers start with zeros or ones."""
     rng = np.random.default_rng(seed)
     for weight in model.weights:
         weight.assign(rng.normal(size=weight.shape) * 0.3)
@@ -107,7 +107,7 @@ class Classifier(keras.Model):
 
 
 def difference(one, other):
-    """Returns the largest difference of two results, tensors or dictionaries of them."""
+    """Return the largest difference of two results, tensors or dictionaries of them."""
     if isinstance(one, dict):
         return max(difference(one[name], other[name]) for name in one)
     return float(np.abs(ops.convert_to_numpy(one) - ops.convert_to_numpy(other)).max())

@@ -21,7 +21,7 @@ from tf_sparse_attention.layers import (
 
 
 def reported(model, make_layer, **options):
-    """Returns the sparse model and the lines of the report."""
+    """Return the sparse model and the lines of the report."""
     lines = []
     sparse = replace_attention(model, make_layer, print_fn=lines.append, **options)
     return sparse, "\n".join(lines).split("\n")

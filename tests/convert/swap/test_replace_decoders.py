@@ -33,7 +33,7 @@ def families(names, default=FAST):
 
 
 def tokens(lengths=(LENGTH, 10), seed=0):
-    """Returns token ids and their padding mask, as KerasHub's models take them."""
+    """Return token ids and their padding mask, as KerasHub's models take them."""
     mask = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype("int32")
     return {"token_ids": np.random.default_rng(seed).integers(1, VOCABULARY, mask.shape) * mask, "padding_mask": mask}
 
@@ -74,7 +74,7 @@ def halves(attention):
 
 
 def generated(model, lengths=(4, 6), sampler="greedy", eager=True):
-    """Returns the tokens that a model writes after prompts of some lengths."""
+    """Return the tokens that a model writes after prompts of some lengths."""
     ids = tokens((LENGTH, LENGTH))["token_ids"]
     return decoder_models.generated(model, ids, lengths, sampler=sampler, run_eagerly=eager)
 
@@ -146,7 +146,7 @@ def test_windows_can_be_those_that_were_published():
 
 
 def cache_sizes(model):
-    """Returns the sizes of what a model carries from step to step, in numbers, by where they are."""
+    """Return the sizes of what a model carries from step to step, in numbers, by where they are."""
     found = {}
 
     class Recorder(keras_hub.samplers.GreedySampler):

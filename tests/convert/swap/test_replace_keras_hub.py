@@ -17,7 +17,7 @@ LENGTH = 12
 
 
 def padded(lengths=(12, 7), seed=0):
-    """Returns token ids and their padding mask, as KerasHub's models take them."""
+    """Return token ids and their padding mask, as KerasHub's models take them."""
     mask = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype("int32")
     tokens = np.random.default_rng(seed).integers(1, 50, mask.shape)
     return {"token_ids": tokens * mask, "padding_mask": mask}

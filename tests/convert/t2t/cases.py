@@ -22,14 +22,14 @@ class Small:
     settings: dict
 
     def write(self, folder):
-        """Returns the prefix of the files."""
+        """Return the prefix of the files."""
         write_checkpoint(folder / "model.ckpt-7", self.tensors)
         (folder / "hparams.json").write_text(json.dumps(self.settings), encoding="utf-8")
         return folder / "model.ckpt-7"
 
 
 def small():
-    """Returns a `Small` of random numbers, hidden size 12, 3 heads of 4, one of them routed in layer 2."""
+    """Return a `Small` of random numbers, hidden size 12, 3 heads of 4, one of them routed in layer 2."""
     numbers = np.random.default_rng(0)
     shapes = {"embeddings/embedding": (20, 8), "emb_dense/kernel": (8, 12), "emb_dense/bias": (12,)}
     shapes |= {"final_dense_1/kernel": (12, 8), "final_dense_1/bias": (8,)}
@@ -52,7 +52,7 @@ def small():
 
 
 def small_settings():
-    """Returns what a checkpoint of `small` leaves open."""
+    """Return what a checkpoint of `small` leaves open."""
     return {
         "query_shape": [8],
         "memory_flange": [8],
@@ -64,7 +64,7 @@ def small_settings():
 
 
 def small_encoder_decoder():
-    """Returns a `Small` with an encoder of 3 layers and a decoder of 2, all but the first of which route."""
+    """Return a `Small` with an encoder of 3 layers and a decoder of 2, all but the first of which route."""
     numbers = np.random.default_rng(0)
     layout = Layout(
         scope=SCOPE,

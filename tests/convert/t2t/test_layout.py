@@ -20,7 +20,7 @@ MAPS = {
 
 
 def read_names(path, vocabulary_size):
-    """Returns shapes and kinds of the variables of a list, by name."""
+    """Return shapes and kinds of the variables of a list, by name."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     shapes = {}

@@ -24,7 +24,7 @@ goldens = goldens_of("routing_transformer/mini_lm.npz")
 
 
 def written(goldens, name, folder):
-    """Writes the model of a case as a checkpoint; returns its arrays and its settings."""
+    """Write the model of a case as a checkpoint; return its arrays and its settings."""
     settings, arrays = read_case(goldens, name)
     write_checkpoint(
         folder / "model.ckpt-0",
@@ -109,7 +109,7 @@ def test_losses_and_all_gradients_are_published(case):
 
 
 def published_gradients(plan, gradients, arrays):
-    """Returns gradients by the published variables, given those by the weights that were cut out and folded."""
+    """Return gradients by the published variables, given those by the weights that were cut out and folded."""
     total, shapes, scope = {}, plan.layout.shapes, plan.layout.scope
     for row in plan.rows:
         if row.target not in gradients:

@@ -41,7 +41,7 @@ def test_the_command_writes_the_same_from_the_same_seed(folder, tmp_path, capsys
 
 
 def arrays_in(folder):
-    """Returns the arrays of a checkpoint by name."""
+    """Return the arrays of a checkpoint by name."""
     with open_checkpoint(folder / CHECKPOINT) as checkpoint:
         return {name: checkpoint.read(name) for name in checkpoint.shapes}
 

@@ -8,20 +8,20 @@ from tf_sparse_attention.data import SegmentBatches, evaluation_segments
 
 
 def steps(batches, count, start=0):
-    """Returns inputs and targets of some steps, each key joined over them along the positions."""
+    """Return inputs and targets of some steps, each key joined over them along the positions."""
     elements = [batches.batch(start + step) for step in range(count)]
     inputs = {name: np.concatenate([element[0][name] for element in elements], axis=1) for name in elements[0][0]}
     return inputs, np.concatenate([element[1] for element in elements], axis=1)
 
 
 def at_the_beginning(batches):
-    """Lets each epoch begin at the start of the stream, which makes cases by hand readable."""
+    """Let each epoch begin at the start of the stream, which makes cases by hand readable."""
     batches._offset = lambda epoch: 0
     return batches
 
 
 def letters(ids):
-    """Returns byte ids as text: the end of a document as a full stop, the start as a space."""
+    """Return byte ids as text: the end of a document as a full stop, the start as a space."""
     return "".join(" ."[int(i)] if i < 2 else chr(int(i) - 2) for i in ids)
 
 

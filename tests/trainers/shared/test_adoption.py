@@ -82,7 +82,7 @@ def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_pat
 
 
 def continuing(config, model_file, **settings):
-    """Returns the configuration with a model to continue and nothing else said of it."""
+    """Return the configuration with a model to continue and nothing else said of it."""
     config.model = base.get_config().model
     config.model.update(start_from=str(model_file), **settings)
     return config

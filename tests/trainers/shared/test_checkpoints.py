@@ -69,7 +69,7 @@ def test_there_is_none_before_the_first(tmp_path):
 
 
 def set_in_directory(offset, value):
-    """Returns what changes two bytes of the first entry of a zip file's directory, at its end."""
+    """Return what changes two bytes of the first entry of a zip file's directory, at its end."""
 
     def harm(path):
         content = bytearray(path.read_bytes())
@@ -195,7 +195,7 @@ def test_the_state_has_weights_centroids_every_seed_and_the_optimizer():
 
 
 def state_of(*names):
-    """Returns a model of layers with equal shapes in an order, its optimizer after a step, and the values of both."""
+    """Return a model of layers with equal shapes in an order, its optimizer after a step, and the values of both."""
     layers = {name: keras.layers.Dense(4, name=name, use_bias=False) for name in sorted(names)}
     made = keras.Sequential([keras.Input((4,)), *(layers[name] for name in names), keras.layers.Dropout(0.5)])
     made.compile(keras.optimizers.Adam(), "mse")

@@ -60,7 +60,7 @@ def fetched(address):
 
 
 def cut_off(monkeypatch, name, error=ConnectionError):
-    """Lets the copy of the file of a name end in the middle."""
+    """Let the copy of the file of a name end in the middle."""
     write = remote_files._copy
 
     def half(source, target):

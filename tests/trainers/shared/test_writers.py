@@ -119,14 +119,14 @@ def test_tensorboard_gets_the_settings_texts_and_pictures(tmp_path):
 
 
 def summaries(folder):
-    """Yields step and value of each summary in a folder of event files."""
+    """Yield step and value of each summary in a folder of event files."""
     for path in folder.glob("events*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             yield from ((event.step, value) for value in event.summary.value)
 
 
 def events_of(folder):
-    """Returns (step, tag, value) of the scalars in a folder of event files."""
+    """Return (step, tag, value) of the scalars in a folder of event files."""
     return [(step, value.tag, pytest.approx(float(tf.make_ndarray(value.tensor)))) for step, value in summaries(folder)]
 
 

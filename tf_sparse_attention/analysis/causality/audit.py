@@ -28,7 +28,7 @@ from tf_sparse_attention.analysis.causality.target import AuditTarget
 from tf_sparse_attention.layers import AttentionLayer
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 from tf_sparse_attention.patterns.pattern import primitives
-from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
+from tf_sparse_attention.patterns.selected_blocks import GivenBlocks
 
 _LONGEST = 32_768  # positions that can be audited; no warning asks for more
 
@@ -219,7 +219,7 @@ def _check_arguments(atol, dtype, vocabulary_size, **counts):
 
 def _dense_length(pattern):
     """Return the length of the longest sequence in which a query may attend to all earlier keys."""
-    if isinstance(pattern, ChosenBlocks):
+    if isinstance(pattern, GivenBlocks):
         return pattern.num_blocks * pattern.block_size
     return (pattern.reach or 0) + 1
 

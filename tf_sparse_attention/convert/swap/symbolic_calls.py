@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
-from tf_sparse_attention.layers.parts.call_masks import normalize_self_attention
+from tf_sparse_attention.layers.parts.call_inputs import normalize_self_attention
 from tf_sparse_attention.models.layer_sites import find_layer_sites
 from tf_sparse_attention.types import Shape
 

@@ -8,13 +8,12 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
 from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.ops.shapes import merge_heads, slice_axis, unmerge_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.window import Window
@@ -146,7 +145,7 @@ class AllAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         query, masks = heads[0], masks.slice_heads(slice(0, self.num_pattern_heads))
         output, weights = super().compute_attention(self._window_heads(heads), masks, causal, training, return_weights)
-        return self._add_persistent(query, output, weights, dropout_of_call(self, training))
+        return self._add_persistent(query, output, weights, Dropout.of_call(self.dropout, self._seeds, training))
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
         output, cache = super().decode_attention(self._window_heads(heads), cache, index)

@@ -11,8 +11,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.checks import values_of
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
-from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, holds
 from tf_sparse_attention.patterns.pattern import primitives
@@ -139,7 +139,7 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
     pattern = layer.pattern
     if pattern is not None and pattern.must_be_causal and (value is not None or not causal):
-        name = f"{name_with_leaf(layer, 'must_be_causal')}, which is for causal self-attention alone"
+        name = f"{name_with_leaf(layer, 'must_be_causal')}, which requires causal self-attention"
         if value is not None:
             raise ValueError(
                 f"`value` and `key` must be None, or `query` itself, with {name}. Received: a value other than the "

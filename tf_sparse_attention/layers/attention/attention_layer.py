@@ -14,28 +14,37 @@ from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.call_masks import (
+from tf_sparse_attention.layers.parts.call_inputs import (
+    as_images,
+    as_sequences,
     as_tensor,
+    is_image,
     mask_of_tokens,
     normalize_self_attention,
+    sequence_shape,
     token_masks,
+    values_of,
     zero_padding,
 )
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
-from tf_sparse_attention.layers.parts.image_inputs import as_images, as_sequences, is_image, sequence_shape
-from tf_sparse_attention.layers.parts.integers import values_of
 from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory, with_memory
 from tf_sparse_attention.layers.parts.selectors import groupers_of, make_selectors, selection_of
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_query_and_key
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cross_pattern, decode_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, plan_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
-from tf_sparse_attention.patterns.engine.kv_cache import Cache, empty_cache, fill_cache, fill_memory
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, HeadPlan, plan_heads
+from tf_sparse_attention.patterns.engine.kv_cache import (
+    Cache,
+    empty_cache,
+    fill_cache,
+    fill_memory,
+    is_unrotated,
+    memory_entry,
+)
 from tf_sparse_attention.patterns.pattern import Call, Pattern, cache_unsupported_reason
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
@@ -237,9 +246,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if self.position == "relative":
             num_rows = 2 * (self.max_distance or max(self.pattern.reach or 0, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
-        self.selectors = (
-            self.make_selectors()
-        )  # one per leaf of the pattern, None for leaves that are not content-based
+        self.selectors = self.make_selectors()
         self._groupers = groupers_of(self.selectors)
 
     def make_selectors(self) -> list[Selector | None]:
@@ -311,7 +318,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if value is not None:
             value, key = (None if x is None else zero_padding(x, masks.key_mask) for x in (value, key))
         masks = self.add_extra_masks(masks, query, **extra_masks)
-        masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
+        if memory is not None:
+            masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
         return self.attend(query, heads, masks, use_causal_mask, bool(training), return_attention_scores)
 
@@ -369,8 +377,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """Compute attention of projected heads.
 
         Args:
-            heads: result of `project`: queries (B, N, T, H), not scaled, keys (B, M, S, H) or None where queries serve
-                as keys, and values (B, M, S, Hv).
+            heads: result of `project`: queries (B, N, T, H), not scaled, keys (B, M, S, H) or None where queries are
+                used as keys, and values (B, M, S, Hv).
             masks: a `TokenMasks`. The caller applies `query_mask` to the result.
             causal: whether later positions are masked.
             training: whether to apply dropout and update state.
@@ -386,8 +394,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             value,
             causal=causal,
             masks=masks,
-            select=selection_of(self, query, key, masks, training),
-            dropout=dropout_of_call(self, training),
+            select=selection_of(self, query, key, masks, training) if any(self.selectors) else None,
+            dropout=Dropout.of_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
             **self.attention_options(training)._asdict(),
         )
@@ -504,7 +512,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if not self.built:
             raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
         plans = head_plans(self)
-        max_length = streaming_cache.cache_length(self, plans, max_length)
+        if max_length is None:
+            max_length = streaming_cache.unbounded_length(self, plans)
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
@@ -541,15 +550,14 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         plans = head_plans(self)
         attention_checks.check_cache(x, cache, plans)
         attention_checks.check_space("x", plans, cache, x.shape[1])
-        if streaming_cache.is_unrotated(cache):
+        if is_unrotated(cache):
             streaming_cache.check_prompt(self, plans, x.shape[1])
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         is_valid = attention_checks.check_prompt_start(cache, masks.query_mask)
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
-        output = self.attend(
-            x, *with_cached_memory(self, cache, heads, masks), causal=True, training=False, return_weights=False
-        )
+        called = (heads, masks) if memory_entry(cache) is None else with_cached_memory(self, cache, heads, masks)
+        output = self.attend(x, *called, causal=True, training=False, return_weights=False)
         batch, length = shape(x)[:2]
         lengths = ops.full((batch,), length, dtype="int32")
         if masks.query_mask is not None:
@@ -604,7 +612,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             The cache after the prompt.
         """
         query, key, value = heads[:3]
-        query_rows, key_rows = scored_rows(self, query, key, is_rotated=not streaming_cache.is_unrotated(cache))
+        query_rows, key_rows = scored_rows(self, query, key, is_rotated=not is_unrotated(cache))
         inputs = SelectionInputs(query, query if key is None else key, query_rows, key_rows)
         return fill_cache(head_plans(self), cache, key_rows, value, self.selectors, inputs, lengths)
 
@@ -624,7 +632,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         query, key = self.score_inputs(query, key)
         key = query if key is None else key
         plans, options = head_plans(self), self.attention_options()
-        if streaming_cache.is_unrotated(cache):
+        if is_unrotated(cache):
             options = options._replace(position=streaming_cache.position_in_cache(self, plans, index))
         return decode_pattern(plans, cache, query, key, value, self.selectors, compared, index, options)
 
@@ -632,7 +640,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def cross_cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cross-attention cache. None if it can."""
         if self.pattern.must_be_causal:
-            return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} is for causal self-attention alone"
+            return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} requires causal self-attention"
         if self.share_qk:
             return "queries are used as keys"
         return None if self.pattern.causal_selection else cache_unsupported_reason(self.pattern)
@@ -748,7 +756,9 @@ def _sequence_shapes(
 
 def _join_heads(layer: Any, query: Tensor, heads: Tensor) -> Tensor:
     """Compute the output (B, T, D) from the query (B, T, D) and its attended heads (B, N, T, Hv)."""
-    return projections.join_heads(layer._attention_output, gated(layer._gate_dense, query, heads))
+    if layer._gate_dense is not None:
+        heads = gated(layer._gate_dense, query, heads)
+    return projections.join_heads(layer._attention_output, heads)
 
 
 def head_plans(layer: Any, pattern: Pattern | None = None) -> list[HeadPlan]:

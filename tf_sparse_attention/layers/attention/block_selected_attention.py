@@ -7,10 +7,9 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
-from tf_sparse_attention.ops.causal_convolution import convolve_keys, convolve_next
-from tf_sparse_attention.ops.gather import take_positions
+from tf_sparse_attention.ops.block_selection import convolve_keys, convolve_next
+from tf_sparse_attention.ops.gather import ring_positions, take_positions, write_slot
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.ring_buffer import ring_positions, write_slot
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks

@@ -7,7 +7,8 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
-from tf_sparse_attention.layers.parts.variables import drawn_seed, dropout_of_call, random_directions
+from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
 from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, merge
@@ -121,7 +122,7 @@ class ClusteredAttention(AttentionLayer):
         inputs = query * self.score_scale, key, value, self._assign_clusters(query, masks.query_mask), self.num_clusters
         options: dict[str, Any] = {
             "key_mask": merge(key_mask, masks.attention_mask),
-            "dropout": dropout_of_call(self, training),
+            "dropout": Dropout.of_call(self.dropout, self._seeds, training),
             "return_weights": return_weights,
         }
         if self.top_k is None:

@@ -11,15 +11,15 @@ from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
-from tf_sparse_attention.layers.parts.call_masks import as_tensor
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
+from tf_sparse_attention.layers.parts.call_inputs import as_tensor
+from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
-from tf_sparse_attention.patterns.global_tokens import FromGlobal, Global, find_global
+from tf_sparse_attention.patterns.global_tokens import Global, GlobalQueries, find_global
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection
 from tf_sparse_attention.types import Config, Shape, Tensor
@@ -182,7 +182,7 @@ class GlobalLocalAttention(LocalAttention):
         span = span_of_call(self, training)
         local = self._attend(self.pattern, heads[:3], *call, selected=[tokens, None], span=span)
         # Separately, because global tokens may have other projections.
-        from_global = self._attend(FromGlobal(self.num_global), heads[-3:], *call, selected=[tokens])
+        from_global = self._attend(GlobalQueries(self.num_global), heads[-3:], *call, selected=[tokens])
         is_global = tokens.marks[:, None, :, None]
         weights = ops.where(is_global, from_global[1], local[1]) if return_weights else None
         return ops.where(is_global, from_global[0], local[0]), weights
@@ -210,7 +210,7 @@ class GlobalLocalAttention(LocalAttention):
             value,
             masks=masks,
             select=None if selected is None else lambda *_: selected,
-            dropout=dropout_of_call(self, training),
+            dropout=Dropout.of_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
             **options._asdict(),
         )

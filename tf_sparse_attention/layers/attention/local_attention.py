@@ -9,7 +9,7 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.window import Window
@@ -132,7 +132,8 @@ class LocalAttention(AttentionLayer):
         self.span = make_span(self, self.num_heads)
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
-        return super().attention_options()._replace(span=span_of_call(self, training))
+        options = super().attention_options()
+        return options if self.span is None else options._replace(span=span_of_call(self, training))
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size")

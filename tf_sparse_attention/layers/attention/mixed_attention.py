@@ -13,8 +13,12 @@ from tf_sparse_attention.layers.attention.attention_checks import check_entries
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache, check_has_cross_cache
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.call_masks import as_tensor, check_attention_mask, normalize_self_attention
-from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
+from tf_sparse_attention.layers.parts.call_inputs import (
+    as_tensor,
+    check_attention_mask,
+    normalize_self_attention,
+    sequence_shape,
+)
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
 from tf_sparse_attention.ops.masks import slice_mask_heads
 from tf_sparse_attention.patterns.engine.kv_cache import Cache

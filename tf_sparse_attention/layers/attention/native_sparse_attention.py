@@ -6,32 +6,25 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import (
-    AttentionLayer,
-    ProjectedHeads,
-    head_plans,
-    scored_rows,
-)
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans, scored_rows
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.projections import clone_initializer
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.ops.attend import Attended, score_dtype
+from tf_sparse_attention.ops.attend import Attended, Dropout, score_dtype
 from tf_sparse_attention.ops.block_selection import BlockKeys
 from tf_sparse_attention.ops.compressed_attention import (
     attend_compressed_blocks,
     select_blocks_by_weight,
     visible_blocks,
 )
-from tf_sparse_attention.ops.gather import take_rows
+from tf_sparse_attention.ops.gather import take_rows, write_slot
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.ring_buffer import write_slot
 from tf_sparse_attention.ops.shapes import in_range, shape, split
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import decode_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selected_blocks import BlockSelection, ChosenBlocks
+from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 from tf_sparse_attention.patterns.selection import GivenSelection, SelectionInputs, Selector
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
@@ -114,7 +107,7 @@ class NativeSparseAttention(AttentionLayer):
     ) -> None:
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_count("window", window)
-        self._selected, self._window = ChosenBlocks(block_size, num_blocks), Window(window)
+        self._selected, self._window = GivenBlocks(block_size, num_blocks), Window(window)
         self._pattern = self._selected | self._window
         self.block_size = block_size
         self.num_blocks = num_blocks
@@ -172,7 +165,7 @@ class NativeSparseAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         projected = _Heads(*heads)
         options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
-        options |= {"causal": causal, "masks": masks, "dropout": dropout_of_call(self, training)}
+        options |= {"causal": causal, "masks": masks, "dropout": Dropout.of_call(self.dropout, self._seeds, training)}
         compressed, blocks = self._attend_compressed(heads, masks, training)
         query_and_key = self.score_inputs(projected.query, projected.key)
         selected = attend_pattern(
@@ -200,7 +193,8 @@ class NativeSparseAttention(AttentionLayer):
         positions = ops.arange(shape(query)[2], dtype="int32")
         visible = visible_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
         selectable = blocks.before(positions, masks.query_segments)
-        return self._attend_and_select(query, key, value, visible, selectable, dropout_of_call(self, training))
+        dropout = Dropout.of_call(self.dropout, self._seeds, training)
+        return self._attend_and_select(query, key, value, visible, selectable, dropout)
 
     def _attend_and_select(self, query, key, value, visible, selectable, dropout=None):
         """Attend to visible compressed blocks, and select those with the largest weights among selectable blocks."""

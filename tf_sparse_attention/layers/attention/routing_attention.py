@@ -10,17 +10,15 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
-from tf_sparse_attention.layers.parts.call_masks import mask_of_tokens
-from tf_sparse_attention.layers.parts.centroids import Centroids
-from tf_sparse_attention.layers.parts.selectors import for_leaf
+from tf_sparse_attention.layers.parts.call_inputs import mask_of_tokens
+from tf_sparse_attention.layers.parts.selectors import Centroids, for_leaf
 from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops import kmeans
-from tf_sparse_attention.ops.grouped_heads import fold_groups
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
-from tf_sparse_attention.ops.shapes import shape
+from tf_sparse_attention.ops.shapes import fold_groups, shape
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelector
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.nearest import Nearest, RandomGroups
 from tf_sparse_attention.patterns.pattern import Pattern

@@ -14,7 +14,7 @@ from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.pattern import Pattern, primitives
-from tf_sparse_attention.patterns.selected_blocks import ChosenBlocks
+from tf_sparse_attention.patterns.selected_blocks import GivenBlocks
 from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.types import Config, Tensor
 
@@ -79,7 +79,7 @@ class SparseAttention(AttentionLayer):
         self.normalize_queries_and_keys = normalize_queries_and_keys
         # For selected blocks the positions of keys equal their slots.
         self.has_relative_values = all(
-            isinstance(leaf, ChosenBlocks) or not leaf.content_based for leaf in primitives(self.pattern)
+            isinstance(leaf, GivenBlocks) or not leaf.content_based for leaf in primitives(self.pattern)
         )
         if normalize_queries_and_keys and self.head_settings.attention_scale is None:
             self.score_scale = 1.0

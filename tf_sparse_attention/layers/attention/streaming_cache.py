@@ -1,29 +1,26 @@
 """Streaming decoding: bounded caches, and rotary positions counted inside the cache."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from tf_sparse_attention.ops.positions import NoPosition, Rotary, StreamingRotary
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
-from tf_sparse_attention.patterns.engine.kv_cache import Cache, cache_policy
+from tf_sparse_attention.patterns.engine.kv_cache import UNROTATED, Cache, cache_policy
 from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.window import Window
-from tf_sparse_attention.types import Size, Tensor
+from tf_sparse_attention.types import Tensor
 
 MAX_LENGTH = 2**30 - 1  # tokens: caches store int32 positions relative to -2^30
-UNROTATED = "unrotated"  # entry of a cache with unrotated keys
 
 
-def cache_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_length: Size | None) -> Size:
-    """Return the `max_length` of a cache; for None the largest possible length.
+def unbounded_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> int:
+    """Return the largest possible length of a sequence, for a pattern with a bounded cache.
 
     Raises:
-        ValueError: for None if the cache of a part of the pattern grows with the sequence.
+        ValueError: if the cache of a part of the pattern grows with the sequence.
     """
-    if max_length is not None:
-        return max_length
     for plan in plans:
         for leaf in plan.leaves:
             if not cache_policy(leaf).is_bounded:
@@ -35,10 +32,10 @@ def cache_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan], max_lengt
 
 
 def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: Cache, memory: Tensor | None) -> Cache:
-    """Mark an empty cache as one that holds unrotated keys, which are rotated by their place in the cache when read.
+    """Mark an empty cache as one that holds unrotated keys, which are rotated by their slots when read.
 
     Raises:
-        ValueError: for a memory, or positions or patterns without places in the cache.
+        ValueError: for a memory, or another position encoding or pattern.
     """
     if memory is not None:
         raise ValueError("`memory` must be None with `positions_in_cache`. Received: a memory.")
@@ -70,11 +67,6 @@ def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tupl
             f"for all heads. Received: {layer.name} with {layer.pattern}."
         )
     return sizes
-
-
-def is_unrotated(cache: Cache) -> bool:
-    """Return whether a cache holds unrotated keys."""
-    return any(UNROTATED in entry for entry in cache.values() if isinstance(entry, Mapping))
 
 
 def check_prompt(layer: keras.layers.Layer, plans: Sequence[HeadPlan], length: int | None) -> None:

@@ -21,7 +21,7 @@ from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAt
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.call_masks import normalize_self_attention
+from tf_sparse_attention.layers.parts.call_inputs import normalize_self_attention
 from tf_sparse_attention.layers.parts.segment_memory import supports_memory
 from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.ops.shapes import shape
@@ -109,7 +109,7 @@ MISSING: Any = object()  # distinguishes a missing argument from None
 
 
 class CallMask(NamedTuple):
-    """The masks of a call, in place of one mask (B, T, S).
+    """The masks of a call, instead of one mask (B, T, S).
 
     Attributes:
         padding_mask: bool (B, S), or None.

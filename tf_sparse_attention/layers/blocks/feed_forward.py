@@ -10,8 +10,7 @@ from tf_sparse_attention.layers.attention.all_attention import PersistentVectors
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, policy_inside
 from tf_sparse_attention.layers.parts.projections import clone_initializer
-from tf_sparse_attention.layers.parts.variables import dropout_of_call
-from tf_sparse_attention.ops.attend import attend_persistent
+from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.shapes import merge_heads, unmerge_heads
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
@@ -187,7 +186,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
         self._scale = size**-0.5
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        dropout = dropout_of_call(self, training)
+        dropout = Dropout.of_call(self.dropout, self._seeds, training)
         query = unmerge_heads(inputs[:, None], self.num_heads) * self._scale
         return merge_heads(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
 

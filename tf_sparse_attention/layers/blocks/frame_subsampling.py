@@ -7,7 +7,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.adaptation import policy_inside
-from tf_sparse_attention.layers.parts.call_masks import zero_padding
+from tf_sparse_attention.layers.parts.call_inputs import zero_padding
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 FACTORS = (1, 2, 4)

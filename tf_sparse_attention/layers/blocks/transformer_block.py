@@ -19,7 +19,7 @@ from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.routing_attention import MEMBER_SELECTIONS, RoutingAttention
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
-from tf_sparse_attention.layers.parts.call_masks import (
+from tf_sparse_attention.layers.parts.call_inputs import (
     finite_padding,
     hide_from_attention,
     implicit_mask,
@@ -402,9 +402,9 @@ def _check_sublayers(attention: Any, feed_forward: Any, cross_attention: Any) ->
 def _check_causal(attention: Attention, cross_attention: Attention | None, causal: bool) -> None:
     """Raise a `ValueError` if an attention layer does not support `causal`."""
     parts, cross_parts = _parts(attention), _parts(cross_attention)
-    if not causal and (names := _causal_only(parts)):
+    if not causal and (names := _causal_parts(parts)):
         raise ValueError(
-            f"`causal` must be True with {names[0]}, which supports only causal self-attention. Received: causal=False."
+            f"`causal` must be True with {names[0]}, which requires causal self-attention. Received: causal=False."
         )
     non_causal = [part for part in parts if not can_be_causal(part)]
     if causal and non_causal:
@@ -412,9 +412,9 @@ def _check_causal(attention: Attention, cross_attention: Attention | None, causa
             f"`causal` must be False with {name_with_leaf(non_causal[0], 'can_be_causal', False)}, which cannot mask "
             "later positions. Received: causal=True."
         )
-    if names := _causal_only(cross_parts):
+    if names := _causal_parts(cross_parts):
         raise ValueError(
-            f"`cross_attention` must support two sequences, but {names[0]} supports only causal self-attention. "
+            f"`cross_attention` must be for two sequences, but {names[0]} requires causal self-attention. "
             f"Received: cross_attention={cross_attention!r}."
         )
     dependent = [part for part in cross_parts if part.cross_cache_unsupported_reason and not _is_reference(part)]
@@ -432,8 +432,8 @@ def _parts(attention: Attention | None) -> list[AttentionLayer]:
     return attention.parts if isinstance(attention, MixedAttention) else [attention]
 
 
-def _causal_only(parts):
-    """Return the names of the parts that support only causal self-attention."""
+def _causal_parts(parts):
+    """Return the names of the parts that require causal self-attention."""
     patterns = ((part, part.pattern) for part in parts)
     return [name_with_leaf(part, "must_be_causal") for part, own in patterns if own is not None and own.must_be_causal]
 

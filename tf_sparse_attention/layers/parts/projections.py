@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, policy_inside
-from tf_sparse_attention.layers.parts.image_inputs import sequence_shape
+from tf_sparse_attention.layers.parts.call_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.variables import assign_copy
 from tf_sparse_attention.ops.shapes import max_size, pad_axis, shape, slice_axis
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
@@ -34,7 +34,7 @@ class Projection(keras.layers.EinsumDense):
 
     The file lists the layers of a functional or sequential model by class. Keras finds nothing at `dense_attention` if
     the file has `multi_head_attention`. The projection then searches the file for the Keras attention layer with the
-    name of its own attention layer.
+    name `attention_name`.
 
     Args:
         attention_name: name of the attention layer.

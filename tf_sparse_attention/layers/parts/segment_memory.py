@@ -1,16 +1,15 @@
 """Transformer-XL segment memory: keys from earlier segments."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
-from tf_sparse_attention.layers.parts.call_masks import as_tensor, mask_of_tokens, zero_padding
-from tf_sparse_attention.layers.parts.integers import as_integers
+from tf_sparse_attention.layers.parts.call_inputs import as_integers, as_tensor, mask_of_tokens, zero_padding
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import shape
+from tf_sparse_attention.patterns.engine.kv_cache import memory_entry
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -19,17 +18,17 @@ def with_memory(
     masks: TokenMasks,
     query: Tensor,
     value: Tensor | None,
-    memory: Tensor | None,
+    memory: Tensor,
     memory_segment_ids: Tensor | None,
 ) -> tuple[TokenMasks, Tensor | None]:
-    """Add a memory to the masks and the value of a call, if there is one.
+    """Add a segment memory to the masks and the value of a call.
 
     Args:
         layer: the attention layer.
         masks: the `TokenMasks` of the call without memory.
         query: float (B, T, D).
         value: the value of the call.
-        memory: float (B, L, D), or None.
+        memory: float (B, L, D).
         memory_segment_ids: int (B, L), the document of each position. Tokens attend to the memory of their document,
             which is 0 in a call without segment ids. None: all positions are visible.
 
@@ -39,8 +38,6 @@ def with_memory(
     Raises:
         ValueError: if the layer does not support memory, or arguments do not match.
     """
-    if memory is None:
-        return masks, value
     if memory_segment_ids is not None:
         memory_segment_ids = as_integers("memory_segment_ids", as_tensor(memory_segment_ids))
     _check(layer, query, value, memory, memory_segment_ids)
@@ -97,20 +94,18 @@ def keys_of_memory(
 def with_cached_memory(
     layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
 ) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
-    """Add the memory of a cache to the projected heads and masks of a prompt, if there is one.
+    """Add the segment memory of a cache to the projected heads and masks of a prompt.
 
     Args:
         layer: the attention layer.
-        cache: cache of the layer without tokens, whose R slots hold the positions -R .. -1.
+        cache: cache of the layer with a memory and without tokens. Its R slots hold the positions -R .. -1.
         heads: queries, keys and values of the prompt, (B, N, T, H) each.
         masks: the `TokenMasks` of the prompt.
 
     Returns:
         Pair of heads and masks.
     """
-    entry = next((entry for entry in cache.values() if isinstance(entry, Mapping) and "remembered" in entry), None)
-    if entry is None:
-        return heads, masks
+    entry = memory_entry(cache) or {}
     query, key, value = heads
     batch, length = shape(query)[0], shape(query)[2]
     size = entry["key"].shape[2]

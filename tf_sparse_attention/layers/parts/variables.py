@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.types import Shape, Tensor
 
 
@@ -18,11 +17,6 @@ def state_dtype(layer: keras.layers.Layer) -> str:
 def drawn_seed(seed: int | None) -> int:
     """Return `seed`, or a random seed for None, which becomes part of the layer's config."""
     return random.randrange(2**31) if seed is None else seed
-
-
-def dropout_of_call(layer: keras.layers.Layer, training: bool | None) -> Dropout | None:
-    """Return the `Dropout` of attention weights in a call of a layer, or None."""
-    return Dropout(layer.dropout, layer._seeds) if training and layer._seeds is not None else None
 
 
 def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: int | None = None) -> keras.Variable:

@@ -9,22 +9,29 @@ from tf_sparse_attention.ops.attend import (
     Attended,
     Dropout,
     apply_sinks,
+    attend_heads,
     attend_shared_keys,
     combine_attended,
     scatter_weights,
     score_dtype,
+    with_self_bias,
 )
-from tf_sparse_attention.ops.grouped_heads import attend_heads
-from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.masks import TokenMasks, merge, negate, take_mask_pairs
 from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
-from tf_sparse_attention.ops.token_groups import with_self_bias
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, join_heads, plan_heads, select_tokens
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs, Selections
-from tf_sparse_attention.patterns.engine.pair_masks import visible_pairs
-from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
-from tf_sparse_attention.patterns.selection import NoWeights, SelectionInputs
+from tf_sparse_attention.patterns.engine.head_plans import (
+    AttentionOptions,
+    HeadPlan,
+    Inputs,
+    Leaf,
+    Selections,
+    join_heads,
+    plan_heads,
+    select_tokens,
+)
+from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives, rule_conditions
+from tf_sparse_attention.patterns.selection import NoWeights, Selection, SelectionInputs, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -135,7 +142,7 @@ def _attend_heads(
 
 
 def attend_arranged(
-    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None = None, **returns: bool
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None, **returns: bool
 ) -> Attended:
     """Compute attention within the groups of an arrangement, by a kernel or by plain operations.
 
@@ -156,8 +163,13 @@ def attend_arranged(
             [attend_arranged(part, leaf, inputs, call, dropout, **returns) for part in arrangement.parts]
         )
     fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
-    if fused is not None:
-        return fused
+    return attend_plain(arrangement, leaf, inputs, call, dropout, **returns) if fused is None else fused
+
+
+def attend_plain(
+    arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, dropout: Dropout | None = None, **returns: bool
+) -> Attended:
+    """Compute attention within the groups of one arrangement by plain operations, see `attend_arranged`."""
     distances = arrangement.distances()
     if leaf.reads_successors:
         distances = distances.shifted(arrangement.lead)
@@ -165,8 +177,8 @@ def attend_arranged(
     masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
     bias = position.score_bias(query, distances)
     if hide_self == "unless_alone":
-        bias = with_self_bias(bias, arrangement.own_key())
-    counts, span = arrangement.counts(), span if leaf.pattern.reach is not None else None
+        bias = with_self_bias(bias, arrangement.self_mask())
+    counts, span = arrangement.key_counts(), span if leaf.pattern.reach is not None else None
     if counts is not None:
         log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts
@@ -212,3 +224,52 @@ def _with_persistent(
         others = attend_shared_keys(query, *persistent, dropout=dropout, soft_cap=soft_cap, return_log_sum_exp=True)
     weights = None if attended.weights is None else ops.zeros_like(attended.weights)
     return combine_attended([attended, others._replace(weights=weights)])
+
+
+def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> Tensor | None:
+    """Return the mask of all pairs of slots, bool broadcastable to (B, N, G, t, s). None: all pairs attend."""
+    masks = leaf.token_masks(arrangement, inputs.masks)
+    conditions: list[Tensor | None] = []
+    if not arrangement.is_exact:
+        conditions += arranged_conditions(arrangement, leaf.pattern, inputs.selections[leaf.index], call)
+    for other in leaf.excluded:
+        selection = inputs.selections[other.index]
+        features = None if selection is None else other.features(selection)
+        conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, features, call))))
+    if call.causal:
+        conditions.append(arrangement.causal_mask())
+    if inputs.options.hide_self == "always":
+        conditions.append(negate(arrangement.self_mask()))
+    conditions.append(arrangement.key_exists())
+    conditions += _token_masks(arrangement, masks)
+    if masks.attention_mask is not None:
+        positions = arrangement.query_positions(), arrangement.key_positions()
+        conditions.append(take_mask_pairs(masks.attention_mask, *positions))
+    return merge(*conditions)
+
+
+def arranged_conditions(
+    arrangement: Arrangement, pattern: Pattern, selection: Selection | TokenFeatures | None, call: Call
+) -> tuple[Tensor, ...]:
+    """Evaluate the mask rule of a pattern for the pairs of an arrangement, see `rule_conditions`."""
+    positions = arrangement.rule_positions(pattern.period)
+    features = TokenFeatures({}, {}) if selection is None else arrangement.features(selection)
+    starts: list[Callable[[], Tensor] | None] = [None, None]
+    if call.starts is not None:
+        begins = call.starts
+        starts = [
+            lambda: arrangement.queries(begins()[0], -1)[..., :, None],
+            lambda: arrangement.keys(begins()[1], -1)[..., None, :],
+        ]
+    return rule_conditions(pattern, *(TokenInfo(*token) for token in zip(positions, features, starts, strict=True)))
+
+
+def _token_masks(arrangement, masks):
+    """Return the masks of padding and documents."""
+    conditions = []
+    if masks.key_mask is not None:
+        conditions.append(arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
+    if masks.query_segments is not None:
+        own = arrangement.queries(masks.query_segments[:, None], -1)[..., :, None]
+        conditions.append(own == arrangement.keys(masks.key_segments[:, None], -1)[..., None, :])
+    return conditions

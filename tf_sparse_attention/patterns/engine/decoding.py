@@ -1,7 +1,7 @@
-"""Decoding: attention of the next token of each row to the keys that it reads from a cache, under any pattern.
+"""Decoding: attention of the next token of each row to cached keys, under any pattern.
 
-A step is an arrangement, `CachedGroup`: the query next to the slots that it reads, as one group. `attend_arranged`
-computes it like any other arrangement. Cross-attention reads the cache of another, complete sequence in the same way.
+A step is an arrangement, `CachedGroup`: one group with the query and the slots that it reads. `attend_plain`
+computes it like any other arrangement. Cross-attention reads the cache of a complete source sequence in the same way.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,16 +10,20 @@ from typing import NamedTuple
 from keras import ops
 
 from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.gather import take_positions
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads, take_key_heads
+from tf_sparse_attention.ops.gather import take_positions, write_slot
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.ring_buffer import write_slot
-from tf_sparse_attention.ops.shapes import in_range, shape
+from tf_sparse_attention.ops.shapes import in_range, repeat_key_heads, shape, take_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.attention import attend_arranged, join_results
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Inputs
+from tf_sparse_attention.patterns.engine.attention import attend_plain, join_results
+from tf_sparse_attention.patterns.engine.head_plans import (
+    AttentionOptions,
+    HeadPlan,
+    Inputs,
+    Leaf,
+    inputs_of_heads,
+    take_heads,
+)
 from tf_sparse_attention.patterns.engine.kv_cache import (
     EMPTY,
     Cache,
@@ -31,8 +35,7 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     holds,
 )
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -55,13 +58,13 @@ class ReadSlots(NamedTuple):
 
 
 class CachedGroup(Arrangement):
-    """A query of each row next to the slots of a cache that it reads, as one group.
+    """Arrangement of a decoding step: one group per row with the query and the cache slots that it reads.
 
     Args:
-        leaf: the `Leaf` whose slots they are.
+        leaf: the `Leaf` that the slots belong to.
         slots: the `ReadSlots`.
         index: int32 (B,), the position of each query.
-        num_heads: N, of queries.
+        num_heads: N, heads of queries.
     """
 
     def __init__(self, leaf: Leaf, slots: ReadSlots, index: Tensor, num_heads: int) -> None:
@@ -90,15 +93,15 @@ class CachedGroup(Arrangement):
     def key_positions(self) -> Tensor:
         return self._keys
 
-    def inside(self) -> Tensor:
+    def key_exists(self) -> Tensor:
         return self._exists
 
-    def order(self) -> tuple[Tensor, Tensor]:
+    def causal_order(self) -> tuple[Tensor, Tensor]:
         queries, keys = self.pairs()
         return queries, keys - self.lead
 
     def distances(self) -> Distances:
-        tokens = self.apart()
+        tokens = self.relative_positions()
         ranks = tokens - self.lead
         if self._ranks is not None:
             queries, keys = self.features(self._ranks)
@@ -194,9 +197,7 @@ def attend_read(
             hidden = own._replace(hide_self=None) if leaf.reads_successors else own
             inputs = Inputs(queries, slots.key, slots.value, slots.features, TokenMasks(), hidden)
             call = Call(batch, 1, arrangement.key_length, causal)
-            parts.append(
-                attend_arranged(arrangement, leaf, inputs, call, return_weights=False, return_log_sum_exp=True)
-            )
+            parts.append(attend_plain(arrangement, leaf, inputs, call, return_weights=False, return_log_sum_exp=True))
         results.append(combine_attended(parts))
     return join_results(results, plans, query, options).output
 
@@ -257,13 +258,13 @@ def cross_cache(
     selectors: Selectors,
     heads: Tensor,
 ) -> Cache:
-    """Returns the cache of a sequence.
+    """Return the cross-attention cache of a source sequence.
 
     Args:
         plans: of `plan_heads`.
-        key: (B, M, S, H), turned by positions.
+        key: (B, M, S, H), rotated by positions.
         value: (B, M, S, Hv).
-        mask: bool (B, S), False for keys that no query may see; or None.
+        mask: bool (B, S), False for masked keys; or None.
         selectors: for each leaf its `Selector`, or None.
         heads: (B, M, S, H), keys as selectors compare them, see `SelectionInputs`.
     """
@@ -286,15 +287,15 @@ def decode_cross_pattern(
     index: Tensor,
     options: AttentionOptions,
 ) -> Tensor:
-    """Returns attention of one query a row to the other sequence, (B, N, 1, Hv).
+    """Compute attention of one query per row to the source sequence, (B, N, 1, Hv).
 
     Args:
         plans: of `plan_heads`.
         cache: of `cross_cache`.
-        query: scaled queries (B, N, 1, H), not turned.
+        query: scaled queries (B, N, 1, H), not rotated.
         selectors: for each leaf its `Selector`, or None.
         heads: (B, N, 1, H), queries as selectors compare them, see `SelectionInputs`.
-        index: int32 (B,), the positions of the queries in their own sequence.
+        index: int32 (B,), the positions of the queries in their sequence.
         options: an `AttentionOptions`.
     """
     groups = _assign(plans, selectors, heads, index)
@@ -330,6 +331,6 @@ def _read_cross(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], i
     for each in (leaf, *leaf.excluded):
         entry, names = cache[entry_name(each)], each.pattern.cross_cache().names
         known = {name: take_positions(entry[name][..., None], found.positions)[..., 0] for name in names}
-        known |= found.known if each is leaf else {}
+        known |= found.features if each is leaf else {}
         features[each.index] = TokenFeatures({name: x[..., None] for name, x in queries[each.index].items()}, known)
     return ReadSlots(found.key, found.value, found.positions, found.exists, features)

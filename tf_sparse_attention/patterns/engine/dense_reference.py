@@ -5,8 +5,15 @@ import functools
 from keras import ops
 
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask, has_successor, hide_self_unless_alone, merge
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, as_slice, join_heads, plan_heads
-from tf_sparse_attention.patterns.engine.inputs import AttentionOptions, Selections
+from tf_sparse_attention.patterns.engine.head_plans import (
+    AttentionOptions,
+    HeadPlan,
+    Leaf,
+    Selections,
+    as_slice,
+    join_heads,
+    plan_heads,
+)
 from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives
 from tf_sparse_attention.types import Tensor
 

@@ -18,11 +18,9 @@ from tf_sparse_attention.kernels.availability import (
 )
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, MaskData, check_traceable, visible_share
 from tf_sparse_attention.ops.attend import Attended, Dropout
-from tf_sparse_attention.ops.grouped_heads import repeat_key_heads
-from tf_sparse_attention.ops.shapes import are_known, shape
+from tf_sparse_attention.ops.shapes import are_known, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.head_plans import Leaf
-from tf_sparse_attention.patterns.engine.inputs import Inputs
+from tf_sparse_attention.patterns.engine.head_plans import Inputs, Leaf
 from tf_sparse_attention.patterns.engine.pattern_mask import (
     PatternMask,
     keeps_order,
@@ -62,7 +60,7 @@ def attend_fused(
             return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
         mask, data = mask_in_order(arrangement, leaf, inputs, call)
         attended = _run(kernel, _rows_in_order(arrangement, inputs), mask, data, returns)
-        return attended.restored(arrangement.from_order, dense=lambda weights: weights)
+        return attended.restored(arrangement.from_kernel_order, dense=lambda weights: weights)
 
     return _or_none(attend, [leaf])
 
@@ -216,8 +214,8 @@ def _rows_in_order(arrangement, inputs):
     """Return queries, keys and values in the order of the arrangement."""
     query, key, value = inputs.query, inputs.key, inputs.value
     if arrangement.groups is None or key is not query or value.dtype != query.dtype:
-        return [arrangement.in_order(x) for x in (query, key, value)]
+        return [arrangement.to_kernel_order(x) for x in (query, key, value)]
     # One gather of both: a TPU reads a tile of 128 channels of several rows for each row that it gathers.
-    both = arrangement.in_order(ops.concatenate([query, value], axis=-1))
+    both = arrangement.to_kernel_order(ops.concatenate([query, value], axis=-1))
     query, value = ops.split(both, [query.shape[-1]], axis=-1)
     return query, query, value

@@ -1,12 +1,15 @@
-"""Head plans: which heads compute which primitive patterns of a composition."""
+"""Head plans: which heads compute which primitive patterns of a composition, and their inputs and options."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.shapes import shape, slice_axis
+from tf_sparse_attention.ops.masks import TokenMasks, has_successor
+from tf_sparse_attention.ops.positions import NoPosition
+from tf_sparse_attention.ops.shapes import shape, shift_left, slice_axis
+from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.group_band import GroupSelection
@@ -41,6 +44,13 @@ class Leaf(NamedTuple):
         if self.reads_successors and isinstance(selection, GroupSelection):
             selection = dataclasses.replace(selection, lead=-1)
         return selection.features()
+
+    def token_masks(self, arrangement: Arrangement, masks: TokenMasks) -> TokenMasks:
+        """Return the masks of a call without those that an arrangement already applies."""
+        if not arrangement.keeps_token_masks:
+            return masks
+        # Keys without a successor are still masked.
+        return masks._replace(key_mask=masks.key_mask if self.reads_successors else None, query_segments=None)
 
     def dense(self, call: Call, selection: Selection | TokenFeatures | None) -> Tensor:
         """Return the dense reference mask, bool broadcastable to (B, n, T, S); of several softmaxes (B, n, K, T, S)."""
@@ -136,7 +146,7 @@ def as_slice(heads: range) -> slice:
 
 
 def take_heads(x: Tensor, heads: range) -> Tensor:
-    """Take a range of the heads of a tensor (B, N, ...). One head (N = 1) stands for all.
+    """Take a range of the heads of a tensor (B, N, ...). A tensor with one head (N = 1) is shared by all heads.
 
     It slices and reshapes, because the gradient of a gather is a scatter.
     """
@@ -205,3 +215,73 @@ def inputs_of_heads(plan: HeadPlan, inputs: SelectionInputs) -> SelectionInputs:
     return inputs._replace(
         query=query, key=key, rotated_query=rotated_query, rotated_key=take_heads(inputs.rotated_key, plan.key_heads)
     )
+
+
+# By the index of a leaf.
+Selections: TypeAlias = Sequence[Selection | None] | Mapping[int, Selection | TokenFeatures | None]
+
+
+class AttentionOptions(NamedTuple):
+    """Options of a layer that apply to any pattern.
+
+    Attributes:
+        position: a position object of `ops.positions`. Default: no positions.
+        span: an `ops.span.Span`, or None.
+        hide_self: "always": a query never attends to the key at its position; "unless_alone": only if it has no other
+            key in any part of the pattern; None: as to other keys.
+        persistent: pair of keys (N, M, H) and values (N, M, Hv) without positions for all queries, or None.
+        soft_cap: c of c tanh(q . k / c), which replaces q . k; or None.
+        sinks: float (N,), a logit without a value for each head; or None.
+    """
+
+    position: NoPosition = NoPosition()
+    span: Span | None = None
+    hide_self: str | None = None
+    persistent: tuple[Tensor, Tensor] | None = None
+    soft_cap: float | None = None
+    sinks: Tensor | None = None
+
+    def slice_heads(self, heads: range) -> Self:
+        """Return the options of a range of heads. Persistent vectors and sinks stay those of all heads."""
+        own = as_slice(heads)
+        span = None if self.span is None else self.span.slice_heads(own)
+        return self._replace(position=self.position.slice_heads(own), span=span)
+
+
+class Inputs(NamedTuple):
+    """Inputs of attention under a pattern, for n of the heads.
+
+    Attributes:
+        query: (B, n, T, H), rotated by positions.
+        key: (B, m, S, H), rotated by positions, m a divisor of n; the query itself where queries are used as keys.
+        value: (B, m, S, Hv).
+        selections: the `Selection` of each leaf by its index, None for leaves without one.
+        masks: a `TokenMasks`.
+        options: an `AttentionOptions`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    selections: Selections
+    masks: TokenMasks
+    options: AttentionOptions
+
+    def of_plans(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
+        """Return the inputs of each plan."""
+        if len(plans) == 1:
+            return [self]
+        heads, key_heads = [plan.heads for plan in plans], [plan.key_heads for plan in plans]
+        queries = split_heads(self.query, heads)
+        keys = queries if self.key is self.query else split_heads(self.key, key_heads)
+        parts = []
+        for plan, query, key, value in zip(plans, queries, keys, split_heads(self.value, key_heads), strict=True):
+            masks = self.masks.slice_heads(as_slice(plan.heads))
+            parts.append(Inputs(query, key, value, self.selections, masks, self.options.slice_heads(plan.heads)))
+        return parts
+
+    def of_successors(self) -> "Inputs":
+        """Return the inputs with the value of token j + 1 for key j. Keys without a successor are masked."""
+        options = self.options._replace(hide_self=None)  # no query attends to its own position
+        masks = self.masks._replace(key_mask=has_successor(self.masks))
+        return self._replace(value=shift_left(self.value, -2), masks=masks, options=options)

@@ -2,14 +2,14 @@
 
 A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1", ...: "key" (B, m, S, H) of its m
 heads of keys, rotated by positions, "value" (B, m, S, Hv), "position" int32 (B, 1 or m, S), minus `EMPTY`, the features
-of each key that mask rules read, such as "group_0" and "rank_0" for leaf 0, and the state of the leaf's selector. With
-successor values, key j is stored at the position j + 1 of its value, and "last_key" (B, m, 1, H) is the key of the last
+of keys in mask rules, such as "group_0" and "rank_0" for leaf 0, and the state of the leaf's selector. With successor
+values, key j is stored at the position j + 1 of its value, and "last_key" (B, m, 1, H) is the key of the last
 token, whose value is not yet known.
 """
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from keras import ops
 
@@ -17,13 +17,14 @@ from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.shapes import max_over, shape, shift_right
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
-from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import SelectionInputs, Selector, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
-# The position of a slot that holds nothing, less than any real one. Caches hold positions minus this number, so that an
-# empty cache is zeros, as formats that start the state of a program from zeros want it.
+# The position of an empty slot, less than any position of a token. Caches store positions minus this number, so that an
+# empty cache is all zeros: some export formats initialize state with zeros.
 EMPTY = -(2**30)
+
+UNROTATED = "unrotated"  # name in the entries of a cache with unrotated keys, whose rotation counts slots
 
 Entry: TypeAlias = dict[str, Tensor]
 Cache: TypeAlias = dict[str, Entry]
@@ -31,12 +32,12 @@ Selectors: TypeAlias = Sequence[Selector | None]  # by the index of a leaf
 
 
 def entry_name(leaf: Leaf) -> str:
-    """Returns the name of a leaf's entry in a cache."""
+    """Return the name of the cache entry of a leaf."""
     return f"part_{leaf.index}"
 
 
 def cache_policy(leaf: Leaf) -> CachePolicy:
-    """Returns the cache policy of a leaf of a pattern that can decode."""
+    """Return the cache policy of a leaf, of a pattern that has a cache."""
     return leaf.pattern.cache()
 
 
@@ -90,7 +91,7 @@ def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]
 
 
 def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tensor:
-    """Returns whether a cache has the slots that so many positions need.
+    """Return whether a cache has enough slots for a number of positions.
 
     Args:
         plans: of `plan_heads`.
@@ -98,7 +99,7 @@ def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tenso
         length: positions from the first token on, an integer, or int32 (B,).
 
     Returns:
-        A boolean, or a tensor bool (B,) where `length` is one or a memory came before; True where it cannot be known.
+        A boolean, or bool (B,) if `length` is a tensor or the cache holds a segment memory. True if it is unknown.
     """
     results = []
     for plan in plans:
@@ -110,8 +111,18 @@ def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tenso
     return functools.reduce(ops.logical_and, tensors) if all_known_hold and tensors else all_known_hold
 
 
+def is_unrotated(cache: Mapping[str, Any]) -> bool:
+    """Return whether the cache of a layer holds unrotated keys."""
+    return any(UNROTATED in entry for entry in cache.values() if isinstance(entry, Mapping))
+
+
+def memory_entry(cache: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
+    """Return the entry of a cache that holds a segment memory, or None."""
+    return next((entry for entry in cache.values() if isinstance(entry, Mapping) and "remembered" in entry), None)
+
+
 def _remembered(entry):
-    """Returns how far before the first token the first position of a memory is that is kept: 0 or int32 (B,)."""
+    """Return the number of positions from the first cached position of a segment memory on, 0 or int32 (B,)."""
     if "remembered" not in entry:
         return 0
     slots = shape(entry["remembered"])[1]
@@ -153,7 +164,7 @@ def fill_cache(
                 state, features[leaf.index] = selector.fill(entry, own_inputs, lengths)
                 entry |= state
             policy, token = cache_policy(leaf), TokenInfo(tokens, features.get(leaf.index, {}))
-            positions = policy.held(token, lengths, shape(entry["key"])[2])
+            positions = policy.slot_contents(token, lengths, shape(entry["key"])[2])
             if leaf.reads_successors:  # no token comes before the first
                 positions = ops.where(positions > 0, positions, -1)
             columns = {at: features[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
@@ -162,7 +173,7 @@ def fill_cache(
 
 
 def _fill(entry: Entry, key: Tensor, value: Tensor, positions: Tensor, columns: Mapping[str, Tensor]) -> Entry:
-    """Return an entry that holds a sequence at `positions` (B, 1 or n, S), what it held where they are negative."""
+    """Write a sequence to an entry: slot s gets the token at `positions` (B, 1 or n, S), if not negative."""
     batch, shared, slots = shape(entry["position"])
     positions = ops.broadcast_to(positions, (batch, shared, slots))
     is_new = positions >= 0
@@ -177,16 +188,16 @@ def _fill(entry: Entry, key: Tensor, value: Tensor, positions: Tensor, columns: 
 
 
 def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache:
-    """Returns the cache of a pattern that takes memory with earlier text in it, the position of whose last token is -1.
+    """Write a segment memory to an empty cache. Its last token has position -1.
 
     Args:
-        cache: of `empty_cache` for a pattern with `takes_memory`, which is one leaf that keeps the last positions.
-        key: (B, M, L, H), turned by positions.
+        cache: of `empty_cache` for a pattern with `takes_memory`, one leaf that keeps the last positions.
+        key: (B, M, L, H), rotated by positions.
         value: (B, M, L, Hv).
-        seen: bool (B, L), False where there is nothing.
+        seen: bool (B, L), False for empty positions.
 
     Returns:
-        The cache, whose entry also has "remembered", bool (B, S), which slots hold something of the memory.
+        The cache, whose entry has "remembered", bool (B, S), True for slots with a token of the memory.
     """
     (name, entry), length = *cache.items(), shape(key)[2]
     batch, _, slots = shape(entry["position"])

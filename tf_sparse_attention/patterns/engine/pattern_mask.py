@@ -16,17 +16,15 @@ from keras import ops
 
 from tf_sparse_attention.kernels.availability import UnsupportedByKernel
 from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, MaskData, Region, SpanRamp
+from tf_sparse_attention.ops.gather import groups_of_keys
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.ops.token_groups import groups_of_keys
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.head_plans import Leaf
-from tf_sparse_attention.patterns.engine.inputs import Inputs
-from tf_sparse_attention.patterns.engine.pair_masks import token_masks
+from tf_sparse_attention.patterns.engine.head_plans import Inputs, Leaf
 from tf_sparse_attention.patterns.first import FirstGrid
 from tf_sparse_attention.patterns.group_band import GroupBand
 from tf_sparse_attention.patterns.pattern import Call, Pattern, rule_conditions
-from tf_sparse_attention.patterns.token_info import TokenInfo
+from tf_sparse_attention.patterns.selection import TokenInfo
 from tf_sparse_attention.types import Tensor
 
 NO_SEGMENT = np.iinfo("int32").min  # the document of a masked key; ids of documents are greater
@@ -211,7 +209,7 @@ def mask_in_groups(
     evaluated = (*shown, *leaf.excluded)
     data: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
     if call.causal:
-        _add(data, "order", arrangement.order())
+        _add(data, "order", arrangement.causal_order())
     if options.hide_self or not all(_reads_only_groups(each) for each in evaluated):
         _add(data, "position", arrangement.pairs())
     for each in evaluated:
@@ -258,17 +256,17 @@ def _groups_in_order(arrangement, leaf, inputs):
     """Return the data of tokens sorted by group."""
     keys = groups_of_keys(arrangement.groups)
     if inputs.masks.key_mask is not None and leaf.reads_successors:
-        keys = ops.where(arrangement.in_order(inputs.masks.key_mask[:, None], -1), keys, 0)
+        keys = ops.where(arrangement.to_kernel_order(inputs.masks.key_mask[:, None], -1), keys, 0)
     data: tuple[dict, dict] = ({}, {})
     _add(data, f"{leaf.index}.group", (arrangement.groups, keys))
     if leaf.excluded:
-        positions = arrangement.in_order(ops.arange(arrangement.key_length, dtype="int32")[None, None], -1)
+        positions = arrangement.to_kernel_order(ops.arange(arrangement.key_length, dtype="int32")[None, None], -1)
         _add(data, "position", (positions, positions))
     for each in leaf.excluded:
         if inputs.selections[each.index] is None:
             continue
         for own, features in zip(data, each.features(inputs.selections[each.index]), strict=True):
-            own.update({f"{each.index}.{name}": arrangement.in_order(x, -1) for name, x in features.items()})
+            own.update({f"{each.index}.{name}": arrangement.to_kernel_order(x, -1) for name, x in features.items()})
     return data
 
 
@@ -282,7 +280,7 @@ def _segments_in_order(arrangement, inputs):
         queries, keys = (ops.zeros((shape(x)[0], shape(x)[2]), "int32") for x in (inputs.query, inputs.key))
     queries, keys = (_segment_ids(x) for x in (queries, keys))
     keys = keys if masks.key_mask is None else ops.where(masks.key_mask, keys, NO_SEGMENT)
-    return tuple({"segment": arrangement.in_order(x[:, None], -1)} for x in (queries, keys))
+    return tuple({"segment": arrangement.to_kernel_order(x[:, None], -1)} for x in (queries, keys))
 
 
 def _segment_ids(x):
@@ -292,8 +290,8 @@ def _segment_ids(x):
 
 def _segments_in_groups(arrangement, leaf, inputs):
     """Return the documents of queries (.., t, 1) and keys (.., 1, s), or None without documents and padding."""
-    masks = token_masks(arrangement, leaf, inputs.masks)
-    exists = arrangement.inside()
+    masks = leaf.token_masks(arrangement, inputs.masks)
+    exists = arrangement.key_exists()
     if masks.key_mask is not None:
         exists = merge(exists, arrangement.keys(masks.key_mask[:, None], -1)[..., None, :])
     if masks.query_segments is None:
@@ -317,8 +315,8 @@ def _check_groups(arrangement, leaf, inputs):
         raise UnsupportedByKernel("an adaptive span, with keys that are not in the order of the sequence")
     if arrangement.lead:
         raise UnsupportedByKernel("successor values or segment memory, with keys gathered in groups")
-    if arrangement.counts() is not None:
+    if arrangement.key_counts() is not None:
         raise UnsupportedByKernel("keys that count more than once")
-    inside = arrangement.inside()
+    inside = arrangement.key_exists()
     if inside is not None and shape(inside)[-2] != 1:
         raise UnsupportedByKernel("which keys exist depends on the query, as in chunks of buckets")
