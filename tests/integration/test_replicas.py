@@ -183,8 +183,8 @@ def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out(two_repli
     with two_replicas.scope():
         model = make_model(keras.Model)
     message = (
-        r"`clusters` \(Centroids\) has centroids that all replicas must update together.*Subclass "
-        r"`tf_sparse_attention.models.Model` instead of `keras.Model`.*Received: 2 replicas\."
+        r"`clusters` \(Centroids\) has centroids that must be updated on all replicas together.*subclass "
+        r"`tf_sparse_attention.models.Model` instead .*Received: 2 replicas\."
     )
     with pytest.raises(RuntimeError, match=message):
         model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)

@@ -140,7 +140,7 @@ def test_what_cannot_be_adapted_says_so():
     layer = CASES["mixed"].make()
     with pytest.raises(ValueError, match=r"isn't yet built"):
         layer.quantize("int8")
-    with pytest.raises(ValueError, match=r"`target_layer_names` must name dense sublayers of a built layer"):
+    with pytest.raises(ValueError, match=r"`target_layer_names` must be names of dense sublayers of a built layer"):
         layer.enable_lora(2)
     layer = contracts.built(CASES["mixed"])
     with pytest.raises(ValueError, match=r"`mode` must be .*Received: mode='gptq'"):
@@ -148,5 +148,5 @@ def test_what_cannot_be_adapted_says_so():
     with pytest.raises(ValueError, match=r"`rank` must be"):
         layer.enable_lora(0)
     layer.enable_lora(2)
-    with pytest.raises(ValueError, match=r"none with low-rank kernels"):
+    with pytest.raises(ValueError, match=r"without low-rank kernels"):
         layer.enable_lora(2)

@@ -126,7 +126,7 @@ def test_keys_may_be_of_another_sequence():
             r"`use_causal_mask` must be False with ClusteredAttention, .* LocalAttention, .*RoutingAttention",
         ),
         ({"segment_ids": np.zeros((2, 40), "int32")}, "`segment_ids` must be None"),
-        ({"attention_mask": np.ones((40, 40), bool)}, r"`attention_mask` must forbid a key to all queries alike"),
+        ({"attention_mask": np.ones((40, 40), bool)}, r"`attention_mask` must have a query axis of size 1"),
     ],
 )
 def test_what_a_call_cannot_have(call, message):

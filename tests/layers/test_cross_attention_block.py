@@ -158,31 +158,31 @@ def prefilled_from(other, kind="heads"):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: block()(X), "`encoder_sequence` must be given to a block with `cross_attention`.*None"),
+        (lambda: block()(X), "`encoder_sequence` must be given with `cross_attention`.*None"),
         (lambda: block().init_cache(2, 9), "`encoder_sequence` must be given.*None"),
         (lambda: prefilled_from(ENCODED[:, :8]), "`encoder_sequence` must be .* had.*, a cache of 2 rows and"),
         (lambda: prefilled_from(ENCODED[:1]), r"`encoder_sequence` must be the sequence that `init_cache` had"),
         (lambda: prefilled_from(ENCODED[:1], "chosen_keys"), "the sequence that `init_cache` had.* a cache of 2 rows"),
         (
             lambda: TransformerBlock(LocalAttention(2, 4, window=3))(X, encoder_sequence=ENCODED),
-            "`encoder_sequence` must be given to a block with `cross_attention`, and to no other.*a tensor",
+            "`encoder_sequence` must be given with `cross_attention`.*a tensor",
         ),
         (
             lambda: TransformerBlock(LocalAttention(2, 4, window=3), cross_attention=keras.layers.Dense(3)),
-            "`cross_attention` must be another attention layer",
+            "`cross_attention` must be an attention layer",
         ),
         (
             lambda: TransformerBlock(
                 LocalAttention(2, 4, window=3), causal=True, cross_attention=routed(selection="top_k")
             ),
-            "`cross_attention` of a causal block must be one whose result for a query depends on no other query",
+            "`cross_attention` of a causal block must compute each query independently of other queries",
         ),
         (
             lambda: TransformerBlock(
                 LocalAttention(2, 4, window=3),
                 cross_attention=LocalAttention(2, 4, window=3, use_successor_values=True),
             ),
-            r"`cross_attention` must be for two sequences, and \w+ \(Successors\) is",
+            r"`cross_attention` must be for two sequences, but \w+ \(Successors\) requires",
         ),
         (
             lambda: TransformerBlock(routed(selection="top_keys"), causal=True),
@@ -192,7 +192,7 @@ def prefilled_from(other, kind="heads"):
             lambda: TransformerBlock(
                 LocalAttention(2, 4, window=3), causal=True, cross_attention=ClusteredAttention(2, 4, num_clusters=3)
             ),
-            "`cross_attention` of a causal block must be one whose result for a query depends on no other query",
+            "`cross_attention` of a causal block must compute each query independently of other queries",
         ),
     ],
 )

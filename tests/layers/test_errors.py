@@ -128,8 +128,7 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(distance="token", position="rotary"),
-        "`distance` must be 'rank' unless `position` is 'relative'; other positions are distances in tokens. "
-        "Received: distance='token', position='rotary'.",
+        "`distance` must be 'rank' unless `position` is 'relative'. Received: distance='token', position='rotary'.",
     ),
     (
         lambda: routing(use_successor_values=True, selection="top_k"),
@@ -137,16 +136,15 @@ FURTHER_ARGUMENTS = [
     ),
     (
         lambda: routing(selection="top_keys"),
-        "`share_qk` must be False with selection='top_keys', which needs a key projection. Received: share_qk=True.",
+        "`share_qk` must be False with selection='top_keys'. Received: share_qk=True.",
     ),
     (
         lambda: routing(selection="top_keys", share_qk=False, mask_self=True),
-        "`mask_self` must be False with selection='top_keys', where queries are not keys. Received: mask_self=True.",
+        "`mask_self` must be False with selection='top_keys'. Received: mask_self=True.",
     ),
     (
         lambda: routing(selection="top_keys", share_qk=False, reproduce_reference=True),
-        "`reproduce_reference` must be False with selection='top_keys', which the published code does not have. "
-        "Received: reproduce_reference=True.",
+        "`reproduce_reference` must be False with selection='top_keys'. Received: reproduce_reference=True.",
     ),
     (
         lambda: routing(use_successor_values=True, mask_self=False),
@@ -168,7 +166,7 @@ FURTHER_ARGUMENTS = [
     (lambda: FeedForward(8, use_bias=1), "`use_bias` must be True or False. Received: use_bias=1."),
     (
         lambda: local(window=3, num_blocks_before=1),
-        "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: window=3, "
+        "`num_blocks_before` and `num_blocks_after` must be None if `window` is given. Received: window=3, "
         "num_blocks_before=1, num_blocks_after=None.",
     ),
     (
@@ -232,7 +230,7 @@ WRONG_CALLS = [
     (
         lambda: routing(share_qk=False, selection="nearest"),
         {"query": X, "value": SHORT},
-        "`selection` must be one of ['top_k', 'strided', 'hash', 'top_keys'] where `query` and `value` have different "
+        "`selection` must be one of ['top_k', 'strided', 'hash', 'top_keys'] if `query` and `value` have different "
         "lengths. Received: selection='nearest', lengths 6 and 4.",
     ),
     (

@@ -144,12 +144,14 @@ WRONG_ARGUMENTS = [
     (
         fixed,
         {"num_heads": 6, "num_groups": 2},
-        "`num_groups` must divide the number of heads that see summaries. Received: num_groups=2, 3 such heads.",
+        "`num_groups` must divide the number of heads with a summary part. Received: num_groups=2, 3 heads with "
+        "a summary part.",
     ),
     (
         fixed,
         {"num_heads": 3, "num_groups": 2, "heads": "merged"},
-        "`num_groups` must divide the number of heads that see summaries. Received: num_groups=2, 3 such heads.",
+        "`num_groups` must divide the number of heads with a summary part. Received: num_groups=2, 3 heads with "
+        "a summary part.",
     ),
 ]
 WRONG_ARGUMENTS += [
@@ -166,18 +168,17 @@ WRONG_ARGUMENTS += [
         ),
         (
             {"num_heads": 1},
-            "`heads` must be 'merged' or 'interleaved' for a single head, which cannot be split. Received: "
-            "heads='split', num_heads=1.",
+            "`heads` must be 'merged' or 'interleaved' for a single head. Received: heads='split', num_heads=1.",
         ),
         (
             {"heads": "interleaved"},
-            "`layer_index` must be given where `heads` is 'interleaved', and only there. Received: layer_index=None, "
-            "heads='interleaved'.",
+            "`layer_index` must be given with heads='interleaved', and must otherwise be None. Received: "
+            "layer_index=None, heads='interleaved'.",
         ),
         (
             {"layer_index": 0},
-            "`layer_index` must be given where `heads` is 'interleaved', and only there. Received: layer_index=0, "
-            "heads='split'.",
+            "`layer_index` must be given with heads='interleaved', and must otherwise be None. Received: "
+            "layer_index=0, heads='split'.",
         ),
     )
 ]

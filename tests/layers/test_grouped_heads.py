@@ -231,9 +231,9 @@ def test_a_sink_needs_one_softmax():
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="top_k")
     with pytest.raises(ValueError, match=r"pass selection='nearest'. Received: use_sink=True, selection='hash'"):
         RoutingAttention(2, 4, 2, 4, use_sink=True, selection="hash")
-    with pytest.raises(ValueError, match="`use_sink` must be left out: the queries of a cluster share one softmax"):
+    with pytest.raises(ValueError, match="`use_sink` must not be set: the queries of a cluster share one softmax"):
         ClusteredAttention(2, 4, use_sink=True)
-    with pytest.raises(ValueError, match="`use_sink` must be left out unless `variant` is 'all'"):
+    with pytest.raises(ValueError, match="`use_sink` must not be set unless `variant` is 'all'"):
         AllAttention(2, 4, num_persistent=2, window=3, variant="split", use_sink=True)
 
 
@@ -255,5 +255,5 @@ def test_heads_of_keys_divide_the_heads_that_have_a_window():
 
 
 def test_parts_of_a_pattern_take_whole_groups():
-    with pytest.raises(ValueError, match="must give the heads of each part of the pattern keys"):
+    with pytest.raises(ValueError, match="`num_key_value_heads` must divide the heads of each part"):
         SparseAttention(4, 4, Heads([(1, Window(2)), (3, Window(3))]), num_key_value_heads=2)

@@ -119,5 +119,5 @@ def test_blocks_of_two_sizes_are_neither_causal_nor_windows():
     layer = LocalAttention(1, 4, block_size=2, key_block_size=3)
     with pytest.raises(ValueError, match=r"must be False with LocalAttention \(Blocks\).* key_size=3"):
         layer(np.zeros((1, 5, 8), "float32"), use_causal_mask=True)
-    with pytest.raises(ValueError, match="`key_block_size` must be None where `window` is given"):
+    with pytest.raises(ValueError, match="`key_block_size` must be None if `window` is given"):
         LocalAttention(1, 4, window=3, key_block_size=3)

@@ -153,14 +153,14 @@ def test_parts_that_cannot_be_one_attention_are_refused():
     built(X)
     with pytest.raises(ValueError, match=r"`parts` must be a list of attention layers of this library"):
         MixedAttention(local())
-    with pytest.raises(ValueError, match=r"`parts` from the second on must have no output bias: .*, built with one\."):
+    with pytest.raises(ValueError, match=r"`parts` after the first must have no output bias: .*, built with an output"):
         MixedAttention([local(), built])
-    with pytest.raises(ValueError, match=r"`parts` must have outputs of one size to be added\. Received: .*8\).*1\)"):
+    with pytest.raises(ValueError, match=r"`parts` must have outputs of the same shape\. Received: .*8\).*1\)"):
         MixedAttention([local(), local(output_shape=1)])(X)
 
 
 def test_a_sublayer_that_changes_the_size_is_refused():
-    with pytest.raises(ValueError, match=r"must return the shape of their inputs, .* Received: .* to .*5\)"):
+    with pytest.raises(ValueError, match=r"must return the shape of their inputs\. Received: .* to .*5\)"):
         TransformerBlock(local(output_shape=5))(X)
 
 

@@ -99,9 +99,9 @@ def test_heads_of_a_dense_layer_reach_global_tokens_in_a_mixture():
     dense(x, x)
     layer.copy_projections(dense)
     np.testing.assert_allclose(layer(x), dense(x, x), atol=1e-5)
-    with pytest.raises(ValueError, match="`attention` must have the heads of all parts together, 2"):
+    with pytest.raises(ValueError, match="`attention` must have 2 heads, the total of all parts"):
         layer.copy_projections(keras.layers.MultiHeadAttention(3, 4))
-    with pytest.raises(ValueError, match="`attention` must have one projection of each name"):
+    with pytest.raises(ValueError, match="`attention` must have one projection per name"):
         LocalAttention(2, 4).copy_projections(layer)
 
 

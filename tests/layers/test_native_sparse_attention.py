@@ -69,7 +69,7 @@ def test_a_pooled_vector_knows_the_places_of_its_tokens_and_what_does_not_count(
     x = normal(1, 1, 4, 3)
     position, kernel, outer, bias = (to_numpy(weight) for weight in pooling.weights)
     counted = np.array([[[True, True], [False, True]]])
-    found = to_numpy(pooling.of_sums(pooling.sums(x, counted, 2)))[0, 0]
+    found = to_numpy(pooling.pool(pooling.sum_blocks(x, counted, 2)))[0, 0]
     inner = [bias + (x[0, 0, 0] + position[0]) @ kernel[0] + (x[0, 0, 1] + position[1]) @ kernel[1]]
     inner += [bias + (x[0, 0, 3] + position[1]) @ kernel[1]]
     np.testing.assert_allclose(found, [y / (1 + np.exp(-y)) @ outer for y in inner], rtol=1e-5)

@@ -10,7 +10,7 @@ from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAt
 X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE, seed=1)
 MASK = np.arange(9) < np.array([[9], [5]])
 PADDING = np.arange(12) < np.array([[12], [7]])
-AHEAD = "as cross-attention of a causal block is not causal: which tokens a cluster holds depends on later queries"
+AHEAD = "as cross-attention of a causal block is not causal: its clusters depend on later queries"
 
 
 def routed(name, **own):
@@ -81,7 +81,10 @@ def test_routed_cross_attention_of_a_causal_block_is_allowed_as_published_and_sa
 
 @pytest.mark.parametrize(
     ("own", "reason"),
-    [({}, "with reproduce_reference=True padding takes part"), ({"reproduce_reference": False}, "holds depends on la")],
+    [
+        ({}, "the selection depends on padding"),
+        ({"reproduce_reference": False}, "holds depends on la"),
+    ],
 )
 def test_it_has_no_cache(own, reason):
     layer = block(causal=True, attention=LocalAttention(2, 4, window=3), **own)
@@ -92,7 +95,7 @@ def test_it_has_no_cache(own, reason):
 
 @pytest.mark.parametrize("own", [{"reproduce_reference": False}, {"share_qk": True}])
 def test_other_routed_cross_attention_of_a_causal_block_is_refused(own):
-    with pytest.raises(ValueError, match="must be one whose result for a query depends on no other query"):
+    with pytest.raises(ValueError, match="must compute each query independently of other queries"):
         block(causal=True, attention=LocalAttention(2, 4, window=3), across=routed("across", **own))
 
 

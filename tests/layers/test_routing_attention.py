@@ -93,7 +93,7 @@ def test_selections_without_centroids_learn_nothing(selection):
     layer(X, training=True)
     assert layer.losses == [] and layer.centroids is None
     assert [weight.name for weight in layer.non_trainable_weights] == (["planes"] if selection == "hash" else [])
-    with pytest.raises(ValueError, match=rf"`selection` must have centroids, .* Received: .*'{selection}'"):
+    with pytest.raises(ValueError, match=rf"`selection` must not be one of .* Received: .*'{selection}'"):
         layer.start_from_data(X)
 
 

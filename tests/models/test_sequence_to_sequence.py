@@ -227,14 +227,14 @@ WRONG = [
         lambda: LANGUAGE_MODEL({"token_ids": TARGETS, "encoder_sequence": TARGETS}),
         r"`inputs` must have the key 'token_i",
     ),
-    (lambda: make().decoder(TARGETS), r"`encoder_sequence` must be given to a block with `cross_attention`"),
+    (lambda: make().decoder(TARGETS), r"`encoder_sequence` must be given with `cross_attention`"),
     (lambda: LanguageModel(Backbone(None, 1, D, LOCAL)), r"`backbone` must be a `Backbone` with a vocabulary"),
     (lambda: Backbone(None, 1, D, LOCAL)(SOURCES), r"`inputs` must be features of shape \(batch, positions, 16\)"),
     (lambda: Backbone(None, 1, D, LOCAL, token_dropout=0.1), r"`vocabulary_size` must be given with `token_dropout`"),
     (lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "Nope"}]), r"`cross_attention` must be a list of"),
     (
         lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "ClusteredAttention", **HEADS}]),
-        r"`cross_attention` of a causal block must be one whose result for a query depends on no other query",
+        r"`cross_attention` of a causal block must compute each query independently of other queries",
     ),
     (
         lambda: tsa.layers.DenseAttention(2, 4, position="relative"),

@@ -1,11 +1,11 @@
-"""Keras layers of sparse attention."""
+"""Keras layers for sparse attention."""
 
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.block_selected_attention import BlockSelectedAttention
 from tf_sparse_attention.layers.attention.clustered_attention import ClusteredAttention
 from tf_sparse_attention.layers.attention.dense_attention import DenseAttention
-from tf_sparse_attention.layers.attention.fixed_attention import FixedAttention
+from tf_sparse_attention.layers.attention.factorized_attention import FixedAttention, StridedAttention
 from tf_sparse_attention.layers.attention.global_local_attention import GlobalLocalAttention
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.attention.local_attention_2d import LocalAttention2D
@@ -14,16 +14,12 @@ from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.native_sparse_attention import NativeSparseAttention
 from tf_sparse_attention.layers.attention.routing_attention import RoutingAttention
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
-from tf_sparse_attention.layers.attention.strided_attention import StridedAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.layers.blocks.feed_forward import FeedForward
+from tf_sparse_attention.layers.blocks.feed_forward import FeedForward, SoftmaxFeedForward
 from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
-from tf_sparse_attention.layers.blocks.softmax_feed_forward import SoftmaxFeedForward
 from tf_sparse_attention.layers.blocks.transformer_block import TransformerBlock
-from tf_sparse_attention.layers.embeddings.adaptive_embedding import AdaptiveEmbedding
-from tf_sparse_attention.layers.embeddings.adaptive_softmax import AdaptiveSoftmax
-from tf_sparse_attention.layers.embeddings.grid_embedding import GridEmbedding
-from tf_sparse_attention.layers.embeddings.sinusoidal_embedding import SinusoidalEmbedding
+from tf_sparse_attention.layers.embeddings.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
+from tf_sparse_attention.layers.embeddings.position_embeddings import GridEmbedding, SinusoidalEmbedding
 
 __all__ = [
     "AdaptiveEmbedding",
@@ -51,4 +47,4 @@ __all__ = [
     "SwappedAttention",
     "TransformerBlock",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # hides submodules

@@ -2,7 +2,7 @@
 
 A cross-replica reduction in a layer's `call` corrupts the losses that layers add, and cannot run under remat. So each
 layer stores the sums of its replica in variables. After the gradients, the training step of `tsa.models.Model` adds
-these sums over all replicas with one reduction and calls `advance` of each layer.
+the sums of all layers over the replicas in one reduction, and calls `advance` of each layer.
 
 This is the only module of `layers` that imports TensorFlow, and only inside functions.
 """
@@ -22,7 +22,7 @@ _LOCAL = threading.local()  # each replica runs in its own thread
 
 @contextlib.contextmanager
 def deferred_updates() -> Iterator[None]:
-    """Defer updates of shared state: the caller must call `apply_deferred` after the layers."""
+    """Defer updates of shared state until the caller calls `apply_deferred`."""
     before = is_deferring()
     _LOCAL.deferring = True
     try:
@@ -32,28 +32,26 @@ def deferred_updates() -> Iterator[None]:
 
 
 def is_deferring() -> bool:
-    """Return whether updates are deferred, see `deferred_updates`."""
+    """Return whether updates of shared state are deferred."""
     return getattr(_LOCAL, "deferring", False)
 
 
 def check_deferring(layer: keras.layers.Layer) -> None:
-    """Raise a `RuntimeError` unless updates are deferred, so that the sums of `layer` are added over replicas."""
+    """Raise a `RuntimeError` unless updates of shared state are deferred."""
     if not is_deferring():
         raise RuntimeError(
-            f"`{layer.name}` ({type(layer).__name__}) has centroids that all replicas must update together, which a "
-            "plain `keras.Model` does not do. Subclass `tf_sparse_attention.models.Model` instead of "
-            "`keras.Model` (for a functional model: `models.Model(inputs, outputs)`), or train on one device. "
+            f"`{layer.name}` ({type(layer).__name__}) has centroids that must be updated on all replicas together. A "
+            "plain `keras.Model` does not do this: subclass `tf_sparse_attention.models.Model` instead (for a "
+            "functional model: `models.Model(inputs, outputs)`), or train on one device. "
             f"Received: {replica_count()} replicas."
         )
 
 
 def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
-    """Add the pending sums of all `layers` over the replicas in one reduction, and call `advance` of each layer.
-
-    Must be called in replica context.
+    """Add pending sums over the replicas in one reduction, and call `advance` of each layer, in replica context.
 
     Args:
-        layers: layers. Those with `pending`, a list of variables, must have a method `advance(sums)`.
+        layers: Keras layers. A layer with `pending`, a list of variables, must have a method `advance(sums)`.
     """
     layers = [layer for layer in layers if getattr(layer, "pending", None)]
     if not layers or not in_several_replicas():
@@ -68,20 +66,20 @@ def apply_deferred(layers: Iterable[keras.layers.Layer]) -> None:
 
 @contextlib.contextmanager
 def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
-    """Make a loss, a mean over the rows or targets of this replica, a mean over those of all replicas.
+    """Correct mean losses for different numbers of rows or targets per replica.
 
-    Keras averages the losses of replicas even if they have different numbers of rows or targets. To correct this, a
-    training step calls `weight_by_rows`, and a loss multiplies its mean by `mean_factor`. This context reduces both
-    counts over replicas before the layers are called.
+    Keras averages the losses of replicas with equal weights. To get the mean over all rows or targets, a training step
+    calls `weight_by_rows`, and a loss multiplies its mean by `mean_factor`. This context computes both factors before
+    the layers are called.
 
     Args:
         rows: int (), number of rows of this replica, in replica context.
-        count: float32 (), number of targets of this replica if the loss is a mean over targets. None: it is a mean over
-            rows.
+        count: float32 (), number of targets of this replica if the loss is a mean over targets. None: the loss is a
+            mean over rows.
     """
     before = _row_weight(), mean_factor()
     if in_several_replicas():
-        _LOCAL.row_weight, _LOCAL.mean_factor = _weights(rows, count)
+        _LOCAL.row_weight, _LOCAL.mean_factor = _replica_factors(rows, count)
     try:
         yield
     finally:
@@ -89,12 +87,12 @@ def global_mean(rows: Tensor, count: Tensor | None = None) -> Iterator[None]:
 
 
 def mean_factor() -> Any:
-    """Return the factor for a mean over the targets of this replica (at least one), see `global_mean`."""
+    """Return the factor for a mean over the targets of this replica, see `global_mean`."""
     return getattr(_LOCAL, "mean_factor", 1.0)
 
 
 def weight_by_rows(loss: Tensor) -> Tensor:
-    """Weight the gradient of the loss of this replica, a scalar, by its number of rows; the value stays.
+    """Weight the gradient of the scalar loss of this replica by its number of rows, without changing the value.
 
     Keras weights reported losses by rows, but adds gradients as if all replicas had the same number of rows.
     """
@@ -111,8 +109,8 @@ def _row_weight():
     return getattr(_LOCAL, "row_weight", None)
 
 
-def _weights(rows, count):
-    """Return the row weight of this replica, 1 if all replicas have the same number of rows, and its `mean_factor`."""
+def _replica_factors(rows, count):
+    """Return the row weight of this replica, 1 for equal numbers of rows, and its `mean_factor`."""
     import tensorflow as tf
 
     rows = tf.cast(rows, "float32")
@@ -125,20 +123,15 @@ def _weights(rows, count):
     return weight, tf.maximum(count, 1.0) * all_rows / tf.maximum(all_targets, 1.0) / tf.maximum(rows, 1.0)
 
 
-def _has_several_workers() -> bool:
-    """Return whether the current strategy is a `tf.distribute.MultiWorkerMirroredStrategy` with several workers."""
+def logs_to_average(logs: Any) -> Any:
+    """Reshape the logs of a training step to rank 1 if there are several workers, so that Keras averages them."""
     if replica_count() == 1:
-        return False
+        return logs
     import tensorflow as tf
 
     strategy = tf.distribute.get_strategy()
     is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return is_multi_worker and bool(strategy.cluster_resolver.cluster_spec().jobs)
-
-
-def logs_to_average(logs: Any) -> Any:
-    """Reshape the logs of a training step to rank 1 if there are several workers, so that Keras averages them."""
-    if not _has_several_workers():
+    if not is_multi_worker or not strategy.cluster_resolver.cluster_spec().jobs:
         return logs
     return keras.tree.map_structure(lambda value: keras.ops.reshape(value, (1,)), logs)
 
@@ -150,12 +143,12 @@ def local_batch(strategy: Any, step_and_batches: tuple[int, int, Iterator[Any]])
         strategy: the `tf.distribute.Strategy` of the model.
         step_and_batches: an item of a Keras epoch iterator: first step, last step, iterator of batches.
     """
-    first = strategy.experimental_local_results
-    return keras.tree.map_structure(lambda value: first(value)[0], next(step_and_batches[2]))
+    batch = next(step_and_batches[2])
+    return keras.tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], batch)
 
 
 class SeedGenerator(keras.random.SeedGenerator):
-    """A seed generator with different seeds per replica; that of Keras gives all replicas the same."""
+    """Seed generator with different seeds per replica, unlike `keras.random.SeedGenerator`."""
 
     def next(self, ordered: bool = True) -> Tensor:
         seed = super().next(ordered)

@@ -262,7 +262,7 @@ def test_a_swapped_attention_sees_its_own_sequence_alone(gpt2):
 def test_a_cache_without_room_is_refused():
     layer = SwappedAttention(LocalAttention(2, 2, block_size=4))
     x = np.zeros((1, 4, 16), "float32")
-    with pytest.raises(ValueError, match="`cache` must have room for the 16 channels"):
+    with pytest.raises(ValueError, match="`cache` must have at least 16 channels"):
         layer(x, x, cache=np.zeros((1, 2, 4, 2, 2), "float32"), cache_update_index=0)
 
 

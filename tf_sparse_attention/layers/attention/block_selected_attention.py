@@ -1,4 +1,4 @@
-"""Block-selected attention: the query's own block and the highest-scoring earlier blocks."""
+"""Block-selected attention (MoBA)."""
 
 from typing import Any
 
@@ -15,22 +15,22 @@ from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
-CONVOLUTION = "convolution"  # an entry of the cache
+CONVOLUTION = "convolution"  # cache entry
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class BlockSelectedAttention(AttentionLayer):
     """Block-selected attention: each query attends to its own block and to the highest-scoring earlier blocks.
 
-    The score of a block is q . mean(k); `tsa.patterns.SelectedBlocks` defines the selection, also for padding and
+    The score of a block is q . mean(k). `tsa.patterns.SelectedBlocks` defines the selection, including padding and
     packed documents. The softmax is over q . k / sqrt(key_dim). Attention costs O(T num_blocks block_size), and the
-    selection O(T^2 / block_size). The result is exact: no query is dropped if many queries select the same block.
+    selection O(T^2 / block_size). The result is exact even if many queries select the same block.
 
-    For causal self-attention only: call it with `use_causal_mask=True` and without `value`.
+    The layer is for causal self-attention only: call it with `use_causal_mask=True` and without `value`.
 
-    With `key_convolution` K, a key is k_i + silu(sum_l w_l k_{i-l}) for 0 <= l < K, per channel, before rotary
-    positions. Block means and scores use these keys, which makes blocks with relevant keys stand out. The convolution
-    does not cross documents and ignores padding. Kernels are initialized to zeros, so that keys are unchanged at first.
+    `key_convolution` = K replaces key k_i by k_i + silu(sum_l w_l k_{i-l}) for 0 <= l < K, per channel, before rotary
+    positions. Block means and attention scores use these keys. Blocks with relevant keys then score higher. The
+    convolution ignores padding and does not cross documents. Its kernel starts at zero, which leaves keys unchanged.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189). The convolution
     is from Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
@@ -39,13 +39,12 @@ class BlockSelectedAttention(AttentionLayer):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         block_size: positions per block. Default 128.
-        num_blocks: blocks per query, its own included. Default 3.
-        key_convolution: K, kernel size of a causal convolution over the keys, 3 to 5 in the paper. None: no
-            convolution.
+        num_blocks: blocks per query, including its own. Default 3.
+        key_convolution: K, kernel size of the causal convolution, 3 to 5 in the paper. None: no convolution.
         use_shared_choice: whether query heads that share a key head (`num_key_value_heads`) select the same blocks, by
-            the sum of their scores. Default False: each head selects its own.
-        choice_chunk_size: queries per selection step, which limits the memory of the T^2 / block_size scores per head
-            to as many rows. None: all queries at once, which is faster.
+            the sum of their scores. Default False: each query head selects separately.
+        choice_chunk_size: queries per selection step. It limits the block scores in memory to (chunk size) x
+            (T / block_size) per head. None: all queries at once, which is faster.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
@@ -99,23 +98,23 @@ class BlockSelectedAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        return super().compute_attention(self._convolved(heads, masks), masks, causal, training, return_weights)
+        return super().compute_attention(self._convolve(heads, masks), masks, causal, training, return_weights)
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
-        return super().dense_mask(self._convolved(heads, masks), masks, causal)
+        return super().dense_mask(self._convolve(heads, masks), masks, causal)
 
-    def _convolved(self, heads: ProjectedHeads, masks: TokenMasks) -> ProjectedHeads:
-        """Apply the key convolution to projected heads."""
+    def _convolve(self, heads: ProjectedHeads, masks: TokenMasks) -> ProjectedHeads:
+        """Apply the key convolution, if any, to projected heads."""
         query, key, value = heads
-        return heads if self._convolution is None else (query, self._convolution.of_sequence(key, masks), value)
+        return heads if self._convolution is None else (query, self._convolution.convolve(key, masks), value)
 
     def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
         cache = super().init_cache(batch_size, *args, **kwargs)
         return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
-        # Padding is on the right, so no key of a token depends on it.
-        filled = super().fill_attention(self._convolved(heads, TokenMasks()), cache, lengths)
+        # Without masks: padding is on the right, so the convolution of a token's key does not reach it.
+        filled = super().fill_attention(self._convolve(heads, TokenMasks()), cache, lengths)
         if self._convolution is None:
             return filled
         return {**filled, CONVOLUTION: self._convolution.after_prompt(cache[CONVOLUTION], heads[1], lengths)}
@@ -124,9 +123,9 @@ class BlockSelectedAttention(AttentionLayer):
         if self._convolution is None:
             return super().decode_attention(heads, cache, index)
         query, key, value = heads
-        key, kept = self._convolution.of_next(cache[CONVOLUTION], key, index)
+        key, last_keys = self._convolution.convolve_next(cache[CONVOLUTION], key, index)
         output, cache = super().decode_attention((query, key, value), cache, index)
-        return output, {**cache, CONVOLUTION: kept}
+        return output, {**cache, CONVOLUTION: last_keys}
 
     def get_config(self) -> Config:
         names = ("block_size", "num_blocks", "key_convolution", "use_shared_choice", "choice_chunk_size")
@@ -134,12 +133,12 @@ class BlockSelectedAttention(AttentionLayer):
 
 
 class KeyConvolution(keras.layers.Layer):
-    """Short causal convolution over the keys of each head, see `ops.key_convolution.convolve_keys`.
+    """Short causal convolution over the keys of each head, see `ops.causal_convolution.convolve_keys`.
 
-    The kernel is initialized to zeros, so that keys are unchanged. Decoding keeps the last K - 1 projected keys.
+    Decoding caches the last K - 1 projected keys.
 
     Args:
-        size: K, kernel size, the key's own position included.
+        size: K, kernel size, including the key's own position.
         num_heads: M, number of key heads.
         key_dim: H.
         **kwargs: `name`, `dtype`, `trainable`.
@@ -151,34 +150,34 @@ class KeyConvolution(keras.layers.Layer):
         self.kernel = self.add_weight(name="kernel", shape=(size, num_heads, key_dim), initializer="zeros")
         self.built = True
 
-    def of_sequence(self, key: Tensor, masks: TokenMasks = TokenMasks()) -> Tensor:
-        """Convolve the keys (B, M, S, H) of a sequence under `TokenMasks`."""
+    def convolve(self, key: Tensor, masks: TokenMasks) -> Tensor:
+        """Convolve the keys (B, M, S, H) of a sequence."""
         return convolve_keys(key, ops.cast(self.kernel, self.compute_dtype), masks)
 
     def empty_cache(self, batch_size: Size) -> dict[str, Tensor]:
-        """Create the cache before the first token: "last_keys" (B, M, K - 1, H)."""
+        """Create an empty cache: "last_keys" (B, M, K - 1, H)."""
         _, heads, key_dim = self.kernel.shape
         return {"last_keys": ops.zeros((batch_size, heads, self.size - 1, key_dim), self.compute_dtype)}
 
     def after_prompt(self, cache: dict[str, Tensor], key: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the cache after a prompt of keys (B, M, T, H) with `lengths` (B,) tokens per row."""
+        """Return the cache after a prompt with keys (B, M, T, H) and `lengths` (B,) tokens per row."""
         if self.size == 1:
             return cache
         positions = ring_positions(self.size - 1, lengths - 1)[:, None]  # (B, 1, K - 1)
-        return {"last_keys": _existing(take_positions(key, positions), positions)}
+        return {"last_keys": _zero_missing(take_positions(key, positions), positions)}
 
-    def of_next(self, cache: dict[str, Tensor], key: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Convolve the key (B, M, 1, H) of the token at `index` (B,), and return it with the updated cache."""
-        count, kept = self.size - 1, cache["last_keys"]
+    def convolve_next(self, cache: dict[str, Tensor], key: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Convolve the key (B, M, 1, H) of the token at `index` (B,), and update the cache."""
+        count, last_keys = self.size - 1, cache["last_keys"]
         if count == 0:
-            return convolve_next(key, kept, ops.cast(self.kernel, self.compute_dtype)), cache
+            return convolve_next(key, last_keys, ops.cast(self.kernel, self.compute_dtype)), cache
         positions = index[:, None] - 1 - ops.arange(count, dtype="int32")
-        slots = ops.broadcast_to(((positions + count) % count)[:, None], (*shape(kept)[:2], count))
-        before = _existing(take_positions(kept, slots), positions[:, None])
-        after = write_slot(kept, key, (ops.maximum(index, 0) % count)[:, None], (index >= 0)[:, None])
+        slots = ops.broadcast_to(((positions + count) % count)[:, None], (*shape(last_keys)[:2], count))
+        before = _zero_missing(take_positions(last_keys, slots), positions[:, None])
+        after = write_slot(last_keys, key, (ops.maximum(index, 0) % count)[:, None], (index >= 0)[:, None])
         return convolve_next(key, before, ops.cast(self.kernel, self.compute_dtype)), {"last_keys": after}
 
 
-def _existing(rows, positions):
-    """Return rows (B, M, K, H) with zeros where their positions (B, 1, K) are negative."""
+def _zero_missing(rows, positions):
+    """Set rows (B, M, K, H) to zero where `positions` (B, 1, K) are negative."""
     return ops.where(positions[..., None] >= 0, rows, 0)

@@ -1,4 +1,4 @@
-"""Clustered attention: an approximation of dense attention by clusters of queries."""
+"""Clustered attention: dense attention approximated by clusters of queries."""
 
 from typing import Any
 
@@ -22,31 +22,33 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 class ClusteredAttention(AttentionLayer):
     """Clustered attention: dense attention approximated by clusters of queries, in O((T + S) C) for C clusters.
 
-    It has no pattern (`pattern` is None), because every query attends to all keys: k-means on hash bits clusters the
-    queries, each cluster attends with its mean query, and all its queries get the result. With `top_k` ("improved"
-    clustered attention), every query computes its own weights for the k highest-scoring keys of its cluster. The layer
-    has the weights of `keras.layers.MultiHeadAttention`, which it approximates: see `copy_projections`. Source: Vyas et
-    al. 2020, "Fast Transformers with Clustered Attention".
+    K-means on hash bits clusters the queries. Each cluster attends to all keys with its mean query, and all its queries
+    get the result. With `top_k` ("improved" clustered attention), every query computes its own weights for the k
+    highest-scoring keys of its cluster. The layer has the weights of `keras.layers.MultiHeadAttention`, so
+    `copy_projections` can copy them. It has no pattern: `pattern` is None. Source: Vyas et al. 2020, "Fast Transformers
+    with Clustered Attention".
 
-    The hash planes are drawn once and saved with the layer. Clusters start from evenly spaced tokens, so the result of
-    a row depends on its own tokens alone. The assignment to clusters has no gradient. Evaluation and training differ in
-    dropout alone.
+    The hash planes are random and saved with the layer. K-means starts from evenly spaced tokens, so the result of a
+    row depends only on its own tokens. The assignment to clusters has no gradient. Training differs from evaluation
+    only in dropout.
 
-    Not causal, because the mean of a cluster depends on later queries. Causal masks raise an error, as do
-    `attention_mask` that differs between queries, and `segment_ids`. Padding is masked and is in no cluster.
+    The layer is not causal, because the mean of a cluster depends on later queries. Causal masks, `segment_ids` and an
+    `attention_mask` that differs between queries raise an error. Padding is masked and belongs to no cluster.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_clusters: C, default 100.
-        num_bits: bits of the hash, default 32.
-        num_iterations: k-means iterations, default 10.
-        top_k: k, keys per cluster for which each query computes its own weights, 32 in the paper. None: none.
+        num_clusters: C, number of clusters. Default 100.
+        num_bits: number of hash bits. Default 32.
+        num_iterations: number of k-means iterations. Default 10.
+        top_k: k, keys per cluster for which each query computes its own weights, 32 in the paper. None: all queries of
+            a cluster have the same weights.
         **kwargs: the other arguments of `AttentionLayer`. `position` must be None or "rotary", because other positions
-            need a bias per pair of query and key. `seed` draws the planes, too.
+            need a bias per pair of query and key. `seed` also determines the hash planes.
 
     Raises:
-        ValueError: if an argument is invalid, or for a causal mask or a mask that differs between queries.
+        ValueError: if an argument is invalid, for a causal mask, for `segment_ids`, or for a mask that differs between
+            queries.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -55,7 +57,7 @@ class ClusteredAttention(AttentionLayer):
         (2, 1000, 64)
     """
 
-    pattern = None  # type: ignore[assignment]  # each cluster attends to all keys with its mean query
+    pattern = None  # type: ignore[assignment]  # every query attends to all keys
     cross_cache_unsupported_reason = "the queries of a cluster share their mean"
 
     def __init__(
@@ -80,10 +82,11 @@ class ClusteredAttention(AttentionLayer):
             )
         if self.position not in (None, "rotary"):
             raise ValueError(f"`position` must be None or 'rotary'. Received: position={self.position!r}.")
-        refused = [name for name in ("use_sink", "logit_soft_cap") if getattr(self.head_settings, name)]
-        if refused:
+        unsupported = [name for name in ("use_sink", "logit_soft_cap") if getattr(self.head_settings, name)]
+        if unsupported:
             raise ValueError(
-                f"`{refused[0]}` must be left out: the queries of a cluster share one softmax. Received: {refused}."
+                f"`{unsupported[0]}` must not be set: the queries of a cluster share one softmax. "
+                f"Received: {unsupported}."
             )
         self.num_clusters = num_clusters
         self.num_bits = num_bits
@@ -116,20 +119,19 @@ class ClusteredAttention(AttentionLayer):
         query, key, value = heads
         query, key = rotate_query_and_key(self.position_encoding, query, key)
         key_mask = None if masks.key_mask is None else masks.key_mask[:, None, None]
-        clusters = self._clusters_of(query, masks.query_mask)
-        given = query * self.score_scale, key, value, clusters, self.num_clusters
+        inputs = query * self.score_scale, key, value, self._assign_clusters(query, masks.query_mask), self.num_clusters
         options: dict[str, Any] = {
             "key_mask": merge(key_mask, masks.attention_mask),
             "dropout": Dropout.of_call(self.dropout, self._seeds, training),
             "return_weights": return_weights,
         }
         if self.top_k is None:
-            attended = clustered_attention(*given, **options)
+            attended = clustered_attention(*inputs, **options)
         else:
-            attended = improved_clustered_attention(*given, self.top_k, **options)
+            attended = improved_clustered_attention(*inputs, self.top_k, **options)
         return attended.output, attended.weights
 
-    def _clusters_of(self, query: Tensor, query_mask: Tensor | None) -> Tensor:
+    def _assign_clusters(self, query: Tensor, query_mask: Tensor | None) -> Tensor:
         """Assign each query to a cluster, int32 (B, N, T)."""
         batch, _, length, _ = shape(query)
         exists = ops.ones((batch, length), "bool") if query_mask is None else query_mask
@@ -140,19 +142,18 @@ class ClusteredAttention(AttentionLayer):
     def _check_masks(self, masks: TokenMasks) -> None:
         if masks.query_segments is not None:
             raise ValueError(
-                "`segment_ids` must be None: queries of several documents share a cluster. Give each document "
-                "a separate row. Received: segment_ids."
+                "`segment_ids` must be None: clusters mix queries of several documents. Received: segment_ids. "
+                "Put each document in a separate row."
             )
         if masks.attention_mask is not None and masks.attention_mask.shape[2] != 1:
             raise ValueError(
-                "`attention_mask` must forbid a key to all queries alike, because the queries of a cluster attend "
-                f"together: its query axis must have size 1. Received: shape {tuple(masks.attention_mask.shape)}."
+                "`attention_mask` must have a query axis of size 1: the queries of a cluster attend to the same keys. "
+                f"Received: attention_mask of shape {tuple(masks.attention_mask.shape)}."
             )
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         self._check_masks(masks)
-        seen = ops.ones((1, 1, shape(heads[0])[2], shape(heads[1])[2]), "bool")
-        return dense_mask(seen, masks)
+        return dense_mask(ops.ones((1, 1, shape(heads[0])[2], shape(heads[1])[2]), "bool"), masks)
 
     def get_config(self) -> Config:
         names = ("num_clusters", "num_bits", "num_iterations", "top_k")

@@ -10,16 +10,16 @@ from tf_sparse_attention.patterns.stride import Stride
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class DenseAttention(AttentionLayer):
-    """Dense attention: each query attends to every key, under a causal mask to all earlier keys, in O(T S).
+    """Dense attention: each query attends to every key, or to all earlier keys under a causal mask, in O(T S).
 
-    For cross-attention to short sequences, for a few heads in a `MixedAttention`, and for comparisons. The softmax is
-    over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`, with the same weights. In addition it has
-    positions and a KV cache. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
+    Use it for cross-attention to short sequences, for a few heads of a `MixedAttention`, and for comparisons. The
+    softmax and the weights are the same as in `keras.layers.MultiHeadAttention`. Position encodings and a KV cache are
+    added. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` needs a `max_distance`.
+        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` requires `max_distance`.
 
     Raises:
         ValueError: if an argument is invalid.
@@ -35,6 +35,6 @@ class DenseAttention(AttentionLayer):
         self._pattern = Stride(1)
         if self.position == "relative" and self.max_distance is None:
             raise ValueError(
-                "`max_distance` must be given with position='relative': keys may be at any distance. "
+                "`max_distance` must be given with position='relative', because keys can be at any distance. "
                 "Received: max_distance=None."
             )

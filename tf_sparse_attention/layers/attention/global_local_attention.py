@@ -1,4 +1,4 @@
-"""Local attention with global tokens."""
+"""Local attention with global tokens (Longformer, BigBird)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,30 +29,31 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 class GlobalLocalAttention(LocalAttention):
     """Self-attention to a local neighborhood and to global tokens, which attend to all tokens, in O(T (window + M)).
 
-    More than a pattern: a token attends to its window or blocks and to the global tokens in one softmax, while global
-    tokens attend to every token, with separate projections if `own_projections`. M is the number of slots of global
-    tokens. Sources: Longformer (Beltagy et al. 2020, section 3.1), whose global tokens have separate projections, and
-    BigBird (Zaheer et al. 2020), whose first and last blocks are global.
+    A token attends to its window or blocks and to the global tokens in one softmax. Global tokens attend to every
+    token, with separate projections if `own_projections`. M is the number of global tokens. Sources: Longformer
+    (Beltagy et al. 2020, section 3.1), whose global tokens have separate projections, and BigBird (Zaheer et al. 2020),
+    whose first and last blocks are global.
 
-    Not causal: global tokens depend on later tokens, and every token attends to them.
+    The layer is not causal: global tokens depend on later tokens, and every token attends to them.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_global: M, maximum number of global tokens per row; further ones are ignored. Default 64.
+        num_global: M, maximum number of global tokens per row. Global tokens after the first M are ignored. Default 64.
         num_first_global: number of leading tokens that are global in every call, for example [CLS]. Default 0.
         own_projections: whether global tokens attend with separate projections, as in Longformer. Default False.
-        dense_length: sequences up to this length get dense attention, as in BigBird's published code. Default 0: none.
-        **kwargs: the other arguments of `LocalAttention`, except `key_block_size`. Distances of `position` are in
-            tokens, also to global tokens. `adaptive_span` limits the window, not the global tokens.
+        dense_length: maximum length of sequences with dense attention, as in BigBird's published code. Default 0.
+        **kwargs: the other arguments of `LocalAttention`, except `key_block_size`. Positions are distances in tokens,
+            also to global tokens. `adaptive_span` limits only the window.
 
     Call arguments:
-        Those of `AttentionLayer` for self-attention, without memory, and
-        global_mask: bool (B, T), True for global tokens; or int, the number of times each global token counts in the
-            softmax of other tokens, 0 for other tokens. None: the `num_first_global` first tokens.
+        global_mask: bool (B, T), True for global tokens, in addition to the first `num_first_global`. Or int (B, T):
+            the number of times each global token counts in the softmax of other tokens, 0 for tokens that are not
+            global. None: only the first `num_first_global` tokens are global.
+        The other call arguments are those of `AttentionLayer` for self-attention, without `memory`.
 
     Raises:
-        ValueError: if an argument is invalid, for a causal mask, and for `value` or `key` other than the query.
+        ValueError: if an argument is invalid, for a causal mask, or if `value` or `key` is not the query.
 
     Example:
         >>> layer = GlobalLocalAttention(num_heads=4, key_dim=16, window=128, num_first_global=1)
@@ -80,7 +81,7 @@ class GlobalLocalAttention(LocalAttention):
         checks.check_count("dense_length", dense_length, minimum=0)
         if self.key_block_size is not None:
             raise ValueError(
-                "`key_block_size` must be None: global tokens belong to the sequence of the queries. "
+                "`key_block_size` must be None, because the layer is for self-attention. "
                 f"Received: key_block_size={self.key_block_size}."
             )
         if num_first_global > num_global:
@@ -98,7 +99,7 @@ class GlobalLocalAttention(LocalAttention):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of tokens that are not global: global tokens, and the window or blocks."""
+        """The pattern of tokens that are not global: the window or blocks, and the global tokens."""
         return Global(self.num_global) | super().pattern
 
     def build(
@@ -116,13 +117,13 @@ class GlobalLocalAttention(LocalAttention):
                 "global_key": (self.num_key_heads, self.key_dim),
                 "global_value": (self.num_key_heads, self.value_dim),
             }
-            common: dict[str, Any] = {"use_bias": self.use_bias, "objects": self._objects}
             self._global = [
-                projections.input_projection(self, name, query_shape, *size, **common) for name, size in sizes.items()
+                projections.input_projection(self, name, query_shape, *size, self.use_bias, self._objects)
+                for name, size in sizes.items()
             ]
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Copy the projections of another layer, also to the global projections, as Longformer initializes them."""
+        """Copy projections, also to the global projections, which Longformer initializes the same way."""
         super().copy_projections(attention, heads)
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
@@ -130,9 +131,7 @@ class GlobalLocalAttention(LocalAttention):
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
         """Project to the heads of all tokens and, with `own_projections`, of global tokens."""
         if value is not None:
-            raise ValueError(
-                "`value` must be None: global tokens belong to the sequence of the queries. Received: a value."
-            )
+            raise ValueError("`value` must be None, because the layer is for self-attention. Received: a value.")
         heads = super().project(query)
         if not self._global:
             return heads
@@ -143,17 +142,14 @@ class GlobalLocalAttention(LocalAttention):
         return *heads, *own, projections.heads_of(self._global[2], query)
 
     def add_extra_masks(self, masks: TokenMasks, query: Tensor, global_mask: Tensor | None = None) -> TokenMasks:
-        return masks._replace(global_counts=self._counts(as_tensor(global_mask), query))
-
-    def _counts(self, counts: Tensor | None, query: Tensor) -> Tensor | None:
-        """Return the number of times each token counts as a global token, int (B, T). None: no global tokens."""
+        counts, sizes = as_tensor(global_mask), shape(query)[:2]
         if counts is not None:
             checks.check_static("global_mask", counts.shape, ((query.shape[0], 1), (query.shape[1],)))
-            counts = ops.broadcast_to(ops.cast(counts, "int32"), shape(query)[:2])
-        if self.num_first_global == 0:
-            return counts
-        first = ops.cast(ops.arange(shape(query)[1]) < self.num_first_global, "int32")
-        return ops.broadcast_to(first, shape(query)[:2]) if counts is None else ops.maximum(counts, first)
+            counts = ops.broadcast_to(ops.cast(counts, "int32"), sizes)
+        if self.num_first_global:
+            first = ops.cast(ops.arange(sizes[1]) < self.num_first_global, "int32")
+            counts = ops.broadcast_to(first, sizes) if counts is None else ops.maximum(counts, first)
+        return masks._replace(global_counts=counts)
 
     def compute_attention(
         self,
@@ -170,8 +166,8 @@ class GlobalLocalAttention(LocalAttention):
             return self._attend_densely(*call) if dense else self._attend_sparsely(*call)
         output, weights = ops.cond(
             length <= self.dense_length,
-            lambda: _without_none(self._attend_densely(*call)),
-            lambda: _without_none(self._attend_sparsely(*call)),
+            lambda: _replace_none(self._attend_densely(*call)),
+            lambda: _replace_none(self._attend_sparsely(*call)),
         )
         return output, weights if return_weights else None
 
@@ -183,20 +179,18 @@ class GlobalLocalAttention(LocalAttention):
             return self._attend(super().pattern, heads[:3], masks, training, return_weights, span=span)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
-        others = self._attend(
-            self.pattern, heads[:3], *call, selected=[tokens, None], span=span_of_call(self, training)
-        )
-        # Global tokens are computed separately, because their heads may have other projections.
-        own = self._attend(GlobalQueries(self.num_global), heads[-3:], *call, selected=[tokens])
-        marks = tokens.marks[:, None, :, None]
-        weights = ops.where(marks, own[1], others[1]) if return_weights else None
-        return ops.where(marks, own[0], others[0]), weights
+        span = span_of_call(self, training)
+        local = self._attend(self.pattern, heads[:3], *call, selected=[tokens, None], span=span)
+        # Separately, because global tokens may have other projections.
+        from_global = self._attend(GlobalQueries(self.num_global), heads[-3:], *call, selected=[tokens])
+        is_global = tokens.marks[:, None, :, None]
+        weights = ops.where(is_global, from_global[1], local[1]) if return_weights else None
+        return ops.where(is_global, from_global[0], local[0]), weights
 
     def _attend_densely(
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        whole = Blocks(self.dense_length, 0, 0)
-        return self._attend(whole, heads, masks, training, return_weights)
+        return self._attend(Blocks(self.dense_length, 0, 0), heads, masks, training, return_weights)
 
     def _attend(
         self,
@@ -208,7 +202,6 @@ class GlobalLocalAttention(LocalAttention):
         selected: Sequence[Selection | None] | None = None,
         span: Span | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention under a pattern, with the results of `compute_attention`."""
         query, key, value = heads
         options = super().attention_options()._replace(span=span, hide_self=None)
         attended = attend_pattern(
@@ -226,12 +219,12 @@ class GlobalLocalAttention(LocalAttention):
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         query, pattern = heads[0], super().pattern
         call = Call.of(pattern, query, query, False, TokenMasks())
-        seen = dense_pattern(pattern, call, self.num_heads, options=self.attention_options())
-        seen = ops.logical_or(seen, shape(query)[2] <= self.dense_length)
+        mask = dense_pattern(pattern, call, self.num_heads, options=self.attention_options())
+        mask = ops.logical_or(mask, shape(query)[2] <= self.dense_length)
         if masks.global_counts is not None:
-            marks = find_global(masks.global_counts, masks.key_mask, self.num_global).marks
-            seen = ops.logical_or(seen, ops.logical_or(marks[:, None, None, :], marks[:, None, :, None]))
-        return dense_mask(seen, masks)
+            is_global = find_global(masks.global_counts, masks.key_mask, self.num_global).marks
+            mask = ops.logical_or(mask, ops.logical_or(is_global[:, None, None, :], is_global[:, None, :, None]))
+        return dense_mask(mask, masks)
 
     def get_config(self) -> Config:
         names = ("num_global", "num_first_global", "own_projections", "dense_length")
@@ -239,7 +232,7 @@ class GlobalLocalAttention(LocalAttention):
         return {name: value for name, value in config.items() if name != "key_block_size"}
 
 
-def _without_none(results: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
-    """Replace None by an empty tensor, because both branches of a condition must return tensors."""
+def _replace_none(results: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+    """Replace None by an empty tensor, because branches of `ops.cond` must return tensors."""
     output, weights = results
     return output, ops.zeros((0,)) if weights is None else weights

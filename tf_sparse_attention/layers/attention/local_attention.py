@@ -21,12 +21,12 @@ class LocalAttention(AttentionLayer):
     """Local attention: each query attends to a sliding window or to neighboring blocks, in O(T (window + block)).
 
     With `window`, query i attends to keys j with 0 <= i - j < window under a causal mask, and |i - j| < window without.
-    Otherwise, query i of block g = i // block_size attends to the blocks g - num_blocks_before .. g + num_blocks_after,
-    and under a causal mask up to itself (Roy et al. 2021, section 3). The softmax is over q . k / sqrt(key_dim), as in
-    `keras.layers.MultiHeadAttention`.
+    Without `window`, query i of block g = i // block_size attends to the blocks g - num_blocks_before ..
+    g + num_blocks_after, under a causal mask only up to itself (Roy et al. 2021, section 3). The softmax is over
+    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
-    Any length works: the last block is padded with masked positions. A sequence shorter than the block or the window
-    gets dense attention. Evaluation and training differ in dropout alone.
+    The sequence can have any length: the last block is padded with masked positions. A sequence shorter than the block
+    or the window gets dense attention. Training differs from evaluation only in dropout.
 
     Args:
         num_heads: N, number of heads.
@@ -34,16 +34,16 @@ class LocalAttention(AttentionLayer):
         block_size: positions per block, default 256. Ignored with `window`.
         num_blocks_before: blocks before the query's block. None: 1.
         num_blocks_after: blocks after the query's block. None: 0 under a causal mask, otherwise `num_blocks_before`.
-        key_block_size: positions per block of values and keys of another sequence, whose block g is aligned with block
-            g of the queries, for sequences of different lengths. Not causal. None: `block_size`.
-        window: positions on each side, the query's own included; `num_blocks_*` must then be None. None: blocks.
-        sliding_window: Keras's name of `window`.
-        adaptive_span: True for spans within `window` that each head learns (Sukhbaatar et al. 2019), or a dictionary
-            with some of "ramp" (positions over which a span ends, default 32), "loss" (factor of window times mean span
-            in the loss, default 1e-7) and "initial" (initial fraction of the window, default 0). None: the whole
-            window.
-        use_successor_values: whether a query reads successor values: for key j the value of token j + 1. The query
-            attends to the last `window` earlier tokens and never to itself (`tsa.patterns.Successors`). For causal
+        key_block_size: positions per block of keys and values, for cross-attention to a sequence of another length.
+            Block g of the keys is aligned with block g of the queries. Not causal. None: `block_size`.
+        window: positions on each side, including the query's own; `num_blocks_*` must then be None. None: blocks.
+        sliding_window: alias of `window`, as in Keras.
+        adaptive_span: True if each head learns its span within `window` (Sukhbaatar et al. 2019), or a dictionary with
+            some of the keys "ramp" (positions over which the mask falls from 1 to 0, default 32), "loss" (factor of
+            window times mean span in the loss, default 1e-7) and "initial" (initial fraction of the window, default 0).
+            None: the whole window.
+        use_successor_values: whether attention to key j reads its successor value, the value of token j + 1. A query
+            attends to the last `window` earlier tokens and never to itself (`tsa.patterns.Successors`). Only for causal
             self-attention. Default False.
         **kwargs: the other arguments of `AttentionLayer`.
 
@@ -77,7 +77,7 @@ class LocalAttention(AttentionLayer):
         if sliding_window is not None:
             if window is not None:
                 raise ValueError(
-                    "`sliding_window` must be None where `window`, the same argument, is given. "
+                    "`sliding_window` must be None if `window`, the same argument, is given. "
                     f"Received: sliding_window={sliding_window}, window={window}."
                 )
             checks.check_count("sliding_window", sliding_window)
@@ -89,12 +89,12 @@ class LocalAttention(AttentionLayer):
         checks.check_optional_count("window", window)
         if window is not None and not (num_blocks_before is None and num_blocks_after is None):
             raise ValueError(
-                "`num_blocks_before` and `num_blocks_after` must be None where `window` is given. Received: "
+                "`num_blocks_before` and `num_blocks_after` must be None if `window` is given. Received: "
                 f"window={window}, num_blocks_before={num_blocks_before}, num_blocks_after={num_blocks_after}."
             )
         if window is not None and key_block_size is not None:
             raise ValueError(
-                "`key_block_size` must be None where `window` is given. "
+                "`key_block_size` must be None if `window` is given. "
                 f"Received: window={window}, key_block_size={key_block_size}."
             )
         attention_checks.check_successors(use_successor_values)
@@ -118,7 +118,7 @@ class LocalAttention(AttentionLayer):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of the heads. Its window shrinks with `adaptive_span`."""
+        """The pattern of the heads. With `adaptive_span`, its window shrinks with the learned spans."""
         return self._pattern if self.adaptive_span is None else self._window_pattern(computed_window(self))
 
     def build(

@@ -18,46 +18,51 @@ from tf_sparse_attention.types import Config, Shape
 class LocalAttention2D(AttentionLayer):
     """Two-dimensional local attention: each pixel attends to its block and the surrounding blocks, in O(T s).
 
-    The pattern is `tsa.patterns.ImageBlocks`; the layer adds two-dimensional positions, which need the geometry of the
-    image. The sequence holds the first pixels of an image with `width` columns. Pixel i in block (R, C) of h x w pixels
-    attends to the pixels j of the blocks R - before .. R + after, C - before .. C + after, and under a causal mask to
-    those with j <= i. That is s = (rows of blocks) (columns of blocks) h w keys regardless of the image size: 9 blocks
-    of 64 by default, 6 under a causal mask (5 in the order "blocks"). The softmax is over q . k / sqrt(key_dim), as in
+    The pattern is `tsa.patterns.ImageBlocks`. The layer adds two-dimensional position encodings. The sequence holds the
+    first pixels of an image with `width` columns. Pixel i in block (R, C) of h x w pixels attends to the pixels j of
+    the blocks R - before .. R + after, C - before .. C + after, and under a causal mask only to those with j <= i.
+    These are s = (rows of blocks) (columns of blocks) h w keys, regardless of the image size: 9 blocks of 64 pixels by
+    default, 6 under a causal mask (5 in the order "blocks"). The softmax is over q . k / sqrt(key_dim), as in
     `keras.layers.MultiHeadAttention`.
 
-    Pixels have one of two orders. "blocks": block by block, row by row within a block. A causal query attends to whole
-    blocks before its own and to its own up to itself, as in Parmar et al. 2018 (Image Transformer, section 3.3) and the
-    published code of Roy et al. 2021. "raster": row by row, the order of image files. A causal query attends to the
-    rows above in its block and the blocks to its left and right, and to the earlier pixels of its row. The input must
-    have the same order.
+    The input must have its pixels in the order `order`:
+
+    - "raster": row by row, the order of image files. A causal query attends to the earlier pixels of its row and to
+      the rows above it, within its block and the surrounding blocks.
+    - "blocks": block by block, and row by row within a block. A causal query attends to whole earlier blocks, and to
+      its own block up to itself, as in Parmar et al. 2018 (Image Transformer, section 3.3) and the published code of
+      Roy et al. 2021.
 
     Note: differs from Parmar et al. in that the neighborhood consists of whole blocks.
 
     Blocks at the edge may be incomplete. Queries and values of different lengths are parts of images of the same width.
-    A query with nothing to attend to gets zeros. Evaluation and training differ in dropout alone.
+    A query with nothing to attend to gets zeros. Training differs from evaluation only in dropout.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         width: W, pixels per row of the image.
-        height: rows of the image; a sequence may hold the first ones. Needed in the order "blocks" if h does not divide
-            it, because the last blocks are then lower. None: any number, in the order "blocks" a multiple of h.
+        height: rows of the image. The sequence may be shorter. Required in the order "blocks" if the height is not a
+            multiple of h. None: any height, a multiple of h in the order "blocks".
         block_shape: (h, w), rows and columns of a block. Default (8, 8).
         num_blocks_before: pair, the number of blocks above and to the left. None: (1, 1).
-        num_blocks_after: pair, the number of blocks below (none under a causal mask) and to the right. None:
+        num_blocks_after: pair, the number of blocks below (ignored under a causal mask) and to the right. None:
             `num_blocks_before`.
         order: "raster" or "blocks". Default "raster".
-        num_class_tokens: number of tokens before the first pixel that attend to all tokens and are visible to all
-            tokens; under a causal mask they attend to earlier tokens. Default 0.
-        position: None, "rotary_2d" (Heo et al. 2024: half of the channels rotate by row, half by column; `key_dim` must
-            be a multiple of 4), "relative_2d" (Bello et al. 2019: vectors for distances in rows and columns, clipped at
-            `max_distance`, by default the farthest key, on the scores only), or "relative", "rotary" and "alibi" with
-            distances in the sequence. In the order "raster" the pixel above has distance `width`, and "relative" costs
-            O(T max_distance). Class tokens have no two-dimensional position.
+        num_class_tokens: number of class tokens before the first pixel. They attend to all tokens and all tokens attend
+            to them, under a causal mask only to earlier tokens. Default 0.
+        position: position encoding. Class tokens have no two-dimensional position.
+            "rotary_2d" (Heo et al. 2024): half of the channels are rotated by row, half by column. `key_dim` must be a
+            multiple of 4.
+            "relative_2d" (Bello et al. 2019): learned vectors for distances in rows and in columns, added only to the
+            scores. Distances are clipped at `max_distance`, by default the distance of the farthest key.
+            "relative", "rotary" and "alibi": distances in the sequence. In the order "raster" the pixel above has
+            distance `width`, and "relative" costs O(T max_distance).
+            None: no position encoding.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:
-        ValueError: if an argument is invalid, or a sequence is longer than `height` rows.
+        ValueError: if an argument is invalid, or if a sequence is longer than `height` rows.
 
     Example:
         >>> x = keras.random.normal((2, 32 * 32, 64))
@@ -90,12 +95,10 @@ class LocalAttention2D(AttentionLayer):
         self.width = width
         self.height = height
         self.block_shape = checks.checked_pair("block_shape", block_shape)
-        self.num_blocks_before = num_blocks_before
-        self.num_blocks_after = num_blocks_after
-        if num_blocks_before is not None:
-            self.num_blocks_before = checks.checked_pair("num_blocks_before", num_blocks_before, minimum=0)
-        if num_blocks_after is not None:
-            self.num_blocks_after = checks.checked_pair("num_blocks_after", num_blocks_after, minimum=0)
+        self.num_blocks_before, self.num_blocks_after = (
+            None if pair is None else checks.checked_pair(name, pair, minimum=0)
+            for name, pair in (("num_blocks_before", num_blocks_before), ("num_blocks_after", num_blocks_after))
+        )
         self.order = order
         self.num_class_tokens = num_class_tokens
         before = self.num_blocks_before or (1, 1)
@@ -128,7 +131,7 @@ class LocalAttention2D(AttentionLayer):
 
     @property
     def image(self) -> Image:
-        """The `Image` whose first pixels a sequence holds."""
+        """The geometry of the image."""
         return self._blocks.image
 
     def get_config(self) -> Config:

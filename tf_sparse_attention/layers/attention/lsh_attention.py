@@ -1,4 +1,4 @@
-"""LSH attention of the Reformer: attention within hash buckets."""
+"""LSH attention (Reformer)."""
 
 from typing import Any
 
@@ -27,41 +27,43 @@ class LSHAttention(AttentionLayer):
     """LSH attention: each query attends to keys of its hash bucket, in O(T bucket_size) per round.
 
     The bucket of a vector is the nearest of num_buckets / 2 random axes and their opposites. Keys are normalized to
-    length 1, and the score is q . k / sqrt(key_dim). With several rounds, each with its own axes, a query attends to
-    the union of its buckets; a key counts once per round that contains it. Rounds are merged by their log-sum-exp. The
-    axes are drawn once and saved with the layer. The assignment to buckets has no gradient. Source: Kitaev et al. 2020,
+    length 1, and the score is q . k / sqrt(key_dim). With several rounds, each with separate axes, a query attends to
+    the union of its buckets. A key counts once per round that contains it, and rounds are merged by their log-sum-exp.
+    The axes are random and saved with the layer. The assignment to buckets has no gradient. Source: Kitaev et al. 2020,
     "Reformer: The Efficient Transformer".
 
     `selection` determines the keys of a bucket that a query attends to:
 
-    - "band" (default): the last `bucket_size` keys up to its position, itself included, and without a causal mask the
-      `bucket_size` - 1 next keys, too. Causal by construction.
-    - "chunks": tokens sorted by (bucket, position) are cut into chunks of `bucket_size`, and a query attends to its
+    - "band" (default): the last `bucket_size` keys up to its position, including itself, and without a causal mask also
+      the next `bucket_size` - 1 keys. Causal by construction.
+    - "chunks": tokens are sorted by (bucket, position) and cut into chunks of `bucket_size`. A query attends to its
       chunk and the previous chunk, regardless of their buckets. The first chunk of a round attends to the last chunk of
       the previous round. Never causal.
 
-    Note: differs from the paper, whose only selection is "chunks", in which later tokens determine which keys share a
-    chunk. The paper hashes padding; here padding is in no chunk. It sorts by bucket, here by (document, bucket). Its
-    code needs lengths divisible by the chunk size; here any length works, and a sequence of one chunk gets dense
-    attention.
+    Note: differs from the paper as follows. The paper has only "chunks", where later tokens determine which keys share
+    a chunk. The paper hashes padding; here padding belongs to no chunk. The paper sorts by bucket, this layer by
+    (document, bucket). The published code requires lengths divisible by the chunk size; here any length works, and a
+    sequence of one chunk gets dense attention.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_buckets: K, an even number. The sequence length divided by `bucket_size` is a good start.
-        bucket_size: keys of its bucket on each side that a query attends to, itself included; tokens per chunk.
-        num_rounds: R, default 1.
+        num_buckets: K, number of buckets, even. A good default is the sequence length divided by `bucket_size`.
+        bucket_size: with "band" the keys on each side that a query attends to, including itself; with "chunks" the
+            tokens per chunk.
+        num_rounds: R, number of hash rounds. Default 1.
         selection: "band" or "chunks". Default "band".
-        share_qk: whether queries are used as keys, normalized to length 1, so that there is no key projection. Default
-            True.
+        share_qk: whether queries, normalized to length 1, are used as keys. The layer then has no key projection.
+            Default True.
         mask_self: whether a token attends to itself only if it attends to no other token in any round. None (default):
-            `share_qk`, because the own key has the highest score where queries are used as keys.
-        use_successor_values: as in `RoutingAttention`, with "band". Default False.
-        **kwargs: the other arguments of `AttentionLayer`. Distances of `position="relative"` are ranks in the bucket,
-            in chunks tokens; other positions are in tokens. `seed` draws the axes, too.
+            `share_qk`, because with shared queries and keys the token itself has the highest score.
+        use_successor_values: as in `RoutingAttention`, only with "band". Default False.
+        **kwargs: the other arguments of `AttentionLayer`. Distances of `position="relative"` are differences of ranks
+            in the bucket, or of positions with "chunks". Other positions are in tokens. `seed` also determines the
+            axes.
 
     Raises:
-        ValueError: if an argument is invalid, or `value` and `query` have different lengths.
+        ValueError: if an argument is invalid, or if `value` and `query` have different lengths.
 
     Example:
         >>> x = keras.random.normal((2, 1000, 64))
@@ -85,7 +87,7 @@ class LSHAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         checks.check_switch("share_qk", share_qk)
-        self.share_qk = share_qk  # before `super().__init__`, which checks the heads
+        self.share_qk = share_qk  # before `super().__init__`, which checks it
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_switch("mask_self", mask_self)
         for name, value in (("num_buckets", num_buckets), ("bucket_size", bucket_size), ("num_rounds", num_rounds)):
@@ -105,14 +107,11 @@ class LSHAttention(AttentionLayer):
         self.mask_self = mask_self
         self.use_successor_values = use_successor_values
         self.seed = drawn_seed(self.seed)
-        rounds = [self._round_pattern(number) for number in range(num_rounds)]
+        kind = HashedChunk if selection == "chunks" else Hashed
+        rounds: list[Pattern] = [kind(num_buckets, bucket_size, number) for number in range(num_rounds)]
+        if use_successor_values:
+            rounds = [Successors(pattern) for pattern in rounds]
         self._pattern = rounds[0] if num_rounds == 1 else Union(tuple(rounds), count_each=True)
-
-    def _round_pattern(self, number: int) -> Pattern:
-        if self.selection == "chunks":
-            return HashedChunk(self.num_buckets, self.bucket_size, number)
-        hashed = Hashed(self.num_buckets, self.bucket_size, number)
-        return Successors(hashed) if self.use_successor_values else hashed
 
     def make_selectors(self) -> list[Selector | None]:
         sizes = self.num_rounds, self.num_key_heads, self.key_dim, self.num_buckets // 2
@@ -144,12 +143,12 @@ class LSHAttention(AttentionLayer):
         if causal and self.selection == "chunks":
             attention_checks.warn_once(
                 self,
-                "under a causal mask is not causal: which keys share a chunk depends on the whole sequence. Use "
-                "selection='band', the default.",
+                "under a causal mask is not causal: its chunks depend on the whole sequence. Use selection='band', the "
+                "default.",
             )
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
     def get_config(self) -> Config:
-        names: tuple[str, ...] = ("num_buckets", "bucket_size", "num_rounds", "selection", "share_qk", "mask_self")
-        names += ("use_successor_values",)
+        names: tuple[str, ...] = ("num_buckets", "bucket_size", "num_rounds")
+        names += ("selection", "share_qk", "mask_self", "use_successor_values")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,4 +1,4 @@
-"""Attention whose heads have different layers."""
+"""Sum of attention layers with different patterns."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -29,27 +29,27 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class MixedAttention(AdaptableMixin, keras.layers.Layer):
-    """Attention whose heads have different layers: the sum of its parts.
+    """Sum of attention layers, which gives heads different patterns.
 
     Each part is an attention layer with its own projections. The sum equals one output projection of the concatenated
     heads, as in Roy et al. 2021 (section 4.2), so only the first part has an output bias. `SparseAttention` with
-    `tsa.patterns.Heads` gives the heads of one layer different patterns.
+    `tsa.patterns.Heads` also gives heads different patterns, in a single layer.
 
     Args:
-        parts: attention layers of this library, in the order of their heads. They become sublayers, and lose their
-            output bias from the second part on.
-        **kwargs: `name`, `dtype`, `trainable`. Parts compute in their own dtypes; `dtype` is the dtype of the sum.
+        parts: attention layers of this library, in the order of their heads. They become sublayers. All except the
+            first lose their output bias.
+        **kwargs: `name`, `dtype`, `trainable`. `dtype` is the dtype of the sum; each part computes in its own dtype.
 
     Call arguments:
-        Those of `AttentionLayer`, passed to every part, and masks by name for the parts that accept them
-        (`extra_mask_names`), such as "global_mask" of `GlobalLocalAttention`.
+        The arguments of `AttentionLayer`, passed to every part, and the masks in `extra_mask_names`, passed to the
+        parts that accept them, such as "global_mask" of `GlobalLocalAttention`.
 
     Returns:
         Float (B, T, D), with `return_attention_scores` also the weights (B, N, T, S), in the order of the parts.
 
     Raises:
-        ValueError: if `parts` is empty or contains other objects, if a part after the first is built with an output
-            bias, if outputs differ in size, or for a mask that no part accepts.
+        ValueError: if `parts` is empty or contains other objects, if a part after the first is already built with an
+            output bias, if outputs differ in size, or for a mask that no part accepts.
 
     Example:
         >>> layer = MixedAttention([
@@ -71,8 +71,8 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         for part in self.parts[1:]:
             if part.built and part.use_output_bias:
                 raise ValueError(
-                    "`parts` from the second on must have no output bias: pass them unbuilt or with "
-                    f"use_output_bias=False. Received: {part.name}, built with one."
+                    "`parts` after the first must have no output bias: pass them unbuilt or with "
+                    f"use_output_bias=False. Received: {part.name}, built with an output bias."
                 )
             part.use_output_bias = False
 
@@ -94,25 +94,25 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
-        """Names of masks that some part accepts in addition to those of `AttentionLayer`."""
+        """Names of additional masks that at least one part accepts."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.extra_mask_names))
 
     def copy_projections(self, attention: keras.layers.Layer) -> None:
-        """Copy the projections of a built attention layer of Keras, its heads in the order of the parts.
+        """Copy the projections of a built Keras attention layer, with its heads in the order of the parts.
 
         Args:
-            attention: layer with as many heads as all parts.
+            attention: layer with the total number of heads of the parts.
 
         Raises:
             ValueError: if the layer is not built, or has another number of heads or other projections.
         """
         if projections.head_count(attention) != self.num_heads:
             raise ValueError(
-                f"`attention` must have the heads of all parts together, {self.num_heads}. "
+                f"`attention` must have {self.num_heads} heads, the total of all parts. "
                 f"Received: {projections.head_count(attention)} heads."
             )
         projections.build_for(attention, self)
-        for part, heads in zip(self.parts, self._heads_of_parts(), strict=True):
+        for part, heads in zip(self.parts, self._head_slices(), strict=True):
             part.copy_projections(attention, heads)
 
     def build(
@@ -124,7 +124,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
     ) -> None:
         sizes = [part.compute_output_shape(query_shape) for part in self.parts]
         if len(set(sizes)) > 1:
-            raise ValueError(f"`parts` must have outputs of one size to be added. Received: outputs of shapes {sizes}.")
+            raise ValueError(f"`parts` must have outputs of the same shape. Received: outputs of shapes {sizes}.")
         for part in self.parts:
             if not part.built:
                 part.build(query_shape, value_shape, key_shape)
@@ -155,31 +155,20 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         # Keras passes the mask of a single query as `mask`.
         query_mask = mask if query_mask is None else query_mask
-        remembered = {} if memory is None else {"memory": memory, "memory_segment_ids": memory_segment_ids}
-        results = [
-            part(
-                query,
-                value,
-                key,
-                query_mask=query_mask,
-                value_mask=value_mask,
-                key_mask=key_mask,
-                attention_mask=heads,
-                return_attention_scores=return_attention_scores,
-                training=training,
-                use_causal_mask=use_causal_mask,
-                segment_ids=segment_ids,
-                value_segment_ids=value_segment_ids,
-                **remembered,
-                **extra,
-            )
-            for part, heads, extra in zip(
-                self.parts,
-                self._masks_of_parts(attention_mask, query, value),
-                self._extra_masks_of_parts(extra_masks),
-                strict=True,
-            )
-        ]
+        common: dict[str, Any] = {
+            "query_mask": query_mask,
+            "value_mask": value_mask,
+            "key_mask": key_mask,
+            "return_attention_scores": return_attention_scores,
+            "training": training,
+            "use_causal_mask": use_causal_mask,
+            "segment_ids": segment_ids,
+            "value_segment_ids": value_segment_ids,
+        }
+        if memory is not None:
+            common |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
+        masks = self._part_masks(attention_mask, extra_masks, query, value)
+        results = [part(query, value, key, **common, **own) for part, own in zip(self.parts, masks, strict=True)]
         if not return_attention_scores:
             return self._sum(results)
         outputs, weights = zip(*results, strict=True)
@@ -190,28 +179,30 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         first, *others = (ops.cast(output, self.compute_dtype) for output in outputs)
         return sum(others, first)
 
-    def _masks_of_parts(
-        self, attention_mask: Tensor | None, query: Tensor, value: Tensor | None
-    ) -> list[Tensor | None]:
-        """Return the attention mask of each part."""
-        if attention_mask is None:
-            return [None] * len(self.parts)
-        attention_mask = as_tensor(attention_mask)
-        lengths = [sequence_shape(self, x.shape)[1] for x in (query, query if value is None else value)]
-        # A slice could be valid where the whole mask is not.
-        check_attention_mask(attention_mask, query.shape[0], self.num_heads, *lengths)
-        if len(attention_mask.shape) < 4:
-            return [attention_mask] * len(self.parts)
-        return [slice_mask_heads(attention_mask, heads) for heads in self._heads_of_parts()]
-
-    def _extra_masks_of_parts(self, given: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
-        """Return the extra masks of each part by name."""
-        attention_checks.check_extra_masks(self, given)
+    def _part_masks(
+        self,
+        attention_mask: Tensor | None,
+        extra_masks: Mapping[str, Tensor | None],
+        query: Tensor,
+        value: Tensor | None,
+    ) -> list[dict[str, Tensor | None]]:
+        """Return the attention mask and the extra masks of each part, by name."""
+        attention_checks.check_extra_masks(self, extra_masks)
+        extra = {name: mask for name, mask in extra_masks.items() if mask is not None}
+        masks = [attention_mask] * len(self.parts)
+        if attention_mask is not None:
+            attention_mask = as_tensor(attention_mask)
+            lengths = [sequence_shape(self, x.shape)[1] for x in (query, query if value is None else value)]
+            # Checked before slicing: a slice of an invalid mask could be valid.
+            check_attention_mask(attention_mask, query.shape[0], self.num_heads, *lengths)
+            if len(attention_mask.shape) == 4:
+                masks = [slice_mask_heads(attention_mask, heads) for heads in self._head_slices()]
         return [
-            {name: given[name] for name in part.extra_mask_names if given.get(name) is not None} for part in self.parts
+            {"attention_mask": mask, **{name: extra[name] for name in part.extra_mask_names if name in extra}}
+            for part, mask in zip(self.parts, masks, strict=True)
         ]
 
-    def _heads_of_parts(self) -> list[slice]:
+    def _head_slices(self) -> list[slice]:
         """Return the slice of the heads of each part."""
         ends = np.cumsum([part.num_heads for part in self.parts])
         return [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
@@ -228,12 +219,10 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         """Compute the dense reference mask, bool (B, N, T, S), in the order of the parts."""
         names = ("query_mask", "value_mask", "key_mask", "segment_ids", "value_segment_ids")
         common = {name: masks.pop(name) for name in names if name in masks}
-        heads_and_extra = zip(
-            self._masks_of_parts(attention_mask, query, value), self._extra_masks_of_parts(masks), strict=True
-        )
+        part_masks = self._part_masks(attention_mask, masks, query, value)
         patterns = [
-            part.attention_pattern(query, value, key, use_causal_mask, attention_mask=heads, **common, **extra)
-            for part, (heads, extra) in zip(self.parts, heads_and_extra, strict=True)
+            part.attention_pattern(query, value, key, use_causal_mask, **common, **own)
+            for part, own in zip(self.parts, part_masks, strict=True)
         ]
         return ops.concatenate(patterns, axis=1)
 
@@ -241,7 +230,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why a part cannot decode with a KV cache. None if all parts can."""
+        """The reason why a part has no KV cache, or None."""
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(
@@ -252,33 +241,24 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Cache]:
-        """Create the caches of the parts, by name, before the first token.
-
-        Arguments and errors are those of `AttentionLayer.init_cache`.
-        """
+        """Create the empty caches of the parts, by name; see `AttentionLayer.init_cache`."""
         check_has_cache(self)
-        given = batch_size, max_length, memory, memory_mask, positions_in_cache
-        return {name: part.init_cache(*given) for name, part in self._named_parts()}
+        arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
+        return {name: part.init_cache(*arguments) for name, part in self._named_parts()}
 
     def prefill(
         self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
     ) -> tuple[Tensor, dict[str, Cache]]:
-        """Compute a prompt in one pass: the output (B, T, D) and the caches after it.
-
-        Arguments and errors are those of `AttentionLayer.prefill`.
-        """
-        return self._sum_of_cached(cache, lambda part, own: part.prefill(x, own, mask, kept))
+        """Compute the output (B, T, D) for a prompt, and fill the caches; see `AttentionLayer.prefill`."""
+        return self._sum_with_caches(cache, lambda part, own: part.prefill(x, own, mask, kept))
 
     def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
-        """Compute the next token: the output (B, 1, D) and the caches after it.
-
-        Arguments and errors are those of `AttentionLayer.decode`.
-        """
-        return self._sum_of_cached(cache, lambda part, own: part.decode(x, own, index))
+        """Compute the output (B, 1, D) for the next token, and update the caches; see `AttentionLayer.decode`."""
+        return self._sum_with_caches(cache, lambda part, own: part.decode(x, own, index))
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
-        """Why a part cannot decode with a cross-attention cache. None if all parts can."""
+        """The reason why a part has no cross-attention cache, or None."""
         return next(
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )
@@ -292,8 +272,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
     ) -> dict[str, Cache]:
         """Compute the cross-attention caches of the parts, by name; see `AttentionLayer.init_cross_cache`."""
         check_has_cross_cache(self)
-        given = value, key, value_mask, key_mask
-        return {name: part.init_cross_cache(*given) for name, part in self._named_parts()}
+        return {name: part.init_cross_cache(value, key, value_mask, key_mask) for name, part in self._named_parts()}
 
     def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
         """Compute cross-attention of one query per row (B, 1, D); see `AttentionLayer.decode_cross`."""
@@ -307,12 +286,12 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         ]
 
     def _parts_with(self, cache: dict[str, Cache]) -> list[tuple[str, AttentionLayer, Cache]]:
-        """Return name, part and cache of each part."""
+        """Return the name, the layer and the cache of each part."""
         named = self._named_parts()
         check_entries(cache, [name for name, _ in named])
         return [(name, part, cache[name]) for name, part in named]
 
-    def _sum_of_cached(
+    def _sum_with_caches(
         self, cache: dict[str, Cache], run: Callable[[AttentionLayer, Cache], tuple[Tensor, Cache]]
     ) -> tuple[Tensor, dict[str, Cache]]:
         """Run each part with its cache, and return the sum of the outputs and the new caches."""

@@ -1,4 +1,4 @@
-"""Native sparse attention: compressed blocks, selected blocks and a window."""
+"""Native sparse attention (NSA)."""
 
 from typing import Any, NamedTuple
 
@@ -29,12 +29,13 @@ from tf_sparse_attention.patterns.selection import GivenSelection, SelectionInpu
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
 
-# Entries of the cache: the selected blocks, the window, and the compressed blocks.
-PART, WINDOW, KEYS, VALUES = "part_0", "part_1", "compressed_key", "compressed_value"
+# Cache entries of the selected blocks, the window, and the compressed keys and values.
+PART = "part_0"  # cache entry of a single pattern
+SELECTED, WINDOW, COMPRESSED_KEY, COMPRESSED_VALUE = "part_0", "part_1", "compressed_key", "compressed_value"
 
 
 class _Heads(NamedTuple):
-    """Projected heads: queries and gates, keys and values of S and W, and per-token keys and values of C."""
+    """Projected heads of the branches: selected blocks (`key`, `value`), window, and compressed blocks."""
 
     query: Tensor
     key: Tensor
@@ -50,43 +51,43 @@ class _Heads(NamedTuple):
 class NativeSparseAttention(AttentionLayer):
     """Native sparse attention: a gated sum of attention to compressed blocks, selected blocks and a window.
 
-    More than a pattern: out_i = g_c C(i) + g_s S(i) + g_w W(i) has three branches, each with a softmax and its own keys
-    and values, and the same queries. The gates are sigmoids of a projection of the query, per head. `pattern` is the
-    union of S and W.
+    out_i = g_c C(i) + g_s S(i) + g_w W(i). The three branches share the queries. Each branch has its own keys, values
+    and softmax. The gates are sigmoids of a projection of the query, per head. `pattern` is the union of S and W.
 
-    - C attends to one compressed key and value per block that is complete at i: W silu(sum_s A_s (x_s + p_s) + c) of
-      the keys or values x_s of its b tokens, with learned positions p_s. It has no other positions.
+    - C attends to one compressed key and value per block that is complete at position i. Both are computed as
+      W silu(sum_s A_s (x_s + p_s) + c) from the keys or values x_s of the b tokens of the block, with learned positions
+      p_s. `position` does not apply to C.
     - S attends to the query's own block up to i, and to the `num_blocks` - 1 earlier blocks with the largest weights in
-      C, summed over the query heads that share a key head. These heads select the same blocks. The selection has no
-      gradient.
+      C. The weights are summed over the query heads that share a key head, so these heads select the same blocks. The
+      selection has no gradient.
     - W attends to the last `window` positions.
 
-    S and W cost O(T (num_blocks b + window)), and C costs O(T^2 / b) in time and memory. Decoding keeps the keys and
-    values of all positions, of all blocks and of the window, and reads T / b blocks, num_blocks b positions and the
-    window per token.
+    S and W cost O(T (num_blocks b + window)), and C costs O(T^2 / b) in time and memory. The decoding cache holds the
+    keys and values of all positions, of all blocks, and of the window. Each decoded token reads T / b blocks,
+    num_blocks b positions, and the window.
 
-    For causal self-attention only: call it with `use_causal_mask=True` and without `value`. Blocks are blocks of
-    positions, also with packed documents: a compressed block is made of the tokens that belong to the document of its
-    last token, and only tokens of that document attend to it and select it. Padding is in no block. A query attends to
-    a compressed block if its attention mask allows all keys of the block. Returned weights are those of S and W times
-    their gates.
+    The layer is for causal self-attention only: call it with `use_causal_mask=True` and without `value`. In rows of
+    packed documents, a block still has b positions. Its compressed key and value use only the tokens in the document of
+    its last token, and only tokens of that document attend to it and select it. Padding belongs to no block. A query
+    attends to a compressed block only if its attention mask allows all keys of the block. Returned attention weights
+    are those of S and W, multiplied by their gates.
 
     Source: Yuan et al. 2025, "Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention" (arXiv
     2502.11089).
 
-    Note: differs from the paper in its blocks, which have one size for C and S and do not overlap. Only the query's own
-    block is always selected; in the paper also the first block and the previous block.
+    Note: differs from the paper in two points. Blocks of C and S have the same size and do not overlap. Only the
+    query's own block is always selected, but in the paper also the first block and the previous block.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         block_size: b, positions per block. Default 64.
-        num_blocks: selected blocks per query, its own included. Default 16.
-        window: positions of W, the query's own included. Default 512.
-        **kwargs: the other arguments of `AttentionLayer`; `position` applies to S and W.
+        num_blocks: selected blocks per query, including its own. Default 16.
+        window: positions of W, including the query's own. Default 512.
+        **kwargs: the other arguments of `AttentionLayer`. `position` applies only to S and W.
 
     Raises:
-        ValueError: if an argument is invalid, or the call is not causal self-attention.
+        ValueError: if an argument is invalid, or if the call is not causal self-attention.
 
     Example:
         >>> layer = NativeSparseAttention(num_heads=4, key_dim=16, block_size=16, num_blocks=4, window=32)
@@ -128,9 +129,10 @@ class NativeSparseAttention(AttentionLayer):
             initializer = self._objects["kernel_initializer"]
             return BlockPooling(self.block_size, size, self.use_bias, initializer, name=name, dtype=self.dtype_policy)
 
+        branches = ("window", "compressed")
         self._gates = make("branch_gate", self.num_heads, 3)
-        self._keys = [make(f"{name}_key", self.num_key_heads, self.key_dim) for name in ("window", "compressed")]
-        self._values = [make(f"{name}_value", self.num_key_heads, self.value_dim) for name in ("window", "compressed")]
+        self._keys = [make(f"{name}_key", self.num_key_heads, self.key_dim) for name in branches]
+        self._values = [make(f"{name}_value", self.num_key_heads, self.value_dim) for name in branches]
         self._key_pooling = pooling("key_pooling", self.key_dim)
         self._value_pooling = pooling("value_pooling", self.value_dim)
 
@@ -138,15 +140,15 @@ class NativeSparseAttention(AttentionLayer):
         return [None, None]  # the compressed branch selects
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Copy the projections of another layer; all branches get its keys and values."""
+        """Copy the projections of another layer, and its key and value projections to all branches."""
         super().copy_projections(attention, heads)
-        sources: tuple[Any, Any] = self._key, self._value
-        for parts, source in zip((self._keys, self._values), sources, strict=True):
-            for part in parts:
-                part.set_weights(source.get_weights())
+        for projection in self._keys:
+            projection.set_weights(self._key.get_weights())  # type: ignore[union-attr]  # not None without `share_qk`
+        for projection in self._values:
+            projection.set_weights(self._value.get_weights())
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Project to `_Heads`: queries (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
+        """Project to `_Heads`: query (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
         heads = super().project(query, value, key)
         keys = [self.project_heads(projection, query, norm="key") for projection in self._keys]
         values = [projections.heads_of(projection, query) for projection in self._values]
@@ -161,123 +163,123 @@ class NativeSparseAttention(AttentionLayer):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        own = _Heads(*heads)
+        projected = _Heads(*heads)
         options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
         options |= {"causal": causal, "masks": masks, "dropout": Dropout.of_call(self.dropout, self._seeds, training)}
-        compressed, chosen = self._attend_compressed(heads, masks, training)
+        compressed, blocks = self._attend_compressed(heads, masks, training)
+        query_and_key = self.score_inputs(projected.query, projected.key)
         selected = attend_pattern(
-            self._selected,
-            *self.score_inputs(own.query, own.key),
-            own.value,
-            select=lambda *_: [BlockSelection(chosen)],
-            **options,
+            self._selected, *query_and_key, projected.value, select=lambda *_: [BlockSelection(blocks)], **options
         )
-        near = attend_pattern(self._window, *self.score_inputs(own.query, own.window_key), own.window_value, **options)
-        weights = None
+        query_and_key = self.score_inputs(projected.query, projected.window_key)
+        window = attend_pattern(self._window, *query_and_key, projected.window_value, **options)
+        gates, weights = projected.gates, None
         if return_weights:
-            weights = own.gates[..., 1:2] * selected.weights + own.gates[..., 2:3] * near.weights
-        return _gated(own.gates, compressed, selected, near), weights
+            weights = gates[..., 1:2] * selected.weights + gates[..., 2:3] * window.weights
+        return _gated_sum(gates, compressed, selected, window), weights
 
     def _attend_compressed(
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool = False
     ) -> tuple[Attended, list[Tensor]]:
-        """Attend to compressed blocks, and return the result with the selected blocks."""
-        own = _Heads(*heads)
-        key, value = own.compressed_key, own.compressed_value
-        query, _ = self.score_inputs(own.query, key)
+        """Attend to compressed blocks, and select blocks by their weights."""
+        projected = _Heads(*heads)
+        key, value = projected.compressed_key, projected.compressed_value
+        query, _ = self.score_inputs(projected.query, key)
         blocks = BlockKeys.of(masks, shape(key)[2], self.block_size)
         key, value = (
-            pooling.of_sums(pooling.sums(x, blocks.counted, blocks.num_blocks))
+            pooling.pool(pooling.sum_blocks(x, blocks.counted, blocks.num_blocks))
             for pooling, x in ((self._key_pooling, key), (self._value_pooling, value))
         )
         positions = ops.arange(shape(query)[2], dtype="int32")
-        seen = visible_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
-        allowed = blocks.before(positions, masks.query_segments)
-        options = self._compressed_options()
-        chosen = select_blocks_by_weight(query, key, seen, allowed, self.num_blocks - 1, options)
-        return attend_compressed_blocks(
-            query, key, value, seen, dropout=Dropout.of_call(self.dropout, self._seeds, training), **options
-        ), chosen
+        visible = visible_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
+        selectable = blocks.before(positions, masks.query_segments)
+        dropout = Dropout.of_call(self.dropout, self._seeds, training)
+        return self._attend_and_select(query, key, value, visible, selectable, dropout)
 
-    def _compressed_options(self) -> dict[str, Any]:
+    def _attend_and_select(self, query, key, value, visible, selectable, dropout=None):
+        """Attend to visible compressed blocks, and select those with the largest weights among selectable blocks."""
         options = self.attention_options()
-        return {"soft_cap": options.soft_cap, "sinks": options.sinks}
+        common = {"soft_cap": options.soft_cap, "sinks": options.sinks}
+        blocks = select_blocks_by_weight(query, key, visible, selectable, self.num_blocks - 1, common)
+        return attend_compressed_blocks(query, key, value, visible, dropout=dropout, **common), blocks
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         query, options = heads[0], self.attention_options()
         call = Call.of(self._selected, query, query, causal, masks)
-        _, chosen = self._attend_compressed(heads, masks)
-        selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(chosen)], options)
+        _, blocks = self._attend_compressed(heads, masks)
+        selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(blocks)], options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
     def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
         cache = super().init_cache(batch_size, *args, **kwargs)
-        sizes = batch_size, self.num_key_heads, shape(cache[PART]["key"])[2] // self.block_size
+        sizes = batch_size, self.num_key_heads, shape(cache[SELECTED]["key"])[2] // self.block_size
         return {
             **cache,
-            KEYS: self._key_pooling.empty_cache(*sizes),
-            VALUES: self._value_pooling.empty_cache(*sizes),
+            COMPRESSED_KEY: self._key_pooling.empty_cache(*sizes),
+            COMPRESSED_VALUE: self._value_pooling.empty_cache(*sizes),
         }
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
-        own = _Heads(*heads)
+        projected = _Heads(*heads)
 
         def fill(pattern, entry, key, value):
-            query, rotated = scored_rows(self, own.query, key)
-            inputs = SelectionInputs(own.query, key, query, rotated)
-            return fill_cache(head_plans(self, pattern), {PART: entry}, rotated, value, [None], inputs, lengths)[PART]
+            query, rotated = scored_rows(self, projected.query, key)
+            inputs = SelectionInputs(projected.query, key, query, rotated)
+            filled = fill_cache(head_plans(self, pattern), {PART: entry}, rotated, value, [None], inputs, lengths)
+            return filled[PART]
 
-        selected = fill(self._selected, cache[PART], own.key, own.value)
-        near = fill(self._window, cache[WINDOW], own.window_key, own.window_value)
-        keys = self._key_pooling.after_prompt(cache[KEYS], own.compressed_key, lengths)
-        values = self._value_pooling.after_prompt(cache[VALUES], own.compressed_value, lengths)
-        return {**cache, PART: selected, WINDOW: near, KEYS: keys, VALUES: values}
+        return {
+            **cache,
+            SELECTED: fill(self._selected, cache[SELECTED], projected.key, projected.value),
+            WINDOW: fill(self._window, cache[WINDOW], projected.window_key, projected.window_value),
+            COMPRESSED_KEY: self._key_pooling.fill_cache(cache[COMPRESSED_KEY], projected.compressed_key, lengths),
+            COMPRESSED_VALUE: self._value_pooling.fill_cache(
+                cache[COMPRESSED_VALUE], projected.compressed_value, lengths
+            ),
+        }
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
-        own = _Heads(*heads)
-        kept = ops.logical_and(index >= 0, index < shape(cache[PART]["key"])[2])[:, None]
-        keys = self._key_pooling.after_next(cache[KEYS], own.compressed_key, index, kept)
-        values = self._value_pooling.after_next(cache[VALUES], own.compressed_value, index, kept)
-        compressed, chosen = self._decode_compressed(own.query, keys["block"], values["block"], index)
-        options = self.attention_options()
+        projected, options = _Heads(*heads), self.attention_options()
+        valid = ops.logical_and(index >= 0, index < shape(cache[SELECTED]["key"])[2])[:, None]
+        keys = self._key_pooling.update_cache(cache[COMPRESSED_KEY], projected.compressed_key, index, valid)
+        values = self._value_pooling.update_cache(cache[COMPRESSED_VALUE], projected.compressed_value, index, valid)
+        compressed, blocks = self._decode_compressed(projected.query, keys["block"], values["block"], index)
 
         def attend(pattern, entry, key, value, selector):
-            (query, key), plans = self.score_inputs(own.query, key), head_plans(self, pattern)
+            (query, key), plans = self.score_inputs(projected.query, key), head_plans(self, pattern)
             rows = {PART: entry}, query, key, value, [selector], (query, key)
             output, cached = decode_pattern(plans, *rows, index, options)
             return Attended(output), cached[PART]
 
-        selector = GivenSelection(BlockSelection(chosen))
-        selected, entry = attend(self._selected, cache[PART], own.key, own.value, selector)
-        near, window = attend(self._window, cache[WINDOW], own.window_key, own.window_value, None)
-        after = {PART: entry, WINDOW: window, KEYS: keys, VALUES: values}
-        return _gated(own.gates, compressed, selected, near), {**cache, **after}
+        selector = GivenSelection(BlockSelection(blocks))
+        selected, entry = attend(self._selected, cache[SELECTED], projected.key, projected.value, selector)
+        window, window_entry = attend(self._window, cache[WINDOW], projected.window_key, projected.window_value, None)
+        updated = {SELECTED: entry, WINDOW: window_entry, COMPRESSED_KEY: keys, COMPRESSED_VALUE: values}
+        return _gated_sum(projected.gates, compressed, selected, window), {**cache, **updated}
 
     def _decode_compressed(self, query, key, value, index):
-        """Attend to compressed blocks from the token at `index` (B,), and return the selected blocks, too."""
+        """Attend to compressed blocks from the token at `index` (B,), and select blocks by their weights."""
         query, _ = self.score_inputs(query, key)
         blocks = ops.arange(shape(key)[2], dtype="int32")
-        seen, allowed = (
+        visible, selectable = (
             (blocks < (end // self.block_size)[:, None])[:, None, None] for end in (index + 1, index)
         )  # (B, 1, 1, G)
-        options = self._compressed_options()
-        chosen = select_blocks_by_weight(query, key, seen, allowed, self.num_blocks - 1, options)
-        return attend_compressed_blocks(query, key, value, seen, **options), chosen
+        return self._attend_and_select(query, key, value, visible, selectable)
 
     def get_config(self) -> Config:
         names = ("block_size", "num_blocks", "window")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def _gated(gates, *parts):
-    """Return the sum of the branches times their gates (B, N, T, 3)."""
-    return sum(gates[..., i : i + 1] * part.output for i, part in enumerate(parts))
+def _gated_sum(gates, *branches):
+    """Return the sum of the outputs of branches, multiplied by their gates (B, N, T, 3)."""
+    return sum(gates[..., i : i + 1] * branch.output for i, branch in enumerate(branches))
 
 
 class BlockPooling(keras.layers.Layer):
-    """Learned pooling of the b vectors of a block: W silu(sum_s A_s (x_s + p_s) + c), with s the position in the block.
+    """Learned pooling of the b vectors x_s of a block: W silu(sum_s A_s (x_s + p_s) + c), in O(T H^2) per head.
 
-    The heads share the weights. Masked vectors are not in the sum. O(T H^2) per head.
+    The heads share the weights. The sum skips masked vectors.
 
     Args:
         block_size: b.
@@ -302,8 +304,8 @@ class BlockPooling(keras.layers.Layer):
         self.inner_bias = self.add_weight(name="inner_bias", shape=(size,), initializer="zeros") if use_bias else None
         self.built = True
 
-    def sums(self, x: Tensor, counted: Tensor | None, num_blocks: Size) -> Tensor:
-        """Sum vectors (B, M, T, H) over each block, where `counted` (B, G, b) is True: (B, M, G, H)."""
+    def sum_blocks(self, x: Tensor, counted: Tensor | None, num_blocks: Size) -> Tensor:
+        """Sum the vectors (B, M, T, H) of each block where `counted` (B, G, b) is True: (B, M, G, H)."""
         position, kernel = (ops.cast(weight, self.compute_dtype) for weight in (self.position, self.inner_kernel))
         blocks = split(x, self.block_size, -2, num_blocks) + position  # (B, M, G, b, H)
         if counted is not None:
@@ -312,36 +314,36 @@ class BlockPooling(keras.layers.Layer):
         flat = ops.reshape(blocks, (batch, heads, num_blocks, self.block_size * size))
         return ops.matmul(flat, ops.reshape(kernel, (self.block_size * size, size)))
 
-    def of_sums(self, sums: Tensor) -> Tensor:
-        """Compute the vectors of blocks (..., H) from their sums."""
+    def pool(self, sums: Tensor) -> Tensor:
+        """Compute the pooled vectors (..., H) from the sums of blocks."""
         inner = sums if self.inner_bias is None else sums + ops.cast(self.inner_bias, self.compute_dtype)
         return ops.matmul(ops.silu(inner), ops.cast(self.outer_kernel, self.compute_dtype))
 
     def empty_cache(self, batch_size: Size, num_heads: int, num_blocks: Size) -> dict[str, Tensor]:
-        """Create the cache before the first token.
+        """Create an empty cache.
 
         Returns:
-            "block", the vectors of blocks (B, M, G, H), and "sum", the sum of the incomplete block (B, M, 1, H), in
-            float32 or float64.
+            "block": pooled vectors (B, M, G, H), and "sum": the sum of the incomplete block, float32 or float64
+            (B, M, 1, H).
         """
         size = self.outer_kernel.shape[0]
         block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)
         return {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), score_dtype(self.compute_dtype))}
 
-    def after_prompt(self, cache: dict[str, Tensor], x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the cache after a prompt of vectors (B, M, T, H) with `lengths` (B,) tokens per row."""
+    def fill_cache(self, cache: dict[str, Tensor], x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+        """Return the cache after a prompt with vectors (B, M, T, H) and `lengths` (B,) tokens per row."""
         num_blocks = shape(cache["block"])[2]
         exists = ops.arange(num_blocks * self.block_size, dtype="int32") < lengths[:, None]
         counted = ops.reshape(exists, (-1, num_blocks, self.block_size))
-        sums = self.sums(x, counted, num_blocks)
+        sums = self.sum_blocks(x, counted, num_blocks)
         last = in_range((lengths - 1) // self.block_size, num_blocks)[:, None, None]
         last = ops.broadcast_to(last, (*shape(x)[:2], 1))
-        return {"block": self.of_sums(sums), "sum": ops.cast(take_rows(sums, last), cache["sum"].dtype)}
+        return {"block": self.pool(sums), "sum": ops.cast(take_rows(sums, last), cache["sum"].dtype)}
 
-    def after_next(self, cache: dict[str, Tensor], x: Tensor, index: Tensor, kept: Tensor | None) -> dict[str, Tensor]:
-        """Return the cache after a vector (B, M, 1, H) at `index` (B,), unchanged in rows where `kept` (B, 1) is False.
+    def update_cache(self, cache: dict[str, Tensor], x: Tensor, index: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Add a vector (B, M, 1, H) at `index` (B,) to the rows of the cache where `valid` (B, 1) is True.
 
-        The vector of an incomplete block is preliminary; no query attends to it.
+        The pooled vector of an incomplete block is preliminary. No query attends to it.
         """
         at = in_range(index % self.block_size, self.block_size)
         position, kernel = (
@@ -349,8 +351,7 @@ class BlockPooling(keras.layers.Layer):
         )
         new = ops.matmul(x + position[:, None, None], kernel[:, None])  # (B, M, 1, H)
         total = ops.where((at > 0)[:, None, None, None], cache["sum"], 0) + ops.cast(new, cache["sum"].dtype)
-        if kept is not None:
-            total = ops.where(kept[..., None, None], total, cache["sum"])
+        total = ops.where(valid[..., None, None], total, cache["sum"])
         block = in_range(index // self.block_size, shape(cache["block"])[2])[:, None]
-        new = self.of_sums(ops.cast(total, self.compute_dtype))
-        return {"block": write_slot(cache["block"], new, block, kept), "sum": total}
+        new = self.pool(ops.cast(total, self.compute_dtype))
+        return {"block": write_slot(cache["block"], new, block, valid), "sum": total}

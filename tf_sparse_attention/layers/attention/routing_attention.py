@@ -1,4 +1,4 @@
-"""Routing attention: attention within k-means clusters of tokens."""
+"""Routing attention (Routing Transformer)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,10 +27,10 @@ from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.top_keys import KeySelector, TopKeys
 from tf_sparse_attention.types import Config, Tensor
 
-OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of queries and keys among the whole sequence
-OF_ANY_LENGTHS = (*OF_ALL_TOKENS, "top_keys")
-WITHOUT_CENTROIDS = ("hash", "random")
-SELECTIONS = ("nearest", *OF_ANY_LENGTHS, "random")
+MEMBER_SELECTIONS = ("top_k", "strided", "hash")  # each cluster selects its members in the whole sequence
+CROSS_SELECTIONS = (*MEMBER_SELECTIONS, "top_keys")  # queries and values may have different lengths
+SELECTIONS_WITHOUT_CENTROIDS = ("hash", "random")
+SELECTIONS = ("nearest", *CROSS_SELECTIONS, "random")
 DISTANCES = ("rank", "token")
 
 
@@ -38,58 +38,59 @@ DISTANCES = ("rank", "token")
 class RoutingAttention(SparseAttention):
     """Routing attention: each query attends to keys of its k-means cluster, in O(T cluster_size).
 
-    `SparseAttention` under a cluster pattern, with `normalize_queries_and_keys=True`. Queries and keys are
-    layer-normalized without scale, x = LN(x W). Scores are LN(q) . LN(k), not divided by sqrt(key_dim). A token belongs
-    to the cluster c of the largest x . mu_c. In training, centroids mu_c are exponential moving averages of their
-    tokens, and `commitment_loss` mean((x - mu)^2) is added to the loss. Outside training they are constant. Source: Roy
-    et al. 2021, "Efficient Content-Based Sparse Attention with Routing Transformers".
+    Queries and keys are layer-normalized without scale, x = LN(x W). Scores are LN(q) . LN(k), without the factor
+    1 / sqrt(key_dim). A token belongs to the cluster c with the largest x . mu_c. In training, each centroid mu_c is an
+    exponential moving average of the tokens of its cluster, and `commitment_loss` times mean((x - mu)^2) is added to
+    the loss. Outside training centroids are constant. The layer is a `SparseAttention` with a cluster pattern. Source:
+    Roy et al. 2021, "Efficient Content-Based Sparse Attention with Routing Transformers".
 
     `selection` determines the keys that a query attends to:
 
-    - "nearest" (default): the last `cluster_size` keys of its cluster up to its position, itself included, and without
-      a causal mask the `cluster_size` - 1 next keys, too. Causal by construction. Every token attends.
-    - "top_keys": the `cluster_size` keys of the whole sequence closest to its centroid; of equal keys, the earlier. The
-      result of a query depends on no other query. For encoders, and for cross-attention to a sequence of any length,
-      with a cross-attention cache. Causal calls and `segment_ids` raise an error. Half the time of "nearest" with
-      `share_qk=False`.
-    - "top_k": each centroid selects the `cluster_size` closest tokens of the whole sequence. The output of a token is
-      the mean over the clusters that selected it, and zeros if none did. About (1 - 1/K)^K of the tokens, a third, get
-      zeros if T = K `cluster_size`; `tsa.analysis.health` counts them. Never causal. Rounding selects among equal
-      tokens, so results may depend on the batch size.
-    - "strided": like "top_k", but each centroid selects every (T / `cluster_size`)-th token by descending score.
-      Unrelated to `StridedAttention`. "hash": like "top_k", but each hash bucket selects its first `cluster_size`
-      tokens. Both are options of the published code and never causal.
-    - "random": like "nearest", in clusters that depend only on the position. An ablation of the paper.
+    - "nearest" (default): the last `cluster_size` keys of its cluster up to its position, including itself, and without
+      a causal mask also the next `cluster_size` - 1 keys. Causal by construction. Every token attends.
+    - "top_keys": the `cluster_size` keys of the whole sequence with the largest k . mu_c. Of equal keys the earlier
+      comes first. The result of a query does not depend on other queries. For encoders, and for cross-attention to a
+      sequence of any length, with a cross-attention cache. Causal masks and `segment_ids` raise an error. It takes half
+      the time of "nearest" with `share_qk=False`.
+    - "top_k": each centroid selects the `cluster_size` closest queries and the `cluster_size` closest keys of the whole
+      sequence, and these queries attend to these keys. The output of a token is the mean over the clusters that
+      selected it, or zeros if none did. If T = K `cluster_size`, about (1 - 1/K)^K of the tokens, a third, get zeros.
+      `tsa.analysis.health` counts them. Never causal. Rounding decides between tokens with equal scores, so results can
+      depend on the batch size.
+    - "strided": like "top_k", but each centroid selects every (T / `cluster_size`)-th token by descending score. An
+      option of the published code, unrelated to `StridedAttention`. Never causal.
+    - "hash": like "top_k", but each hash bucket selects its first `cluster_size` tokens. An option of the published
+      code. Never causal.
+    - "random": like "nearest", with clusters that depend only on the position. An ablation in the paper.
 
-    Note: differs from the paper, whose only selection is "top_k". It leaks later tokens into earlier outputs, and other
-    queries into the output of a query. "top_keys" is a contribution of this library.
+    Note: differs from the paper, which has only "top_k". With "top_k", outputs depend on later tokens and on other
+    queries. "top_keys" is new in this library.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_clusters: K, centroids per head; a power of two for "hash".
-        cluster_size: w, keys of its cluster that a query attends to.
+        num_clusters: K, centroids per head. A power of two for "hash".
+        cluster_size: w, number of keys that a query attends to, on each side for "nearest" and "random".
         selection: "nearest", "top_keys", "top_k", "strided", "hash" or "random". Default "nearest".
-        share_qk: whether queries are used as keys, so that there is no key projection and `value` must be None. Default
-            True, as in the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False with
-            "top_keys".
-        mask_self: whether a token attends to itself only if it attends to no other token. None (default): True where
-            queries are used as keys with "nearest" and "random", because LN(q) . LN(q) = H exceeds every other score.
-        use_successor_values: whether a query reads successor values: for key j the value of token j + 1. The query
-            attends to the last `cluster_size` earlier tokens of its cluster and never to itself, like an induction head
-            (`tsa.patterns.Successors`). For causal self-attention with "nearest" or "random". Default False.
-        distance: distance of position "relative". "rank" (default): between ranks in the cluster, as published; with
-            "nearest" and "top_keys", a query that is not a key has the rank of the last key up to its position.
-            "token": between positions, on the scores only, at about twice the cost of the layer.
+        share_qk: whether queries are used as keys. The layer then has no key projection, `value` must be None, and a
+            token masked by `key_mask` or `value_mask` belongs to no cluster and attends to nothing. Default True, as in
+            the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False for "top_keys".
+        mask_self: whether a token attends to itself only if it attends to no other token. None (default): True for
+            "nearest" and "random" with `share_qk`, because LN(q) . LN(q) = H is then larger than every other score.
+        use_successor_values: whether attention to key j reads its successor value, the value of token j + 1, like an
+            induction head. A query attends to the last `cluster_size` earlier tokens of its cluster and never to itself
+            (`tsa.patterns.Successors`). Only for causal self-attention with "nearest" or "random". Default False.
+        distance: distance of `position="relative"`. "rank" (default): the difference of ranks in the cluster, as
+            published. With "nearest" and "top_keys", a query that is not a key has the rank of the last key up to its
+            position. "token": the difference of positions, added only to scores, at about twice the cost of the layer.
         ema_decay: decay of the moving averages, in [0, 1). Default 0.999.
-        commitment_loss: factor of the commitment loss. Default 1e-4. 0: none.
-        revive_after: training steps without a token after which a centroid moves to the largest cluster. Default 100.
-            0: never.
-        reproduce_reference: whether to reproduce the published code: means divided by the count + 0.01, the commitment
-            of shared queries counted twice, and causality by rank in the cluster. Default False.
+        commitment_loss: factor of the commitment loss. Default 1e-4. 0 disables it.
+        revive_after: number of training steps without a token after which a centroid moves to the largest cluster.
+            Default 100. 0: never.
+        reproduce_reference: whether to reproduce the published code: means are divided by the count + 0.01, the
+            commitment loss of shared queries counts twice, and a causal mask compares ranks in the cluster. Default
+            False.
         **kwargs: the other arguments of `AttentionLayer`.
-
-    With `share_qk`, a token masked by `key_mask` or `value_mask` is in no cluster, and as a query attends to nothing.
 
     Raises:
         ValueError: if an argument is invalid, if `value` is given with `share_qk`, if sequences have different lengths
@@ -102,7 +103,7 @@ class RoutingAttention(SparseAttention):
         (2, 1000, 64)
     """
 
-    seed: int  # drawn if None was given
+    seed: int  # random for None
 
     def __init__(
         self,
@@ -122,18 +123,30 @@ class RoutingAttention(SparseAttention):
         reproduce_reference: bool = False,
         **kwargs: Any,
     ) -> None:
-        arguments = dict(locals())
-        _check_arguments(arguments)
+        _check_arguments(dict(locals()))
+        if selection == "top_keys":
+            pattern: Pattern = TopKeys(num_clusters, cluster_size)
+        elif selection in MEMBER_SELECTIONS:
+            by_rank = share_qk or reproduce_reference  # with `share_qk`, the order by rank is the order by position
+            extra_count = 0.01 if reproduce_reference else 0.0
+            pattern = BestOfCluster(num_clusters, cluster_size, by_rank, extra_count)
+        else:
+            nearest = Nearest(num_clusters, cluster_size)
+            pattern = Successors(nearest) if use_successor_values else nearest
         super().__init__(
             num_heads,
             key_dim,
-            _pattern_of(num_clusters, cluster_size, selection, use_successor_values, share_qk, reproduce_reference),
+            pattern,
             share_qk=share_qk,
             mask_self=mask_self,
             normalize_queries_and_keys=True,
             **kwargs,
         )
-        check_sink(self.head_settings.use_sink, selection)
+        if self.head_settings.use_sink and selection in MEMBER_SELECTIONS:
+            raise ValueError(
+                "`use_sink` must be False with a selection that has several softmaxes per query: "
+                f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
+            )
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
         self.selection = selection
@@ -151,17 +164,21 @@ class RoutingAttention(SparseAttention):
         return None if self._clusters is None else self._clusters.centroids
 
     def start_from_data(self, inputs: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
-        """Move the centroids to randomly drawn tokens, which shortens the start of training.
+        """Initialize the centroids with random tokens, which shortens the start of training.
 
         Args:
             inputs: float (B, T, D), inputs of the layer.
-            mask: bool (B, T), False for padding, which is not drawn. None: the mask that `inputs` carries, if any.
+            mask: bool (B, T), False for padding. None: the mask that `inputs` carries, if any.
             seed: integer seed. None: the seed of the layer.
 
         Raises:
             ValueError: if fewer than `num_clusters` tokens remain, or the selection has no centroids.
         """
-        check_has_centroids(self.selection)
+        if self.selection in SELECTIONS_WITHOUT_CENTROIDS:
+            raise ValueError(
+                f"`selection` must not be one of {list(SELECTIONS_WITHOUT_CENTROIDS)}, which have no centroids. "
+                f"Received: selection={self.selection!r}."
+            )
         if not self.built:
             self.build(inputs.shape)
         mask = mask_of_tokens("mask", mask, inputs)
@@ -179,7 +196,7 @@ class RoutingAttention(SparseAttention):
             self.planes = random_directions(self, "planes", sizes)
         elif self.selection != "random":
             self._clusters = self._make_centroids()
-        if self.selection in OF_ALL_TOKENS:
+        if self.selection in MEMBER_SELECTIONS:
             choose = strided_members if self.selection == "strided" else best_members
             return [MemberSelector(self._scores, choose, self.cluster_size, self._clusters, self.num_key_heads)]
         if isinstance(leaf.pattern, TopKeys):
@@ -204,8 +221,8 @@ class RoutingAttention(SparseAttention):
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         options = super().attention_options()
-        by_default = self.mask_self is None and self.selection in OF_ALL_TOKENS
-        return options._replace(hide_self=None) if by_default else options
+        is_default = self.mask_self is None and self.selection in MEMBER_SELECTIONS
+        return options._replace(hide_self=None) if is_default else options
 
     def compute_attention(
         self,
@@ -215,28 +232,33 @@ class RoutingAttention(SparseAttention):
         training: bool = False,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        check_lengths(self.selection, heads[0], heads[2])
-        if causal and self.selection in OF_ALL_TOKENS:
+        lengths = heads[0].shape[2], heads[2].shape[2]
+        if self.selection not in CROSS_SELECTIONS and None not in lengths and lengths[0] != lengths[1]:
+            raise ValueError(
+                f"`selection` must be one of {list(CROSS_SELECTIONS)} if `query` and `value` have different lengths. "
+                f"Received: selection={self.selection!r}, lengths {lengths[0]} and {lengths[1]}."
+            )
+        if causal and self.selection in MEMBER_SELECTIONS:
             attention_checks.warn_once(
                 self,
-                "under a causal mask is not causal: which tokens a cluster holds depends on the whole sequence. Use "
+                "under a causal mask is not causal: its clusters depend on the whole sequence. Use "
                 "selection='nearest', the default.",
             )
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
     def _scores(self, heads: Tensor) -> Tensor:
-        """Compute the scores of queries or keys (B, N, T, H) for the clusters of their key head, (B, N, T, K)."""
+        """Compute the scores (B, N, T, K) of queries or keys (B, N, T, H) for the clusters of their key head."""
         rows = fold_groups(heads, self.num_key_heads)
         if self.selection == "hash":
             scores = hash_scores(rows, ops.convert_to_tensor(self.planes))
-        else:
-            scores = kmeans.scores(rows, self._clusters.read())  # type: ignore[union-attr]  # all but "hash" have them
+        else:  # all other selections have centroids
+            scores = kmeans.scores(rows, self._clusters.read())  # type: ignore[union-attr]
         return ops.reshape(scores, (*shape(heads)[:3], shape(scores)[-1]))
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        if self.selection in OF_ALL_TOKENS:
-            return f"with selection={self.selection!r} which tokens a cluster holds depends on later tokens"
+        if self.selection in MEMBER_SELECTIONS:
+            return f"with selection={self.selection!r} clusters depend on later tokens"
         return super().cache_unsupported_reason
 
     def get_config(self) -> Config:
@@ -246,26 +268,7 @@ class RoutingAttention(SparseAttention):
         return {name: value for name, value in config.items() if name not in ("pattern", "normalize_queries_and_keys")}
 
 
-def _pattern_of(
-    num_clusters: int,
-    cluster_size: int,
-    selection: str,
-    use_successor_values: bool,
-    share_qk: bool,
-    reproduce_reference: bool,
-) -> Pattern:
-    """Return the pattern of a selection."""
-    if selection == "top_keys":
-        return TopKeys(num_clusters, cluster_size)
-    if selection in OF_ALL_TOKENS:
-        by_rank = share_qk or reproduce_reference  # equals the order by position where queries are used as keys
-        return BestOfCluster(num_clusters, cluster_size, by_rank, extra_count=0.01 if reproduce_reference else 0.0)
-    nearest = Nearest(num_clusters, cluster_size)
-    return Successors(nearest) if use_successor_values else nearest
-
-
 def _check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise a `ValueError` for an invalid argument of `RoutingAttention`."""
     for name in ("num_clusters", "cluster_size"):
         checks.check_count(name, arguments[name])
     checks.check_choice("selection", arguments["selection"], SELECTIONS)
@@ -273,65 +276,27 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
     position = arguments["kwargs"].get("position")
     if arguments["distance"] == "token" and position != "relative":
         raise ValueError(
-            "`distance` must be 'rank' unless `position` is 'relative'; other positions are distances in tokens. "
+            "`distance` must be 'rank' unless `position` is 'relative'. "
             f"Received: distance='token', position={position!r}."
         )
     checks.check_switch("share_qk", arguments["share_qk"])
     checks.check_optional_switch("mask_self", arguments["mask_self"])
     attention_checks.check_successors(arguments["use_successor_values"], arguments["mask_self"])
-    if arguments["use_successor_values"] and arguments["selection"] in OF_ANY_LENGTHS:
+    if arguments["use_successor_values"] and arguments["selection"] in CROSS_SELECTIONS:
         raise ValueError(
             "`selection` must be 'nearest' or 'random' with `use_successor_values`. "
             f"Received: selection={arguments['selection']!r}."
         )
     checks.check_switch("reproduce_reference", arguments["reproduce_reference"])
-    if arguments["selection"] == "top_keys":
-        _check_top_keys(arguments)
+    for name in ("share_qk", "mask_self", "reproduce_reference"):
+        if arguments["selection"] == "top_keys" and arguments[name]:
+            raise ValueError(f"`{name}` must be False with selection='top_keys'. Received: {name}=True.")
     checks.check_rate("ema_decay", arguments["ema_decay"])
     checks.check_not_negative("commitment_loss", arguments["commitment_loss"])
     checks.check_count("revive_after", arguments["revive_after"], minimum=0)
     num_clusters = arguments["num_clusters"]
     if arguments["selection"] == "hash" and (num_clusters < 2 or num_clusters & (num_clusters - 1)):
         raise ValueError(
-            "`num_clusters` must be a power of two, at least 2, where `selection` is 'hash'. "
+            "`num_clusters` must be a power of two, at least 2, with selection='hash'. "
             f"Received: num_clusters={num_clusters}."
-        )
-
-
-def _check_top_keys(arguments):
-    wrong = {
-        "share_qk": "which needs a key projection",
-        "mask_self": "where queries are not keys",
-        "reproduce_reference": "which the published code does not have",
-    }
-    for name, reason in wrong.items():
-        if arguments[name]:
-            raise ValueError(f"`{name}` must be False with selection='top_keys', {reason}. Received: {name}=True.")
-
-
-def check_has_centroids(selection: str) -> None:
-    """Raise a `ValueError` for a selection without centroids."""
-    if selection in WITHOUT_CENTROIDS:
-        raise ValueError(
-            f"`selection` must have centroids, so it must not be one of {list(WITHOUT_CENTROIDS)}. "
-            f"Received: selection={selection!r}."
-        )
-
-
-def check_sink(use_sink: bool, selection: str) -> None:
-    """Raise a `ValueError` for a sink with a selection that has several softmaxes per query."""
-    if use_sink and selection in OF_ALL_TOKENS:
-        raise ValueError(
-            "`use_sink` must be False with a selection that has several softmaxes per query: "
-            f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
-        )
-
-
-def check_lengths(selection: str, query: Tensor, value: Tensor) -> None:
-    """Raise a `ValueError` if a selection does not support queries and values (B, N, T, H) of these lengths."""
-    lengths = query.shape[2], value.shape[2]
-    if selection not in OF_ANY_LENGTHS and None not in lengths and lengths[0] != lengths[1]:
-        raise ValueError(
-            f"`selection` must be one of {list(OF_ANY_LENGTHS)} where `query` and `value` have different lengths. "
-            f"Received: selection={selection!r}, lengths {lengths[0]} and {lengths[1]}."
         )

@@ -1,4 +1,4 @@
-"""Attention under any pattern."""
+"""Attention with any pattern."""
 
 import dataclasses
 from typing import Any
@@ -21,31 +21,32 @@ from tf_sparse_attention.types import Config, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SparseAttention(AttentionLayer):
-    """Multi-head attention under any pattern or composition of `tsa.patterns`.
+    """Multi-head attention with any pattern or composition of `tsa.patterns`.
 
     `pattern=Window(256) | First(4)` is a sliding window with attention sinks. `Window(128) | Nearest(16, 64)` is a
     window and the query's k-means cluster in one softmax. `Heads([(6, Window(256)), (2, Stride(64))])` gives heads
-    different patterns. The softmax is over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`. In a union
-    each key counts once. Distances are in tokens, and the cost is the sum over the parts.
+    different patterns. In a union each key counts once. The cost is the sum over the parts. The softmax is over
+    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`. Positions are distances in tokens.
 
-    Content-based parts (`Nearest`, `TopKeys`, `Hashed`) have their own centroids or hash axes, which compare LN(q) and
-    LN(k), layer-normalized without scale. `Nearest` and `Hashed` are 3 to 4 times faster with `share_qk=True`.
+    Each content-based part (`Nearest`, `TopKeys`, `Hashed`) has its own centroids or hash axes. Clusters and buckets
+    compare LN(q) and LN(k), layer-normalized without scale. `Nearest` and `Hashed` are 3 to 4 times faster with
+    `share_qk=True`.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         pattern: a `tsa.patterns.Pattern`, or its serialized config.
-        share_qk: whether queries are used as keys, so that there is no key projection and `value` must be None. Default
-            False.
+        share_qk: whether queries are used as keys. The layer then has no key projection, and `value` must be None.
+            Default False.
         mask_self: whether a token attends to itself only if it attends to no other token. None (default): `share_qk`,
-            because the own key has the highest score where queries are used as keys.
-        normalize_queries_and_keys: whether scores compare LN(q) and LN(k), without a factor unless `attention_scale` is
-            given, as in `RoutingAttention`. Default False: q . k / sqrt(key_dim).
-        **kwargs: the other arguments of `AttentionLayer`. With a content-based part `position="relative"` has a table
-            for keys alone, at about twice the cost of the layer. `seed` initializes centroids and axes, too.
+            because with shared queries and keys the token itself has the highest score.
+        normalize_queries_and_keys: whether scores are LN(q) . LN(k), as in `RoutingAttention`, times `attention_scale`
+            if it is given. Default False: q . k / sqrt(key_dim).
+        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` with a content-based part has a table
+            only for keys, and doubles the cost of the layer. `seed` also determines centroids and axes.
 
     Raises:
-        ValueError: if an argument is invalid, or the pattern is for another number of heads.
+        ValueError: if an argument is invalid, or if the pattern is for another number of heads.
 
     Example:
         >>> from tf_sparse_attention.patterns import First, Window
@@ -66,7 +67,7 @@ class SparseAttention(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         checks.check_switch("share_qk", share_qk)
-        self.share_qk = share_qk  # before `super().__init__`, which checks the heads
+        self.share_qk = share_qk  # before `super().__init__`, which checks it
         super().__init__(num_heads, key_dim, **kwargs)
         checks.check_optional_switch("mask_self", mask_self)
         if isinstance(pattern, dict):
@@ -76,7 +77,7 @@ class SparseAttention(AttentionLayer):
         head_plans(self)  # raises an error for another number of heads
         self.mask_self = mask_self
         self.normalize_queries_and_keys = normalize_queries_and_keys
-        # Of selected blocks the positions of keys are their slots.
+        # For selected blocks the positions of keys equal their slots.
         self.has_relative_values = all(
             isinstance(leaf, GivenBlocks) or not leaf.content_based for leaf in primitives(self.pattern)
         )
@@ -115,22 +116,22 @@ class SparseAttention(AttentionLayer):
 
 
 def _checked_pattern(pattern: Any) -> Pattern:
-    """Return a pattern, or raise a `ValueError` for another value or an incomplete pattern."""
+    """Return a pattern, or raise a `ValueError` if it is incomplete or not a pattern."""
     if not isinstance(pattern, Pattern):
         raise ValueError(
-            "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4). Combine layers by "
+            "`pattern` must be a tsa.patterns.Pattern, such as Window(256) | First(4). To combine layers, use "
             f"MixedAttention. Received: pattern={pattern!r}."
         )
     if not dataclasses.is_dataclass(pattern):
         raise ValueError(
-            "`pattern` must be a frozen dataclass, so that it has a config: decorate its class with "
-            f"@dataclasses.dataclass(frozen=True). Received: {type(pattern).__name__}."
+            "`pattern` must be a frozen dataclass: decorate its class with @dataclasses.dataclass(frozen=True). "
+            f"Received: {type(pattern).__name__}."
         )
     for part in (getattr(leaf, "pattern", leaf) for leaf in primitives(pattern)):
         has_selector = type(part).make_selector is not Pattern.make_selector or isinstance(part, BestOfCluster)
         if part.content_based and not has_selector:
             raise ValueError(
                 "`pattern` must define `make_selector` in each content-based part. "
-                f"Received: {type(part).__name__} without it."
+                f"Received: {type(part).__name__} without `make_selector`."
             )
     return pattern

@@ -1,9 +1,9 @@
 """Drop-in sparse replacement of dense attention layers of Keras and KerasHub, with their caches.
 
-The class is in `layers` and not in `convert`, so that models with it load after importing only the library.
+The class is in `layers` and not in `convert`, so that saved models with it load after importing only the library.
 
 KerasHub models pass a slice of one cache tensor to every layer. A model with replaced attention sets the caches of its
-layers in a context (`using_caches`); inside it, the layers use these caches and return the slice unchanged.
+layers in a context (`using_caches`). Within this context, the layers use these caches and return the slice unchanged.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 class Prompt:
     """A prompt that fills the caches of a model.
 
-    The model may insert other tokens before the prompt, such as the tokens of an image. The caches hold these, too.
+    The model may insert other tokens before the prompt, such as the tokens of an image. The caches include them.
 
     Attributes:
-        length: number of tokens of the prompt, padding included, an integer or int32 ().
+        length: number of tokens of the prompt, including padding, an integer or int32 ().
         kept: number of tokens of the prompt to keep in the caches, an integer or int32 ().
-        max_length: number of positions of the model's own caches, an integer or int32 (). None: not yet known.
-        fits: whether the caches of the layers can replace the model's own caches.
+        max_length: number of positions of the KerasHub caches, an integer or int32 (). None: not yet known.
+        fits: whether the caches of the layers can replace the KerasHub caches.
     """
 
     length: Size
@@ -49,13 +49,13 @@ class Prompt:
 
 @dataclasses.dataclass
 class CachesInUse:
-    """The caches of the layers of a model during one of its calls.
+    """The caches of the attention layers of a model during one call of the model.
 
     Attributes:
-        caches: by the id of a layer, its cache: before the call, and then after it. A prompt creates new caches; layers
-            that it does not reach have an empty dictionary.
+        caches: the cache of each layer, by its id, updated by the call. A prompt creates new caches. A layer that is
+            not called keeps an empty dictionary.
         prompt: the prompt of the call, or None for a decoding step.
-        called: the ids of the layers that attended, once per call.
+        called: the ids of the called layers, in order, with repetitions.
     """
 
     caches: dict[int, Any]
@@ -71,7 +71,7 @@ class CachesInUse:
         prompt, (rows, length, _) = self.prompt, shape(x)
         max_length = length if prompt.max_length is None else prompt.max_length
         if isinstance(length, int) and isinstance(max_length, int) and length != max_length:
-            prompt.fits = False  # the first step would not follow the prompt
+            prompt.fits = False  # the first decoded token would not follow the prompt
         cache = layer.init_cache(rows, max_length)
         output, self.caches[id(layer)] = layer.prefill(x, cache, kept=prompt.kept + length - prompt.length)
         return output
@@ -81,7 +81,7 @@ _in_use: contextvars.ContextVar[CachesInUse | None] = contextvars.ContextVar("ca
 
 
 def caches_in_use(layer: keras.layers.Layer) -> CachesInUse | None:
-    """Return the caches that the calling model set for an attention layer, or None."""
+    """Return the caches in use if the calling model set one for this attention layer, otherwise None."""
     used = _in_use.get()
     return used if used is not None and id(layer) in used.caches else None
 
@@ -94,7 +94,7 @@ def using_caches(
 
     Args:
         layers: attention layers of this library.
-        caches: for each layer the result of `init_cache`, `prefill` or `decode`, or with a prompt an empty dictionary.
+        caches: the cache of each layer, an empty dictionary with a prompt.
         prompt: see `CachesInUse`.
     """
     used = CachesInUse({id(layer): cache for layer, cache in zip(layers, caches, strict=True)}, prompt)
@@ -105,11 +105,11 @@ def using_caches(
         _in_use.reset(token)
 
 
-MISSING: Any = object()  # a missing argument, as opposed to None
+MISSING: Any = object()  # distinguishes a missing argument from None
 
 
 class CallMask(NamedTuple):
-    """The masks of a call by type, instead of one mask (B, T, S).
+    """The masks of a call, instead of one mask (B, T, S).
 
     Attributes:
         padding_mask: bool (B, S), or None.
@@ -124,48 +124,49 @@ class CallMask(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SwappedAttention(AdaptableMixin, keras.layers.Layer):
-    """Sparse self-attention with the call of `keras.layers.MultiHeadAttention` and of KerasHub's attention layers.
+    """Sparse self-attention with the call signature of the attention layers of Keras and KerasHub.
 
     `tsa.convert.replace_attention` inserts it into layers whose code calls dense attention. A mask that is the same for
-    all queries becomes a padding mask; masked tokens are in no cluster, and in content-based patterns they are no
-    queries.
+    all queries becomes a padding mask. Masked tokens belong to no cluster. In content-based patterns they are also
+    masked as queries.
 
-    Models that generate set the caches of the sparse layers in a context (`using_caches`). Caches passed as arguments
-    have KerasHub's format. For layers with an exact `window` and `value_dim` = `key_dim`, such as local and
-    all-attention, they hold keys and values, and a step costs the window. For other layers they hold the inputs, and a
-    step recomputes attention for all positions.
+    When a KerasHub model generates text, it sets the caches of the sparse layers itself. The argument `cache` has
+    KerasHub's format. For layers with an exact `window` and `value_dim` equal to `key_dim`, such as local and
+    all-attention, it contains keys and values, and a decoding step costs O(window). For other layers it contains the
+    inputs, and a decoding step recomputes attention for all positions.
 
     Args:
         attention: an attention layer of this library.
-        causal: whether every call masks later positions, regardless of its arguments. Default False.
+        causal: whether to mask later positions in every call, regardless of `use_causal_mask`. Default False.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: float (B, T, D). Some decoders call it `hidden_states`.
-        value: None or `query` itself, like `key`.
+        query: float (B, T, D). `hidden_states` is an alias, for decoders that use this name.
+        value: None or `query`.
+        key: None or `query`.
         key_mask: bool (B, S), False for masked keys.
         attention_mask: numbers or booleans, nonzero where a query may attend to a key, of rank 2 to 4, broadcastable to
             (B, N, T, S).
-        use_causal_mask: whether later positions are masked.
-        cache: float (B, 2, S, M, H), to continue a sequence, or None. With a cache the call is causal.
-        cache_update_index: integer, the position of the first query; required with `cache`.
-        cache_update_mask: unused, because the cache counts its tokens.
-        return_attention_scores: whether to return weights (B, N, T, S), too; not with a cache.
+        use_causal_mask: whether to mask later positions.
+        cache: float (B, 2, S, M, H), the cache of earlier tokens, or None. A call with a cache is causal.
+        cache_update_index: integer, the position of the first query. Required with `cache`.
+        cache_update_mask: ignored.
+        return_attention_scores: whether to also return the weights (B, N, T, S). Must be False with a cache.
         training: whether to apply dropout and update state.
 
     Returns:
         Float (B, T, D), or the pair of the output and the weights, or of the output and the new cache.
 
     Raises:
-        ValueError: if values or keys are not the query, or a cache does not match.
+        ValueError: if `value` or `key` is not the query, or if a cache does not match.
 
     Example:
         >>> layer = SwappedAttention(LocalAttention(num_heads=2, key_dim=8, window=4))
         >>> x, cache = keras.random.normal((1, 6, 16)), keras.ops.zeros((1, 2, 6, 2, 8))
-        >>> whole = layer(x, x, use_causal_mask=True)
-        >>> begun, cache = layer(x[:, :5], cache=cache, cache_update_index=0)
+        >>> full = layer(x, x, use_causal_mask=True)
+        >>> prompt, cache = layer(x[:, :5], cache=cache, cache_update_index=0)
         >>> last, cache = layer(x[:, 5:], cache=cache, cache_update_index=5)
-        >>> bool(keras.ops.all(keras.ops.abs(last - whole[:, 5:]) < 1e-5))
+        >>> bool(keras.ops.all(keras.ops.abs(last - full[:, 5:]) < 1e-5))
         True
     """
 
@@ -198,12 +199,12 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
-                f"`value` and `key` must be the query of {self.name}: a {type(self.attention).__name__} replaced "
-                "self-attention. `make_layer` must return None for attention to other sequences."
+                f"`value` and `key` must be the query of {self.name}: {type(self.attention).__name__} replaced "
+                "self-attention. For cross-attention, `make_layer` must return None."
             )
         masks = attention_mask if isinstance(attention_mask, CallMask) else _call_mask(attention_mask, query)
-        for name, more in (("key_mask", masks.padding_mask), ("attention_mask", masks.attention_mask)):
-            kwargs[name] = more if kwargs.get(name) is None else kwargs[name]
+        for name, mask in (("key_mask", masks.padding_mask), ("attention_mask", masks.attention_mask)):
+            kwargs[name] = mask if kwargs.get(name) is None else kwargs[name]
         kwargs["use_causal_mask"] = bool(self.causal or masks.causal or kwargs.get("use_causal_mask"))
         return super().__call__(query, **kwargs)
 
@@ -234,16 +235,16 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
             return used.attend(self.attention, query, cache_update_index), cache
         if cache_update_index is None or return_attention_scores:
             raise ValueError(
-                "`cache_update_index` must be given with `cache`, and `return_attention_scores` False. Received: "
+                "`cache_update_index` must be given with `cache`, without `return_attention_scores`. Received: "
                 f"cache_update_index={cache_update_index}, return_attention_scores={return_attention_scores}."
             )
         if isinstance(cache, tuple):
             raise ValueError(
-                "`cache` must be one tensor of keys and values, (B, 2, S, M, H). Models that generate set their own "
-                "caches: call `generate`. Received: a tuple."
+                "`cache` must be one tensor of keys and values, (B, 2, S, M, H). Received: a tuple. Call `generate`, "
+                "which sets its own caches."
             )
-        step = _attend_in_window if _has_exact_window(self.attention) else _attend_again
-        return step(self.attention, query, key_mask, attention_mask, cache, cache_update_index)
+        attend = _attend_with_cache if _has_exact_window(self.attention) else _recompute
+        return attend(self.attention, query, key_mask, attention_mask, cache, cache_update_index)
 
     def compute_output_shape(self, query_shape: Shape) -> tuple[int | None, ...]:
         return self.attention.compute_output_shape(query_shape)
@@ -258,34 +259,32 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
 
 
 def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:
-    """Return the `CallMask` of a mask; a mask that is the same for all queries becomes a padding mask."""
+    """Return the `CallMask` of a mask. A mask that is the same for all queries becomes a padding mask."""
     if attention_mask is None or len(attention_mask.shape) < 3 or query.shape[1] == 1:
         return CallMask(attention_mask=attention_mask)
-    sizes = tuple(attention_mask.shape)
-    if any(size != 1 for size in sizes[1:-1]):
+    if any(size != 1 for size in tuple(attention_mask.shape)[1:-1]):
         return CallMask(attention_mask=attention_mask)
     return CallMask(padding_mask=ops.reshape(attention_mask, (-1, shape(attention_mask)[-1])))
 
 
 def _is_content_based(attention: keras.layers.Layer) -> bool:
-    """Return whether a layer assigns queries to clusters or groups, so that padding must not be a query."""
+    """Return whether a layer assigns queries to clusters or groups, from which padding must be excluded."""
     parts = getattr(attention, "parts", [attention])
     return any(isinstance(part, ClusteredAttention) or part.pattern.content_based for part in parts)
 
 
 def _has_exact_window(attention: keras.layers.Layer) -> bool:
-    """Return whether a query attends only to a window before it, so that keys and values of the window suffice."""
+    """Return whether the keys and values of a window before the query suffice."""
     if not isinstance(attention, AttentionLayer) or not supports_memory(attention):
         return False
     return getattr(attention, "window", None) is not None and attention.key_dim == attention.value_dim
 
 
-def _attend_in_window(attention, query, key_mask, attention_mask, cache, index):
-    """Attend to the window before `index`, and return the cache with the new keys and values, too."""
+def _attend_with_cache(attention, query, key_mask, attention_mask, cache, index):
+    """Attend to the window before `index`, and update the cache of keys and values."""
     if attention.num_key_heads != shape(cache)[3]:
         raise ValueError(
-            f"`cache` must have the {attention.num_key_heads} key heads of the layer. "
-            f"Received: cache of shape {tuple(cache.shape)}."
+            f"`cache` must have {attention.num_key_heads} key heads. Received: cache of shape {tuple(cache.shape)}."
         )
     queries, keys, values = attention.project(query)
     new = ops.stack([projections.heads_first(x) for x in (keys, values)], axis=1)  # (B, 2, T, M, H)
@@ -293,51 +292,51 @@ def _attend_in_window(attention, query, key_mask, attention_mask, cache, index):
     batch, length, count = shape(cache)[0], shape(cache)[2], shape(query)[1]
     before = min(attention.pattern.reach, length)
     positions = ops.arange(before + count, dtype="int32") + (index - before)
-    # Clipped rows: padding the cache with zeros would copy all of it at every step.
+    # Positions are clipped, because padding the cache would copy it at every step.
     rows = ops.clip(positions, 0, length - 1)
-    near = ops.take(cache, rows, axis=2)  # (B, 2, L + T, M, H)
-    keys, values = (projections.heads_first(near[:, part]) for part in (0, 1))
-    exists = merge((positions >= 0)[None], _rows_of_mask(key_mask, rows))
+    window = ops.take(cache, rows, axis=2)  # (B, 2, L + T, M, H)
+    keys, values = (projections.heads_first(window[:, part]) for part in (0, 1))
+    exists = merge((positions >= 0)[None], _take_keys(key_mask, rows))
     masks = TokenMasks(
         key_mask=ops.broadcast_to(exists, (batch, before + count)),
-        attention_mask=expand_attention_mask(_rows_of_mask(attention_mask, rows)),
+        attention_mask=expand_attention_mask(_take_keys(attention_mask, rows)),
         num_memory=before,
     )
     heads = queries, keys, values
     return attention.attend(query, heads, masks, causal=True, training=False, return_weights=False), cache
 
 
-def _rows_of_mask(mask, rows):
-    """Return a mask (..., S) at rows (L + T,) of a cache, or None."""
-    return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, rows, axis=-1)
+def _take_keys(mask, positions):
+    """Select the key positions (L + T,) from a mask (..., S)."""
+    return mask if mask is None or mask.shape[-1] == 1 else ops.take(mask, positions, axis=-1)
 
 
-def _attend_again(attention, query, key_mask, attention_mask, cache, index):
-    """Recompute attention of the whole sequence, and return the new positions and the cache with their inputs."""
+def _recompute(attention, query, key_mask, attention_mask, cache, index):
+    """Recompute attention for the whole sequence, and update the cache of inputs."""
     batch, _, length, heads, size = shape(cache)
     count, channels = shape(query)[1:]
     if channels > 2 * heads * size:
         raise ValueError(
-            f"`cache` must have room for the {channels} channels of the query at each position, because only layers "
-            f"with an exact `window` keep keys and values. Received: cache of shape {tuple(cache.shape)}."
+            f"`cache` must have at least {channels} channels per position, because it holds the inputs of a layer "
+            f"without an exact `window`. Received: cache of shape {tuple(cache.shape)}."
         )
     new = ops.pad(query, ((0, 0), (0, 0), (0, 2 * heads * size - channels)))
     new = ops.transpose(ops.reshape(new, (batch, count, 2, heads, size)), (0, 2, 1, 3, 4))
     cache = ops.slice_update(cache, (0, 0, index, 0, 0), ops.cast(new, cache.dtype))
     inputs = ops.reshape(ops.transpose(cache, (0, 2, 1, 3, 4)), (batch, length, 2 * heads * size))[..., :channels]
-    known = ops.broadcast_to((ops.arange(length) < index + count)[None], (batch, length))
+    exists = ops.broadcast_to((ops.arange(length) < index + count)[None], (batch, length))
     output = attention(
         ops.cast(inputs, query.dtype),
-        query_mask=merge(known, key_mask),
-        attention_mask=_extend_to_all_queries(attention_mask, length, index, count),
+        query_mask=merge(exists, key_mask),
+        attention_mask=_extend_queries(attention_mask, length, index, count),
         use_causal_mask=True,
         training=False,
     )
     return ops.slice(output, (0, index, 0), (batch, count, shape(output)[-1])), cache
 
 
-def _extend_to_all_queries(mask, length, index, count):
-    """Extend a mask (..., T, S) of the queries from `index` on to all queries; the other rows are not used."""
+def _extend_queries(mask, length, index, count):
+    """Extend a mask (..., T, S) of the queries from `index` on to all queries, whose other results are not used."""
     if mask is None:
         return None
     *lead, _, keys = shape(mask)

@@ -1,13 +1,3 @@
-"""Transformer blocks and their feed-forward and subsampling layers."""
+"""Transformer blocks, feed-forward layers and frame subsampling."""
 
-from tf_sparse_attention.layers.blocks.feed_forward import FeedForward
-from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
-from tf_sparse_attention.layers.blocks.softmax_feed_forward import SoftmaxFeedForward
-from tf_sparse_attention.layers.blocks.transformer_block import TransformerBlock
-
-__all__ = [
-    "FeedForward",
-    "FrameSubsampling",
-    "SoftmaxFeedForward",
-    "TransformerBlock",
-]
+__all__ = []

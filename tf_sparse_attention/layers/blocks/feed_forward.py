@@ -1,4 +1,4 @@
-"""Feed-forward layer of a Transformer block."""
+"""Feed-forward layers of Transformer blocks."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.checks import check_dense
+from tf_sparse_attention.layers.attention.all_attention import PersistentVectors
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, policy_inside
 from tf_sparse_attention.layers.parts.projections import clone_initializer
+from tf_sparse_attention.ops.attend import Dropout, attend_persistent
+from tf_sparse_attention.ops.shapes import merge_heads, unmerge_heads
 from tf_sparse_attention.types import Config, Initializer, Shape, Tensor
 
 ACTIVATIONS = ("relu", "gelu", "exact_gelu", "quick_gelu", "geglu", "swiglu")
@@ -20,17 +22,22 @@ GATED = ("geglu", "swiglu")
 class FeedForward(AdaptableMixin, keras.layers.Layer):
     """Feed-forward layer of a Transformer block: two dense layers with an activation, per position.
 
-    "relu" and all forms of GELU except "geglu": f(x W_inner + b) W_output + b. "geglu" and "swiglu" (Shazeer 2020):
-    (f(x W_gate) * (x W_inner)) W_output with GELU or SiLU. "gelu" is the tanh approximation, as in the published
-    Routing Transformer; "exact_gelu" uses the normal distribution, as in BERT; "quick_gelu" is x sigmoid(1.702 x), as
-    in the Sparse Transformer (Child et al. 2019, section 5.2).
+    The layer computes f(x W_inner + b) W_output + b, with an activation f:
+
+    - "relu", as in the original Transformer;
+    - "gelu": GELU with the tanh approximation, as in the published Routing Transformer;
+    - "exact_gelu": GELU without approximation, as in BERT;
+    - "quick_gelu": x sigmoid(1.702 x), as in the Sparse Transformer (Child et al. 2019, section 5.2).
+
+    "geglu" and "swiglu" (Shazeer 2020) compute (f(x W_gate) * (x W_inner)) W_output, with approximate GELU or SiLU.
 
     Args:
-        intermediate_dim: size between the dense layers.
+        intermediate_dim: number of channels between the dense layers.
         activation: "relu", "gelu", "exact_gelu", "quick_gelu", "geglu" or "swiglu". Default "gelu".
         dropout: dropout rate after the activation, in [0, 1). Default 0.
-        use_bias: whether the dense layers have biases. None: True, except for "geglu" and "swiglu", as published.
-        kernel_initializer: initializer of the kernels, default "glorot_uniform".
+        use_bias: whether the dense layers have biases. None: False for "geglu" and "swiglu", as published, otherwise
+            True.
+        kernel_initializer: initializer of the kernels. Default "glorot_uniform".
         seed: integer seed of the dropout.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -94,7 +101,7 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
         return layer
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        check_dense("inputs", inputs)
+        checks.check_dense("inputs", inputs)
         x = self._inner(inputs)
         if self._gate is not None:
             gate = self._gate(inputs)
@@ -117,3 +124,75 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
             **{name: getattr(self, name) for name in names},
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
+class SoftmaxFeedForward(keras.layers.Layer):
+    """Feed-forward layer with a softmax instead of the activation: softmax(x K) V, in O(T M D).
+
+    Each position attends to `num_persistent` persistent vectors. This is the variant "FF-attn" of Sukhbaatar et al.
+    2019, "Augmenting self-attention with persistent memory", section 5.3. `AllAttention` merges its softmax with the
+    softmax of the window. The layer can replace `FeedForward` in a `TransformerBlock`.
+
+    Args:
+        num_persistent: M, number of learned keys and values.
+        num_heads: number of heads, each with separate vectors. Must divide the number of channels. Default 1.
+        dropout: dropout rate of the attention weights, in [0, 1). Default 0.
+        seed: integer seed of the initial vectors and the dropout.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        training: whether to apply dropout.
+
+    Returns:
+        Float (B, T, D).
+
+    Raises:
+        ValueError: if an argument is invalid, or if `num_heads` does not divide the number of channels.
+
+    Example:
+        >>> tuple(SoftmaxFeedForward(num_persistent=256)(keras.random.normal((2, 10, 64))).shape)
+        (2, 10, 64)
+    """
+
+    def __init__(
+        self, num_persistent: int, num_heads: int = 1, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
+    ) -> None:
+        checks.check_keywords(self, kwargs)
+        super().__init__(**kwargs)
+        checks.check_count("num_persistent", num_persistent)
+        checks.check_count("num_heads", num_heads)
+        checks.check_rate("dropout", dropout)
+        checks.check_optional_count("seed", seed, minimum=0)
+        self.supports_masking = True
+        self.num_persistent = num_persistent
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.seed = seed
+        self._seeds = SeedGenerator(seed) if dropout > 0 else None
+
+    def build(self, inputs_shape: Shape) -> None:
+        size: Any = inputs_shape[-1]  # never None
+        if size % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide the number of features. "
+                f"Received: num_heads={self.num_heads}, inputs of shape {tuple(inputs_shape)}."
+            )
+        size //= self.num_heads
+        self._vectors = PersistentVectors(
+            self.num_heads, self.num_persistent, size, size, seed=self.seed, dtype=self.dtype_policy, name="vectors"
+        )
+        self._scale = size**-0.5
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        dropout = Dropout.of_call(self.dropout, self._seeds, training)
+        query = unmerge_heads(inputs[:, None], self.num_heads) * self._scale
+        return merge_heads(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
+
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        return inputs_shape
+
+    def get_config(self) -> Config:
+        names = ("num_persistent", "num_heads", "dropout", "seed")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -15,17 +15,18 @@ FACTORS = (1, 2, 4)
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class FrameSubsampling(keras.layers.Layer):
-    """Subsampling of frames by 2 or 4: per halving, a convolution of kernel size 3 and stride 2, then GELU, in O(T).
+    """Subsampling of audio frames by a factor of 2 or 4 with convolutions, in O(T).
 
-    Frame i of the result depends on the frames 2i - 1, 2i and 2i + 1. Frames outside of the row and padded frames are
-    zeros, so padding changes nothing. n frames become ceil(n / 2).
+    Each step halves the number of frames from n to ceil(n / 2), with a convolution of kernel size 3 and stride 2 and a
+    GELU. Output frame i depends on the input frames 2i - 1, 2i and 2i + 1. Padded frames and frames outside the
+    sequence are zeros, so padding does not change the result.
 
-    Convolutions overlap, unlike stacked frames, so labels that change inside of a stack stay distinguishable. They are
-    computed as matrix products over concatenated frames, so that results are the same on all backends and layers can be
-    quantized.
+    The convolutions overlap. Unlike with stacked frames, labels that change within a stack stay distinguishable. Each
+    convolution is computed as a matrix product of concatenated frames: this gives the same results on all backends, and
+    the layers can be quantized.
 
     Args:
-        factor: 1, 2 or 4. 1: frames are unchanged.
+        factor: 1, 2 or 4. With 1 the frames are unchanged.
         units: number of channels of the result.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -34,8 +35,8 @@ class FrameSubsampling(keras.layers.Layer):
         padding_mask: bool (B, T), False for padding on the right. None: no padding.
 
     Returns:
-        Float (B, ceil(T / factor), `units`), or (B, T, F) with factor 1. `compute_mask(inputs, padding_mask)` returns
-        its mask.
+        Float (B, ceil(T / factor), units), or (B, T, F) with factor 1. `compute_mask(inputs, padding_mask)` returns
+        the padding mask of the result.
 
     Raises:
         ValueError: if an argument is invalid.
@@ -53,10 +54,10 @@ class FrameSubsampling(keras.layers.Layer):
         self.factor = factor
         self.units = units
         self.supports_masking = True
-        self.steps = [self._make_step(f"step_{index}") for index in range(FACTORS.index(factor))]
-
-    def _make_step(self, name):
-        return keras.layers.Dense(self.units, activation="gelu", dtype=policy_inside(self, name), name=name)
+        names = [f"step_{index}" for index in range(FACTORS.index(factor))]
+        self.steps = [
+            keras.layers.Dense(units, activation="gelu", dtype=policy_inside(self, name), name=name) for name in names
+        ]
 
     def build(self, inputs_shape: Any) -> None:
         size = inputs_shape[-1]
@@ -69,7 +70,7 @@ class FrameSubsampling(keras.layers.Layer):
         x = zero_padding(inputs, padding_mask)
         for step in self.steps:
             padding_mask = None if padding_mask is None else padding_mask[:, ::2]
-            x = zero_padding(step(_neighbours(x)), padding_mask)
+            x = zero_padding(step(_concatenate_frames(x)), padding_mask)
         return x
 
     def compute_mask(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor | None:
@@ -84,7 +85,7 @@ class FrameSubsampling(keras.layers.Layer):
         return {**super().get_config(), "factor": self.factor, "units": self.units}
 
 
-def _neighbours(x):
+def _concatenate_frames(x):
     """Concatenate the frames 2i - 1, 2i and 2i + 1, (B, ceil(T / 2), 3F)."""
     batch, length, size = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
     x = ops.pad(x, [[0, 0], [0, 1], [0, 0]])[:, : length + length % 2]

@@ -1,3 +1,3 @@
-"""Parts of layers: masks, projections, centroids, spans, persistent vectors, segment memory."""
+"""Internal parts of layers: masks, projections, centroids, adaptive spans and segment memory."""
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""The projections of attention layers, with the names, kernels and biases of `keras.layers.MultiHeadAttention`."""
+"""Projections of attention layers, with the names, kernels and biases of `keras.layers.MultiHeadAttention`."""
 
 import re
 from collections.abc import Sequence
@@ -25,17 +25,16 @@ OBJECTS = {
     "bias_constraint": keras.constraints,
 }
 
-
-# The path at which a file of weights names one of Keras's attention layers, in a list of layers.
+# Paths of Keras attention layers in a weights file.
 KERAS_GROUP = re.compile(r"(^|/)(multi_head|grouped_query)_attention(_\d+)?/vars$")
 
 
 class Projection(keras.layers.EinsumDense):
-    """Projection of an attention layer, which also loads from files of Keras's attention layers.
+    """Projection of an attention layer, which can also be loaded from the weights file of a Keras attention layer.
 
-    A file of weights lists the layers of a functional or sequential model by class: Keras finds nothing at
-    `dense_attention` if the file has `multi_head_attention`. The projection then searches the file for a Keras
-    attention layer with the name of its own attention layer; the file records names too.
+    The file lists the layers of a functional or sequential model by class. Keras finds nothing at `dense_attention` if
+    the file has `multi_head_attention`. The projection then searches the file for the Keras attention layer with the
+    name `attention_name`.
 
     Args:
         attention_name: name of the attention layer.
@@ -52,15 +51,15 @@ class Projection(keras.layers.EinsumDense):
             path = self._path_in_file(store.h5_file) if hasattr(store, "h5_file") else None
             if path is None:
                 raise ValueError(
-                    f"The file has no weights of `{self.name}` of `{self.attention_name}`, nor one Keras attention "
-                    f"layer named '{self.attention_name}'. Give this layer the name that the file has, or "
-                    "load the file into the Keras layer and call `copy_projections(keras_layer)`."
+                    f"The file has no weights of `{self.name}` of `{self.attention_name}`, nor exactly one Keras "
+                    f"attention layer named '{self.attention_name}'. Give this layer the name of the layer in "
+                    "the file, or load the file into the Keras layer and call `copy_projections(keras_layer)`."
                 )
             store = store.get(path)
         super().load_own_variables(store)
 
     def _path_in_file(self, file: Any) -> str | None:
-        """Return the path of this layer in the Keras attention layer of its name, None unless there is exactly one."""
+        """Return the path of this projection if the file has exactly one Keras attention layer of this name."""
         groups = []
 
         def visit(path: str) -> None:
@@ -75,7 +74,7 @@ class Projection(keras.layers.EinsumDense):
         return next((path for path in paths if file[f"{path}/vars"].attrs.get("name") == self.name), None)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        super().quantize(mode, type_check=False, config=config)  # Keras raises an error for subclasses
+        super().quantize(mode, type_check=False, config=config)  # Keras rejects subclasses
 
 
 def get_keras_objects(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def config_of(objects: dict[str, Any]) -> Config:
 
 
 def clone_initializer(initializer: Initializer) -> Initializer:
-    """Return a copy of an initializer, because one with a seed returns the same values in each call."""
+    """Return a copy of an initializer. An initializer with a seed returns the same values in each call."""
     return type(initializer).from_config(initializer.get_config())
 
 
@@ -103,7 +102,7 @@ def input_projection(
     objects: dict[str, Any],
 ) -> keras.layers.EinsumDense:
     """Build a projection from (B, T, D) to (B, T, N, H), with kernel (D, N, H) and bias (N, H)."""
-    return _projection(
+    return _build_projection(
         attention,
         name,
         input_shape,
@@ -124,7 +123,7 @@ def output_projection(
 ) -> keras.layers.EinsumDense:
     """Build a projection from (B, T, N, H) to (B, T, *output_sizes), with kernel (N, H, *output_sizes)."""
     letters = "efghijklmnopqrstuvwxyz"[: len(output_sizes)]
-    return _projection(
+    return _build_projection(
         attention,
         name,
         input_shape,
@@ -138,8 +137,8 @@ def output_projection(
 def relative_tables(
     layer: keras.layers.Layer, num_rows: int, objects: dict[str, Any]
 ) -> tuple[keras.Variable | None, ...]:
-    """Create the tables of relative positions for keys and values (Shaw et al. 2018); None for a missing table."""
-    keys = relative_table(layer, "relative_key", num_rows, objects)  # first, to keep the order in files
+    """Create the relative position tables for keys and values (Shaw et al. 2018). None: the layer has no table."""
+    keys = relative_table(layer, "relative_key", num_rows, objects)  # first, which is the order in weights files
     if not layer.has_relative_values:
         return keys, None
     return keys, relative_table(layer, "relative_value", num_rows, objects, layer.value_dim)
@@ -148,20 +147,20 @@ def relative_tables(
 def relative_table(
     layer: keras.layers.Layer, name: str, num_rows: int, objects: dict[str, Any], size: int | None = None
 ) -> keras.Variable:
-    """Create a table of vectors for distances, a weight (num_rows, `size`), by default of size `key_dim`."""
+    """Create a relative position table, a weight (num_rows, size). The default size is `key_dim`."""
     initializer = clone_initializer(objects["kernel_initializer"])
     return layer.add_weight(name=name, shape=(num_rows, size or layer.key_dim), initializer=initializer)
 
 
-def _projection(attention, name, input_shape, objects, **arguments):
-    """Build a dense sublayer: a `Projection` if Keras's attention layers have it, too."""
+def _build_projection(attention, name, input_shape, objects, **arguments):
+    """Build a dense sublayer, a `Projection` if the attention layers of Keras also have it."""
     copies = {key: clone_initializer(objects[key]) for key in ("kernel_initializer", "bias_initializer")}
     arguments |= {**objects, **copies, "name": name, "dtype": policy_inside(attention, name)}
     if name in NAMES:
         layer = Projection(attention_name=attention.name, **arguments)
     else:
         layer = keras.layers.EinsumDense(**arguments)
-    layer.supports_masking = True  # positions are independent; otherwise Keras warns that the mask is lost
+    layer.supports_masking = True  # without it, Keras warns that the mask is lost
     layer.build(input_shape)
     return layer
 
@@ -179,45 +178,44 @@ def output_spec(
 
 
 def heads_first(x: Tensor) -> Tensor:
-    """Transpose (B, T, N, H) to (B, N, T, H), in which blocks are fastest, or back."""
+    """Transpose (B, T, N, H) to (B, N, T, H), the fastest order for blocks, or back."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
 def heads_of(projection: keras.layers.Layer, x: Tensor) -> Tensor:
     """Project tokens (B, T, D) to heads (B, N, T, H)."""
     check_dense(projection.name, x)
-    return heads_first(_projected(projection, x))
+    return heads_first(_project(projection, x))
 
 
 def join_heads(projection: keras.layers.Layer, heads: Tensor) -> Tensor:
     """Project attended heads (B, N, T, Hv) to the output (B, T, D)."""
     heads = heads_first(heads)
-    # With a bias XLA does not emit the slow loop of `_projected`.
-    return _projected(projection, heads) if projection.bias is None else projection(heads)
+    # With a bias XLA does not emit the slow loop described in `_project`.
+    return _project(projection, heads) if projection.bias is None else projection(heads)
 
 
-def _projected(projection, x):
-    """Apply a projection to tokens (B, T, ..).
+def _project(projection, x):
+    """Apply a projection to tokens (B, T, ...).
 
-    A single token is computed as two. For a vector times a kernel (D, N, H) or (N, H, D), TensorFlow's XLA emits a
-    plain loop, which is ten times slower on CPU. JAX is not affected.
+    A single token is computed as two tokens, because TensorFlow's XLA emits a plain loop for a vector times a kernel
+    (D, N, H) or (N, H, D). The loop is ten times slower on CPU. JAX is not affected.
     """
     if x.shape[1] != 1 or keras.backend.backend() != "tensorflow":
         return projection(x)
-    rows = shape(x)[0]
-    result = projection(pad_axis(x, -len(x.shape), 0, max_size(2 - rows, 0)))
-    return slice_axis(result, -len(result.shape), 0, rows)
+    batch = shape(x)[0]
+    result = projection(pad_axis(x, -len(x.shape), 0, max_size(2 - batch, 0)))
+    return slice_axis(result, -len(result.shape), 0, batch)
 
 
 def build_for(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     """Build `target`, if it is not built, for the inputs of a built `source`."""
-    found = [_projections(source).get(name) for name in ("query", "value", "key")]
-    if not target.built and all(projection is not None and projection.built for projection in found):
-        target.build(*((None, None, input_size(projection)) for projection in found))
+    sources = [_projections_by_name(source).get(name) for name in ("query", "value", "key")]
+    if not target.built and all(projection is not None and projection.built for projection in sources):
+        target.build(*((None, None, _input_size(projection)) for projection in sources))
 
 
-def input_size(projection: keras.layers.EinsumDense) -> int:
-    """Return the number of input channels of a built projection."""
+def _input_size(projection):
     return projection.kernel.shape[_input_axis(projection)]
 
 
@@ -227,8 +225,8 @@ def _input_axis(projection):
     return kernel.index(inputs[-1])
 
 
-def _inputs_first(projections, name, weight):
-    """Return the weight of an input projection with the axis of the input channels first."""
+def _move_inputs_first(projections, name, weight):
+    """Move the axis of the input channels to the front in the weight of an input projection."""
     projection, weight_name = name.split("/")
     if projection == "attention_output" or weight_name not in ("kernel", "lora_kernel_a"):
         return weight
@@ -240,31 +238,31 @@ def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = 
 
     Args:
         source: layer with the sublayers `query`, `key`, `value`, `attention_output` and optionally `gate`.
-        target: attention layer of this library; it is built for the input sizes of `source`.
+        target: attention layer of this library, which is built for the input sizes of `source`.
         heads: slice of the heads of `source` that become the heads of `target`.
 
     Raises:
         ValueError: unless both have the same projections with the same shapes.
     """
     build_for(source, target)
-    dense = _projections(source)
-    copy_low_rank(dense, _projections(target))
-    theirs = {name: _inputs_first(dense, name, weight) for name, weight in _weights_by_name(source).items()}
-    theirs = {name: _of_heads(name, weight, heads, source) for name, weight in theirs.items()}
-    own = _weights_by_name(target)
-    if "key/bias" in own and "query/bias" in theirs:
-        # A key bias of zeros is equivalent to none: it adds the same number to all scores of a query.
-        theirs.setdefault("key/bias", ops.zeros(own["key/bias"].shape))
+    dense = _projections_by_name(source)
+    copy_low_rank(dense, _projections_by_name(target))
+    old = {name: _move_inputs_first(dense, name, weight) for name, weight in _weights_by_name(source).items()}
+    old = {name: _slice_heads(name, weight, heads, source) for name, weight in old.items()}
+    new = _weights_by_name(target)
+    if "key/bias" in new and "query/bias" in old:
+        # A key bias of zeros equals no key bias: it adds the same number to all scores of a query.
+        old.setdefault("key/bias", ops.zeros(new["key/bias"].shape))
     if not target.use_output_bias and heads.start:
-        theirs.pop("attention_output/bias", None)  # the bias belongs to the first part of the sum
-    shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (theirs, own)]
-    if not own or not theirs or shapes[0] != shapes[1]:
+        old.pop("attention_output/bias", None)  # only the first part of a `MixedAttention` has an output bias
+    shapes = [{name: tuple(weight.shape) for name, weight in weights.items()} for weights in (old, new)]
+    if not new or not old or shapes[0] != shapes[1]:
         raise ValueError(
             "`attention` must be built and have the projections of this layer. "
             f"Received: {_differences(*shapes) or 'none'}."
         )
-    for name, weight in own.items():
-        assign_copy(weight, theirs[name])
+    for name, weight in new.items():
+        assign_copy(weight, old[name])
 
 
 def copy_trainable(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
@@ -274,14 +272,14 @@ def copy_trainable(source: keras.layers.Layer, target: keras.layers.Layer) -> No
         weight.trainable = trainable.get(_short_name(weight), weight.trainable)
 
 
-def _differences(theirs, own):
-    """Return the differences between two dictionaries of shapes, as text."""
+def _differences(old, new):
+    """Describe the differences between two dictionaries of shapes."""
     found = []
-    for name in {**own, **theirs}:
-        if name not in theirs or name not in own:
-            found.append(f"no {name}" if name not in theirs else f"{name}, which this layer does not have")
-        elif theirs[name] != own[name]:
-            found.append(f"{name} of shape {theirs[name]}, not {own[name]}")
+    for name in {**new, **old}:
+        if name not in old or name not in new:
+            found.append(f"no {name}" if name not in old else f"{name}, which this layer does not have")
+        elif old[name] != new[name]:
+            found.append(f"{name} of shape {old[name]}, not {new[name]}")
     return "; ".join(found)
 
 
@@ -297,11 +295,11 @@ def head_count(layer: keras.layers.Layer) -> int | None:
 
 def input_sizes(attention: keras.layers.Layer) -> list[int]:
     """Return the input channels of the query, value and key of a built attention layer of Keras or KerasHub."""
-    return [input_size(attribute_of(attention, f"{name}_dense")) for name in ("query", "value", "key")]
+    return [_input_size(attribute_of(attention, f"{name}_dense")) for name in ("query", "value", "key")]
 
 
-def _of_heads(name, weight, heads, attention):
-    """Return the part of a projection weight that belongs to some of the query heads."""
+def _slice_heads(name, weight, heads, attention):
+    """Select some of the query heads, or their key heads, from a projection weight."""
     projection, weight_name = name.split("/")
     if heads == slice(None) or name == "attention_output/bias" or weight_name == "lora_kernel_b":
         return weight
@@ -311,22 +309,22 @@ def _of_heads(name, weight, heads, attention):
     return weight[heads] if projection == "attention_output" or weight_name == "bias" else weight[:, heads]
 
 
-def _projections(layer):
-    """Return the projections of a layer by name."""
+def _projections_by_name(layer):
     return {inner.name: inner for inner in layer._flatten_layers(include_self=False) if inner.name in NAMES}
 
 
 def _weights_by_name(layer):
-    """Return the weights of the projections of a layer by name: "query/kernel", "attention_output/bias", ..."""
+    """Return the weights of the projections of a layer by name, such as "attention_output/bias"."""
     found = {}
     for weight in layer.weights:
         name = _short_name(weight)
-        if name.split("/")[0] in NAMES:
-            if name in found:
-                raise ValueError(
-                    f"`attention` must have one projection of each name. Received: {layer.name} with more."
-                )
-            found[name] = weight
+        if name.split("/")[0] not in NAMES:
+            continue
+        if name in found:
+            raise ValueError(
+                f"`attention` must have one projection per name. Received: {layer.name} with several {name}."
+            )
+        found[name] = weight
     return found
 
 

@@ -1,11 +1,13 @@
-"""Sines and cosines of positions are those of tensor2tensor."""
+"""Sinusoidal position embeddings, in the channel order of tensor2tensor, and axial position embeddings."""
 
 import keras
 import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.contracts import normal
 from tests.goldens import goldens_of, read_case
+from tf_sparse_attention.layers import GridEmbedding
 
 goldens = goldens_of("routing_transformer/misc.npz")
 
@@ -17,7 +19,7 @@ def test_the_signal_is_the_published_one(size, goldens):
     np.testing.assert_allclose(signal, arrays["out"], atol=1e-6)
 
 
-def test_it_is_added_by_hand():
+def test_sines_and_cosines_are_added_by_hand():
     x = np.ones((1, 3, 4), "float32")
     angles = np.arange(3)[:, None] * [1.0, 0.01]
     expected = x + np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
@@ -31,7 +33,7 @@ def test_far_positions_stay_apart_in_half_precision():
     assert np.abs(np.diff(y[0, 4000:], axis=0)).max(axis=1).min() > 0.1
 
 
-def test_a_model_with_it_is_saved_and_loaded(tmp_path):
+def test_a_model_with_sinusoidal_positions_is_saved_and_loaded(tmp_path):
     x = keras.Input((None, 4))
     model = keras.Model(x, tsa.layers.SinusoidalEmbedding(max_wavelength=50)(x))
     model.save(tmp_path / "model.keras")
@@ -64,3 +66,46 @@ def test_a_wrong_option_is_named(embedding, memory_length):
     part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
     with pytest.raises(ValueError, match="embedding"):
         tsa.models.Backbone(10, 1, 8, [part], embedding=embedding, memory_length=memory_length)
+
+
+def test_each_position_gets_the_vectors_of_its_coordinates():
+    layer = GridEmbedding((2, 3, 2))
+    layer.build((None, None, 4))
+    tables = [np.asarray(table) for table in layer.tables]
+    added = np.asarray(layer(np.zeros((1, 12, 4), "float32")))[0]
+    for position in range(12):
+        row, column, channel = np.unravel_index(position, (2, 3, 2))
+        np.testing.assert_allclose(added[position], tables[0][row] + tables[1][column] + tables[2][channel], rtol=1e-6)
+
+
+def test_grid_vectors_are_added_and_shorter_sequences_are_prefixes():
+    layer, x = GridEmbedding((3, 4), seed=1), normal(2, 12, 4)
+    whole = np.asarray(layer(x))
+    np.testing.assert_allclose(whole - x, np.broadcast_to(np.asarray(layer(0 * x)), x.shape), atol=1e-6)
+    np.testing.assert_array_equal(layer(x[:, :7]), whole[:, :7])
+
+
+def test_a_sequence_longer_than_the_grid_is_an_error():
+    with pytest.raises(ValueError, match=r"`inputs` must be no longer than the grid. Received: 13 positions"):
+        GridEmbedding((3, 4))(normal(2, 13, 4))
+
+
+def test_a_model_with_a_grid_is_saved_and_takes_unknown_lengths(tmp_path):
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, GridEmbedding((3, 4))(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded, x = keras.saving.load_model(tmp_path / "model.keras"), normal(2, 9, 4)
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ((3, 0), r"`grid` must be a positive integer. Received: grid=0."),
+        (12, r"`grid` must be a sequence of integers. Received: grid=12."),
+        ((), r"`grid` must have at least one axis. Received: grid=\(\)."),
+    ],
+)
+def test_axes_must_be_counts(grid, message):
+    with pytest.raises(ValueError, match=message):
+        GridEmbedding(grid)
