@@ -6,7 +6,7 @@ from keras import ops
 from benchmarks.worker import DENSE
 from tf_sparse_attention.ops import hashing, kmeans
 from tf_sparse_attention.ops.clustered_attention import clustered_attention, improved_clustered_attention
-from tf_sparse_attention.ops.gather import groups_of
+from tf_sparse_attention.ops.gather import token_groups
 from tf_sparse_attention.ops.hashing import evenly_spaced_tokens, hamming_clusters, hash_bits
 from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.patterns import (
@@ -54,7 +54,7 @@ def _selected(*groups):
 def hashed(query, key, value, extras, span):
     num_buckets = 2 * extras[0].shape[-1]
     (buckets,) = hashing.lsh_buckets(query, extras[0][None])
-    select = _selected(groups_of(buckets, num_buckets))
+    select = _selected(token_groups(buckets, num_buckets))
     keys = _as(value, hashing.l2_normalize(query))
     return causal(Hashed(num_buckets, span), scaled(query), keys, value, select=select, hide_self="unless_alone")
 
@@ -69,7 +69,7 @@ def successors(query, key, value, extras, span):
 
 def _in_clusters(pattern, query, value, centroids):
     query = kmeans.normalize(query)
-    select = _selected(groups_of(kmeans.nearest(query, centroids), centroids.shape[1]))
+    select = _selected(token_groups(kmeans.nearest(query, centroids), centroids.shape[1]))
     return causal(pattern, _as(value, query), None, value, select=select, hide_self="unless_alone")
 
 
@@ -81,7 +81,7 @@ def _as(value, x):
 def nearest_separate(query, key, value, extras, span):
     query, key = kmeans.normalize(query), kmeans.normalize(key)
     num_clusters = extras[0].shape[1]
-    select = _selected(*(groups_of(kmeans.nearest(x, extras[0]), num_clusters) for x in (query, key)))
+    select = _selected(*(token_groups(kmeans.nearest(x, extras[0]), num_clusters) for x in (query, key)))
     return causal(Nearest(num_clusters, span), _as(value, query), _as(value, key), value, select=select)
 
 

@@ -150,7 +150,7 @@ def check_static(name: str, shape: Sequence[int | None], expected: Sequence[tupl
         raise ValueError(f"`{name}` must have shape ({wanted}). Received: {name} of shape {tuple(shape)}.")
 
 
-def values_of(x: Any) -> np.ndarray | None:
+def concrete_values(x: Any) -> np.ndarray | None:
     """Return the values of a tensor, or None inside of a compiled program."""
     try:
         return np.asarray(x)  # `ops.convert_to_numpy` copies and warns

@@ -128,7 +128,7 @@ def test_caches_are_in_the_compute_dtype():
     ("layer", "reason"),
     [
         (layers.RoutingAttention(2, 4, 3, 5, selection="top_k"), "selection='top_k' clusters depend on later tokens"),
-        (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "which keys share a chunk"),
+        (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "the members of a chunk depend"),
         (layers.ClusteredAttention(2, 4, num_clusters=3), "ClusteredAttention cannot mask later positions"),
         (layers.LocalAttention(2, 4, key_block_size=3), "LocalAttention cannot mask later positions"),
         (layers.GlobalLocalAttention(2, 4), "GlobalLocalAttention cannot mask later positions"),

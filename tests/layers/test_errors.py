@@ -307,7 +307,7 @@ def test_inputs_that_do_not_fit_are_refused_in_the_first_call_and_later(make, in
 def test_unknown_masks_of_a_pattern_are_refused():
     with pytest.raises(ValueError, match=r"`masks` must be among \['query_mask', .*\]. Received: \['padding_mask'\]\."):
         local().attention_pattern(X, padding_mask=mask(2, 6))
-    with pytest.raises(ValueError, match=r"`padding_mask` must be left out unless a part of .* accepts it"):
+    with pytest.raises(ValueError, match=r"`padding_mask` must not be set unless a part of .* accepts it"):
         MixedAttention([local()]).attention_pattern(X, padding_mask=mask(2, 6))
 
 
@@ -323,7 +323,7 @@ def test_unknown_masks_of_a_pattern_are_refused():
     ],
 )
 def test_a_name_that_a_call_does_not_take_says_which_it_takes(make, name, hint):
-    with pytest.raises(ValueError, match=rf"`{name}` must be left out .*{hint}.* Received: \['{name}'\]"):
+    with pytest.raises(ValueError, match=rf"`{name}` must not be set .*{hint}.* Received: \['{name}'\]"):
         make()(X, **{name: mask(2, 6)})
 
 

@@ -122,7 +122,7 @@ def test_a_mask_that_one_part_takes_reaches_it_and_no_other():
 
 def test_a_mask_that_no_part_takes_is_refused():
     layer = ready(MixedAttention([local(), routing()]))
-    message = r"`global_mask` must be left out .* Received: \['global_mask'\]"
+    message = r"`global_mask` must not be set .* Received: \['global_mask'\]"
     for call in (layer, layer.attention_pattern):
         with pytest.raises(ValueError, match=message):
             call(X, global_mask=np.ones((2, 9), bool))

@@ -28,7 +28,7 @@ def native(**own):
 
 def seen(length, attention_mask=None, **masks):
     masks = TokenMasks(**{name: np.asarray([x]) for name, x in masks.items()})
-    blocks = BlockKeys.of(masks, length, 2)
+    blocks = BlockKeys.from_masks(masks, length, 2)
     mask = None if attention_mask is None else np.asarray(attention_mask)[None, None]
     found = visible_blocks(blocks, np.arange(length), masks.query_segments, mask)
     return to_numpy(found)[0, 0].astype(int).tolist()

@@ -128,7 +128,7 @@ def test_a_mask_that_the_attention_takes_is_passed_on(remat):
 
 
 def test_a_mask_that_the_attention_does_not_take_is_refused():
-    with pytest.raises(ValueError, match=r"`global_mask` must be left out .* Received: \['global_mask'\]"):
+    with pytest.raises(ValueError, match=r"`global_mask` must not be set .* Received: \['global_mask'\]"):
         block()(X, global_mask=MASK)
 
 

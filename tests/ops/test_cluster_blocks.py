@@ -12,7 +12,7 @@ from tf_sparse_attention.ops.clustered_attention import ClusterBlocks
 def test_every_token_has_a_slot_in_a_block_of_its_cluster(length, num_clusters):
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, num_clusters + 1, (2, 3, length), "int32")  # the last number is padding
-    blocks = ClusterBlocks.of(ops.convert_to_tensor(clusters), num_clusters, block_size=16)
+    blocks = ClusterBlocks.from_clusters(ops.convert_to_tensor(clusters), num_clusters, block_size=16)
     x = rng.normal(size=(2, 3, length, 4)).astype("float32")
     restored = ops.convert_to_numpy(blocks.restore(blocks.arrange(x)))
     np.testing.assert_array_equal(restored, np.where((clusters < num_clusters)[..., None], x, 0))
@@ -23,6 +23,6 @@ def test_every_token_has_a_slot_in_a_block_of_its_cluster(length, num_clusters):
 
 
 def test_few_tokens_have_no_more_blocks_than_they_are_nor_longer_ones():
-    blocks = ClusterBlocks.of(ops.zeros((1, 1, 3), "int32"), 100)
+    blocks = ClusterBlocks.from_clusters(ops.zeros((1, 1, 3), "int32"), 100)
     assert blocks.cluster_of_block.shape == (1, 1, 3) and blocks.tokens.shape == (1, 1, 9)
-    assert ClusterBlocks.of(ops.zeros((1, 1, 320), "int32"), 9).cluster_of_block.shape == (1, 1, 20)
+    assert ClusterBlocks.from_clusters(ops.zeros((1, 1, 320), "int32"), 9).cluster_of_block.shape == (1, 1, 20)

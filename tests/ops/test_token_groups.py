@@ -4,12 +4,12 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.gather import segment_ranks
-from tf_sparse_attention.ops.shapes import best_group
+from tf_sparse_attention.ops.shapes import argmax_last_axis
 from tf_sparse_attention.patterns.group_band import sort_queries_and_keys
 
 
 def best(scores):
-    found = best_group(ops.convert_to_tensor(scores, "float32"))
+    found = argmax_last_axis(ops.convert_to_tensor(scores, "float32"))
     assert found.dtype == "int32"
     return ops.convert_to_numpy(found)
 

@@ -37,7 +37,7 @@ def make_optimizer(case, matrix_view):
     return optimizer
 
 
-def slots_of(optimizer, name):
+def get_slots(optimizer, name):
     """The state of one variable by the name it has in the goldens: vr, vc, v, m."""
     names = {"row_moment": "vr", "column_moment": "vc", "second_moment": "v", "momentum": "m"}
     return {names[v.name.removeprefix(f"{name}_")]: v for v in optimizer.variables if v.name.startswith(f"{name}_")}
@@ -56,7 +56,7 @@ def test_every_step_equals_the_published_one(case):
         optimizer.apply(gradients, list(variables.values()))
         for name, variable in variables.items():
             np.testing.assert_allclose(variable.numpy(), GOLDEN[f"{case}/w{step + 1}/{name}"], rtol=0, atol=atol)
-            slots = slots_of(optimizer, name)
+            slots = get_slots(optimizer, name)
             expected = {key for key in ("vr", "vc", "v", "m") if f"{case}/{key}{step + 1}/{name}" in GOLDEN}
             assert set(slots) == expected
             for key, slot in slots.items():

@@ -7,7 +7,7 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tf_sparse_attention.ops.gather import groups_of
+from tf_sparse_attention.ops.gather import token_groups
 from tf_sparse_attention.patterns import Blocks, Call, Hashed, ImageBlocks, Stride, Summary, Window
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.group_band import GroupSelection
@@ -83,6 +83,6 @@ def test_the_dense_band_is_its_definition(num_queries, num_keys, num_groups, ban
     expected, _ = definitions.bands(asking.tolist(), groups, band, causal)
     # With leading axes.
     asking, answering = np.tile(asking, (2, 3, 1)), np.tile(answering, (2, 3, 1))
-    groups = groups_of(asking, num_groups), groups_of(answering, num_groups, exists[None] if masked else None)
+    groups = token_groups(asking, num_groups), token_groups(answering, num_groups, exists[None] if masked else None)
     mask = dense(Hashed(2, band), num_queries, num_keys, causal, GroupSelection(*groups))
     assert_same(mask, np.tile(expected, (2, 3, 1, 1)))

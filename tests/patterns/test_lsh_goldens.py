@@ -62,7 +62,7 @@ class Case:
         options = {"causal": self.settings["causal"], "masks": TokenMasks(attention_mask=pairs)}
         chunks = tuple(HashedChunk(2, self.size, number) for number in range(len(groups)))
         pattern = chunks[0] if len(chunks) == 1 else Union(chunks, count_each=True)
-        selected = [ChunkSelection.of(groups, groups, number, self.size) for number in range(len(groups))]
+        selected = [ChunkSelection.from_rounds(groups, groups, number, self.size) for number in range(len(groups))]
         options |= {"hide_self": "unless_alone", "return_log_sum_exp": True}
         return attend_pattern(pattern, *heads, select=selecting(*selected), **options)
 

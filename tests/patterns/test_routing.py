@@ -7,7 +7,7 @@ from keras import ops
 from tests.oracle.definitions import bands
 from tests.patterns.small_cases import attend_groups, column
 from tf_sparse_attention.ops.attend import Dropout
-from tf_sparse_attention.ops.gather import NO_GROUP, groups_of, segment_ranks
+from tf_sparse_attention.ops.gather import NO_GROUP, segment_ranks, token_groups
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi, Relative, Rotary
 
@@ -119,7 +119,7 @@ def test_a_masked_pair_keeps_its_place_in_the_band():
 
 def test_padding_takes_no_place_in_the_band():
     exists = np.array([[True, True, False, True, True, True]])
-    groups = ops.convert_to_numpy(groups_of(row(GROUPS), 3, exists))[0, 0]
+    groups = ops.convert_to_numpy(token_groups(row(GROUPS), 3, exists))[0, 0]
     assert groups[2] == NO_GROUP
     assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 0, 4.5, 9, 20])
     assert separate_means(groups, groups) == pytest.approx([1, 2, 0, 4.5, 9, 20])
@@ -127,7 +127,7 @@ def test_padding_takes_no_place_in_the_band():
 
 def test_documents_do_not_share_clusters():
     rank = segment_ranks(np.array([[9, 9, 9, -5, -5, -5]]))[0]
-    groups = ops.convert_to_numpy(groups_of(row([0, 1, 0, 0, 1, 0]), 2, segment_rank=rank))[0, 0]
+    groups = ops.convert_to_numpy(token_groups(row([0, 1, 0, 0, 1, 0]), 2, segment_rank=rank))[0, 0]
     assert groups.tolist() == [3, 4, 3, 1, 2, 1]
     assert shared_means(groups, mask_self=False) == pytest.approx([1, 2, 2.5, 8, 16, 20])
 

@@ -13,7 +13,7 @@ from tests.patterns.small_cases import VALUES, means, selecting
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, own_cluster_sets
+from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, single_cluster_sets
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
@@ -77,7 +77,7 @@ def test_a_sequence_whose_keys_are_all_masked_gives_zeros():
 def test_sets_of_clusters_are_bits_of_as_many_integers_as_they_need(num_clusters):
     rng = np.random.default_rng(0)
     is_in, own = rng.random((2, 1, num_clusters, 9)) < 0.3, rng.integers(0, num_clusters, (2, 1, 5), "int32")
-    sets, queries = cluster_sets(is_in), own_cluster_sets(ops.convert_to_tensor(own), num_clusters)
+    sets, queries = cluster_sets(is_in), single_cluster_sets(ops.convert_to_tensor(own), num_clusters)
     assert len(sets) == -(-num_clusters // 31) and list(sets) == list(queries)
     common = sum((queries[name][..., :, None] & sets[name][..., None, :]) for name in sets) != 0
     expected = np.take_along_axis(is_in, own[..., None].repeat(9, -1), axis=2)

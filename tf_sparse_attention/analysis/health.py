@@ -11,9 +11,9 @@ from tf_sparse_attention.analysis.attention_rows import AttentionCall, record_at
 from tf_sparse_attention.analysis.causality.comparison import to_numpy
 from tf_sparse_attention.analysis.health_advice import advise
 from tf_sparse_attention.layers.attention.attention_layer import head_plans
-from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
-from tf_sparse_attention.patterns.engine.head_plans import Leaf, inputs_of_heads
+from tf_sparse_attention.patterns.engine.head_plans import Leaf, slice_inputs
 from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.selection import SelectionInputs
 
@@ -140,7 +140,7 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
                 centroids[path] = to_numpy(grouper.centroids)
                 drift = None if previous is None else _drift(previous, path, centroids[path])
                 heads += _heads_of(part, numbers, leaf, sides, dropped, drift)
-    spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in spans_in(model)]
+    spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in find_spans(model)]
     if not heads and not spans:
         raise ValueError(
             f"`model` must have routed heads with centroids, or adaptive spans. Received: {model.name} without."
@@ -161,7 +161,7 @@ def _routed_parts(part: AttentionCall) -> list[tuple[range, Leaf, Centroids, lis
     query, key = part.heads[:2]
     key = query if key is None else key
     for plan in head_plans(part.layer):
-        own = inputs_of_heads(plan, SelectionInputs(query, key, query, key, part.masks))
+        own = slice_inputs(plan, SelectionInputs(query, key, query, key, part.masks))
         for leaf in plan.leaves:
             selector = selectors[leaf.index]
             if isinstance(selector, GroupSelector) and isinstance(selector.grouper, Centroids):

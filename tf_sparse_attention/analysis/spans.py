@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
-from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 
 
 def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
@@ -15,7 +15,7 @@ def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
     Args:
         model: Keras layer or model, built.
     """
-    return [span.spans() for span in spans_in(model)]
+    return [span.spans() for span in find_spans(model)]
 
 
 def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:

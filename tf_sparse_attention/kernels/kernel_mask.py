@@ -234,7 +234,7 @@ def _counts(lengths, sizes):
 def check_traceable(spec: KernelSpec) -> None:
     """Raise `UnsupportedByKernel` unless JAX can trace the mask function inside a kernel."""
     try:
-        constants = _constants_of(spec.mask.function, spec.names)
+        constants = _closure_constants(spec.mask.function, spec.names)
     except TypeError:  # not hashable, or NumPy functions of traced indices
         constants = [None]
     if constants:
@@ -244,7 +244,7 @@ def check_traceable(spec: KernelSpec) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _constants_of(function, names):
+def _closure_constants(function, names):
     """Return the constant arrays in the program of a mask function."""
     import jax
 

@@ -7,8 +7,8 @@ from keras import ops
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
-from tf_sparse_attention.layers.parts.call_inputs import mask_of_tokens, zero_padding
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
+from tf_sparse_attention.layers.parts.call_inputs import token_mask, zero_padding
 from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
@@ -38,14 +38,14 @@ class BackboneInputs:
                 options["grid"], seed=derived_seed(seed, 0, 1), name="grid_embedding", **common
             )
         if embedding_dim is not None:
-            policy = policy_inside(self, "projection")
+            policy = sublayer_policy(self, "projection")
             self.embedding_projection = keras.layers.Dense(self.hidden_dim, dtype=policy, name="projection")
         if options.get("sinusoidal"):
             self.sinusoidal_embedding = layers.SinusoidalEmbedding(name="sinusoidal_embedding", **common)
         self._seeds = SeedGenerator(seed) if self.embedding_dropout or self.token_dropout else None
 
     def _make_embedding(self, options: Config, seed: int | None) -> keras.layers.Layer:
-        common = {"dtype": policy_inside(self, "embedding"), "name": "embedding"}
+        common = {"dtype": sublayer_policy(self, "embedding"), "name": "embedding"}
         vocabulary_size, size = self.vocabulary_size, self.embedding_dim
         if "cutoffs" in options:
             clusters = {name: options[name] for name in ("cutoffs", "div_value") if name in options}
@@ -83,7 +83,7 @@ class BackboneInputs:
                 f"a vocabulary. Received: {found}."
             )
         x = ops.cast(x, self.compute_dtype)
-        return zero_padding(x, mask_of_tokens("padding_mask", mask, x))
+        return zero_padding(x, token_mask("padding_mask", mask, x))
 
     def embed(self, x: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
         """Returns the inputs of the first block, float (B, T, D).

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_sparse_attention.checks import values_of
+from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.layers.data_parallel import mean_factor
 from tf_sparse_attention.models.label_checks import check_labels
 from tf_sparse_attention.ops.ctc import count_label_frames, ctc_loss, min_frames
@@ -71,7 +71,7 @@ def _counted(labels, sample_weight):
 def _check_labels(labels, log_probs):
     """Raises a `ValueError` for labels that are none, or that no frames can be aligned with, where they can be seen."""
     check_labels("y_true", labels, log_probs.shape[-1])
-    needed, found = (values_of(count) for count in (min_frames(labels), count_label_frames(log_probs)))
+    needed, found = (concrete_values(count) for count in (min_frames(labels), count_label_frames(log_probs)))
     if needed is None or found is None or not (needed > found).any():
         return
     row = int((needed > found).argmax())

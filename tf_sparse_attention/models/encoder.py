@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
@@ -134,7 +134,7 @@ class Encoder(CheckedInputs, Model):
         self.embeddings = {}
         for name, size in sizes.items():
             self.embeddings[name] = keras.layers.Embedding(
-                size, self.hidden_dim, name=f"{name}_embedding", dtype=policy_inside(self, f"{name}_embedding")
+                size, self.hidden_dim, name=f"{name}_embedding", dtype=sublayer_policy(self, f"{name}_embedding")
             )
             self.embeddings[name].build((None, None))
         self.embedding_norm = keras.layers.LayerNormalization(
@@ -150,7 +150,7 @@ class Encoder(CheckedInputs, Model):
             block.build((None, None, self.hidden_dim))
         self.pooler = None
         if self.use_pooler:
-            policy = policy_inside(self, "pooler")
+            policy = sublayer_policy(self, "pooler")
             self.pooler = keras.layers.Dense(self.hidden_dim, activation="tanh", name="pooler", dtype=policy)
             self.pooler.build((None, self.hidden_dim))
 

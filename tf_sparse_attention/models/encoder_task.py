@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
@@ -35,7 +35,7 @@ class EncoderTask(CheckedInputs, Model):
         self.encoder = encoder
         self.dropout = dropout
         self.head_dropout = keras.layers.Dropout(dropout, name="head_dropout", dtype=self.dtype_policy)
-        self.head = keras.layers.Dense(num_outputs, name="head", dtype=policy_inside(self, "head"))
+        self.head = keras.layers.Dense(num_outputs, name="head", dtype=sublayer_policy(self, "head"))
         self.head.build((None, size))
         self.built = True
 

@@ -1,6 +1,6 @@
 """Checks of labels of recordings."""
 
-from tf_sparse_attention.checks import values_of
+from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.types import Tensor
 
 
@@ -12,7 +12,7 @@ def check_labels(name: str, labels: Tensor, num_ids: int | None = None) -> None:
         labels: int (B, U), ids from 1 on, 0 for padding on the right.
         num_ids: the ids that there are, 0 included. None: any.
     """
-    known = values_of(labels)
+    known = concrete_values(labels)
     if known is None:
         return
     wrong = known[(known < 0) | (known >= (float("inf") if num_ids is None else num_ids))]

@@ -7,7 +7,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
@@ -73,13 +73,13 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         self.to_embedding = None
         if backbone.embedding_dim != backbone.hidden_dim:
             self.to_embedding = keras.layers.Dense(
-                backbone.embedding_dim, dtype=policy_inside(self, "to_embedding"), name="to_embedding"
+                backbone.embedding_dim, dtype=sublayer_policy(self, "to_embedding"), name="to_embedding"
             )
         self.to_vocabulary = None
         if self.is_adaptive:
             self.to_vocabulary = self._adaptive_softmax()
         elif not tie_embeddings:
-            policy = policy_inside(self, "to_vocabulary")
+            policy = sublayer_policy(self, "to_vocabulary")
             self.to_vocabulary = keras.layers.Dense(
                 backbone.vocabulary_size, use_bias=use_output_bias, dtype=policy, name="to_vocabulary"
             )

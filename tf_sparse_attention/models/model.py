@@ -9,8 +9,8 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers import data_parallel
-from tf_sparse_attention.layers.parts.adaptation import LowRankMixin, policy_of
-from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptation import LowRankMixin, layer_dtype_policy
+from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.types import Config
 
 
@@ -62,18 +62,18 @@ class TrainStepMixin:
             ValueError: if `margin` is no integer of 0 or more.
         """
         checks.check_count("margin", margin, minimum=0)
-        for span in spans_in(self):
+        for span in find_spans(self):
             span.shrink_window(margin)
         return max(self.computed_windows, default=None)
 
     @property
     def computed_windows(self) -> list[int]:
         """The positions that each layer with an adaptive span computes, a list of integers; may be assigned to."""
-        return [span.computed_window for span in spans_in(self)]
+        return [span.computed_window for span in find_spans(self)]
 
     @computed_windows.setter
     def computed_windows(self, windows: Sequence[int]) -> None:
-        spans = spans_in(self)
+        spans = find_spans(self)
         if len(windows) != len(spans):
             raise ValueError(f"`windows` must have a number for each of {len(spans)} layers. Received: {windows}.")
         for span, window in zip(spans, windows, strict=True):
@@ -138,4 +138,4 @@ class Model(LowRankMixin, TrainStepMixin, keras.Model):
 
     def base_config(self) -> Config:
         """Returns what the configs of all models have; `keras.Model` would infer the arguments."""
-        return {"name": self.name, "trainable": self.trainable, "dtype": policy_of(self)}
+        return {"name": self.name, "trainable": self.trainable, "dtype": layer_dtype_policy(self)}

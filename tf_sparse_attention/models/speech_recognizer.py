@@ -10,7 +10,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.ctc import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.ops.ctc import force_blanks
@@ -83,7 +83,7 @@ class SpeechRecognizer(Model):
             subsampling, encoder.embedding_dim, dtype=self.dtype_policy, name="frame_subsampling"
         )
         self.to_labels = keras.layers.Dense(
-            vocabulary_size + 1, dtype=policy_inside(self, "to_labels"), name="to_labels"
+            vocabulary_size + 1, dtype=sublayer_policy(self, "to_labels"), name="to_labels"
         )
         self.supports_masking = True
         self.build()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from tf_sparse_attention.layers.attention.attention_checks import tokens_in
+from tf_sparse_attention.layers.attention.attention_checks import num_cached_tokens
 from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.types import Tensor
 
@@ -54,7 +54,7 @@ def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
     def step(inputs, index, cache):
         position = index + first
         # Finished rows repeat their last position, which the cache holds already: they decode no token.
-        position = ops.where(position < tokens_in(cache), -1, position)
+        position = ops.where(position < num_cached_tokens(cache), -1, position)
         logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, position)
         return _with_lowest_padding(logits[:, 0]), cache
 

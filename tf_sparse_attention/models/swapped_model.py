@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
-from tf_sparse_attention.layers.parts.projections import attribute_of, input_sizes
+from tf_sparse_attention.layers.parts.projections import get_attribute, input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_generation import SwappedGeneration, generates
 from tf_sparse_attention.models.swapped_presets import COMMON_NAME, PACKAGE, name_classes, name_of
@@ -124,7 +124,7 @@ def _dense_config(model):
     finally:
         model.__class__ = swapped
     for name in _omitted_names(model):
-        config["config"][name] = keras.saving.serialize_keras_object(attribute_of(model, name))
+        config["config"][name] = keras.saving.serialize_keras_object(get_attribute(model, name))
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 

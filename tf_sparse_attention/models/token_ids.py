@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.checks import values_of
+from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.data.batches.checked_ids import OUT_OF_RANGE, check_dataset, is_dataset
 from tf_sparse_attention.layers.parts.call_inputs import as_integers
 from tf_sparse_attention.types import Tensor
@@ -20,7 +20,7 @@ def as_token_ids(name: str, ids: Tensor, vocabulary_size: int) -> Tensor:
             program cannot raise; there TensorFlow's processor has an error of its own, and others read some vector.
     """
     ids = as_integers(name, ids)
-    known = values_of(ids)
+    known = concrete_values(ids)
     if known is not None:
         check_range(name, known, vocabulary_size)
     return ids

@@ -149,7 +149,7 @@ def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) 
     best = max_over(head[..., : starts[1]], axis=-1)
     word = ops.cast(ops.argmax(head[..., : starts[1]], axis=-1), "int32")
 
-    def best_of_tail(rows, weights, numbers):
+    def most_likely_in_tail(rows, weights, numbers):
         logits = word_logits(rows[0], Cluster(*weights))[0]
         highest = max_over(logits, axis=-1) - ops.logsumexp(logits, axis=-1)
         return highest, ops.cast(ops.argmax(logits, axis=-1), "int32")
@@ -158,7 +158,7 @@ def most_likely_word(x: Tensor, clusters: Sequence[Cluster], gate: Gate | None) 
         log_p_cluster = head[..., starts[1] + index]
         needed = log_p_cluster > best
         dtypes = (ops.dtype(best), "int32")
-        highest, rare = apply_to_subset(best_of_tail, needed, [x], cluster, dtypes=dtypes)
+        highest, rare = apply_to_subset(most_likely_in_tail, needed, [x], cluster, dtypes=dtypes)
         better = ops.logical_and(needed, log_p_cluster + highest > best)
         best = ops.where(better, log_p_cluster + highest, best)
         word = ops.where(better, rare + starts[index + 1], word)

@@ -36,7 +36,7 @@ class Dropout(NamedTuple):
     keys: Tensor | None = None
 
     @classmethod
-    def of_call(cls, rate: float, seeds: Seed | None, training: bool | None) -> Self | None:
+    def for_call(cls, rate: float, seeds: Seed | None, training: bool | None) -> Self | None:
         """Return the dropout of a call of a layer. None: the call is not in training, or the layer has no seeds."""
         return cls(rate, seeds) if training and seeds is not None else None
 

@@ -9,7 +9,7 @@ from tf_sparse_attention.ops.attend import lowest
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.shapes import (
     are_known,
-    best_group,
+    argmax_last_axis,
     join,
     max_over,
     pad_axis,
@@ -23,12 +23,12 @@ from tf_sparse_attention.types import Size, Tensor
 NO_BLOCK = -1
 
 
-def blocks_in(length: Size, block_size: int) -> Size:
+def count_blocks(length: Size, block_size: int) -> Size:
     """Return the number of blocks of a sequence; the last one may be incomplete."""
     return (length + block_size - 1) // block_size
 
 
-def num_choices(num_blocks: Size, num_selected: int) -> int:
+def num_selectable(num_blocks: Size, num_selected: int) -> int:
     """Return `num_selected`, or the largest possible number of earlier blocks if that is known to be less."""
     return min(num_selected, max(num_blocks - 1, 0)) if are_known(num_blocks) else num_selected
 
@@ -54,9 +54,9 @@ class BlockKeys(NamedTuple):
     documents: Tensor | None
 
     @classmethod
-    def of(cls, masks: TokenMasks, length: Size, block_size: int) -> Self:
+    def from_masks(cls, masks: TokenMasks, length: Size, block_size: int) -> Self:
         """Return the blocks of a sequence under the `TokenMasks` of a call."""
-        num_blocks = blocks_in(length, block_size)
+        num_blocks = count_blocks(length, block_size)
         sizes = block_size, num_blocks, ops.arange(num_blocks, dtype="int32")
         counted = None if masks.key_mask is None else split(masks.key_mask, block_size, -1, num_blocks)
         if masks.query_segments is None or masks.key_segments is None:
@@ -115,8 +115,8 @@ def select_blocks(
     query, key, num_heads = ops.stop_gradient(query), ops.stop_gradient(key), query.shape[1]
     if use_shared_choice:
         query = sum_groups(query, key.shape[1])
-    blocks = BlockKeys.of(masks, shape(key)[2], block_size)
-    means, count = _block_means(key, blocks), num_choices(blocks.num_blocks, num_selected)
+    blocks = BlockKeys.from_masks(masks, shape(key)[2], block_size)
+    means, count = _block_means(key, blocks), num_selectable(blocks.num_blocks, num_selected)
 
     def choose(query, positions, segments):
         return best_blocks(query, means, blocks.before(positions, segments), count)
@@ -141,7 +141,7 @@ def _block_means(key, blocks):
 def _in_chunks(choose, query, segments, size):
     """Apply `choose` to queries, their positions and documents, `size` queries at a time."""
     length = shape(query)[2]
-    number = blocks_in(length, size)
+    number = count_blocks(length, size)
     queries = ops.moveaxis(split(query, size, -2, number), 2, 0)  # (n, B, N, c, H)
     given = [queries, ops.reshape(ops.arange(number * size, dtype="int32"), (number, size))]
     if segments is not None:
@@ -192,7 +192,7 @@ def top_blocks(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
     blocks, chosen = ops.arange(shape(scores)[-1], dtype="int32"), []
     last = max_over(ops.where(allowed, blocks, NO_BLOCK), axis=-1)  # (B or 1, 1, T)
     for taken in range(count):
-        best = best_group(scores)
+        best = argmax_last_axis(scores)
         # Never select a later or missing block, even if a score is NaN.
         chosen.append(ops.where(ops.logical_and(number > taken, best <= last), best, NO_BLOCK))
         if taken + 1 < count:
@@ -201,7 +201,7 @@ def top_blocks(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
     return chosen
 
 
-def choices_by_name(chosen: Sequence[Tensor]) -> dict[str, Tensor]:
+def block_features(chosen: Sequence[Tensor]) -> dict[str, Tensor]:
     """Name selected blocks, the highest-scoring first, as token features of the queries."""
     return {f"block_{number}": block for number, block in enumerate(chosen)}
 

@@ -86,22 +86,22 @@ def improved_clustered_attention(
     top = find_top_keys(weights, key_mask, top_k)
     is_top = scatter_weights(ops.cast(top.valid, "float32"), top.positions, shape(key)[-2]) > 0
     far = ops.where(is_top, 0, weights)
-    blocks = ClusterBlocks.of(clusters, num_clusters)
-    share = blocks.of_clusters(ops.sum(ops.where(is_top, weights, 0), axis=-1, keepdims=True))[..., None, :]
+    blocks = ClusterBlocks.from_clusters(clusters, num_clusters)
+    share = blocks.gather_clusters(ops.sum(ops.where(is_top, weights, 0), axis=-1, keepdims=True))[..., None, :]
     near = attend(
         blocks.arrange(query),
-        blocks.of_clusters(take_members(key, top.positions)),
-        blocks.of_clusters(take_members(value, top.positions)),
-        mask=blocks.of_clusters(top.valid)[:, :, :, None],
+        blocks.gather_clusters(take_members(key, top.positions)),
+        blocks.gather_clusters(take_members(value, top.positions)),
+        mask=blocks.gather_clusters(top.valid)[:, :, :, None],
         dropout=dropout,
         return_weights=return_weights,
     )
-    base = blocks.of_clusters(matmul_heads(apply_dropout(far, dropout), value))[..., None, :]
+    base = blocks.gather_clusters(matmul_heads(apply_dropout(far, dropout), value))[..., None, :]
     output = blocks.restore(base + share * near.output)
     if not return_weights:
         return Attended(output)
-    dense = scatter_weights(near.weights, blocks.of_clusters(top.positions)[..., None, :], shape(key)[-2])
-    return Attended(output, blocks.restore(blocks.of_clusters(far)[..., None, :] + share * dense))
+    dense = scatter_weights(near.weights, blocks.gather_clusters(top.positions)[..., None, :], shape(key)[-2])
+    return Attended(output, blocks.restore(blocks.gather_clusters(far)[..., None, :] + share * dense))
 
 
 def _attend_all(query, key, value, mask, **options):
@@ -164,7 +164,7 @@ class ClusterBlocks(NamedTuple):
     cluster_of_block: Tensor
 
     @classmethod
-    def of(cls, clusters: Tensor, num_clusters: int, block_size: int = BLOCK_SIZE) -> Self:
+    def from_clusters(cls, clusters: Tensor, num_clusters: int, block_size: int = BLOCK_SIZE) -> Self:
         """Return the blocks of clusters (B, N, T), in 0 .. C; C is padding.
 
         Each cluster has less than one block of empty slots, so min(T / b + C + 1, T) blocks are enough.
@@ -198,7 +198,7 @@ class ClusterBlocks(NamedTuple):
         rows = take_unique_rows(x, self.tokens, self.slots)
         return ops.reshape(rows, (*shape(rows)[:2], num_blocks, -1, shape(rows)[-1]))
 
-    def of_clusters(self, x: Tensor) -> Tensor:
+    def gather_clusters(self, x: Tensor) -> Tensor:
         """Gather the data of the cluster of each block: (B, M, C, ...) to (B, N, G, ...)."""
         return take_blocks(x, self.cluster_of_block)
 

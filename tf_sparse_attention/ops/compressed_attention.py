@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, Dropout, apply_sinks, attend_heads
-from tf_sparse_attention.ops.block_selection import BlockKeys, num_choices, sum_groups, top_blocks
+from tf_sparse_attention.ops.block_selection import BlockKeys, num_selectable, sum_groups, top_blocks
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import repeat_key_heads, shape, split
 from tf_sparse_attention.types import Tensor
@@ -88,7 +88,7 @@ def select_blocks_by_weight(
     Returns:
         List of int32 (B, N, T) as from `select_blocks`, equal for the heads of a group.
     """
-    count = num_choices(shape(allowed)[-1], num_selected)
+    count = num_selectable(shape(allowed)[-1], num_selected)
     if count == 0:
         return []
     # float32: weights in half precision are often equal.

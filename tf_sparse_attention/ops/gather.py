@@ -176,7 +176,7 @@ def segment_ranks(*segments: Tensor) -> list[Tensor]:
     return parts
 
 
-def groups_of(
+def token_groups(
     clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None, segment_rank: Tensor | None = None
 ) -> Tensor:
     """Return the group of each token, one group per pair of document and cluster: int32 (B, N, T), at least 1.
@@ -193,7 +193,7 @@ def groups_of(
     return groups if token_mask is None else ops.where(token_mask[:, None, :], groups, NO_GROUP)
 
 
-def groups_of_keys(groups: Tensor) -> Tensor:
+def mark_missing_keys(groups: Tensor) -> Tensor:
     """Replace `NO_GROUP` by 0, the group of no query, so that no query attends to masked keys."""
     return ops.where(groups == NO_GROUP, 0, groups)
 

@@ -6,7 +6,7 @@ from keras import ops
 from tf_sparse_attention.ops.attend import score_dtype
 from tf_sparse_attention.ops.gather import stable_order, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import best_group, matmul_last_axis, max_over, shape
+from tf_sparse_attention.ops.shapes import argmax_last_axis, matmul_last_axis, max_over, shape
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -102,5 +102,5 @@ def lsh_buckets(x: Tensor, rotations: Tensor) -> list[Tensor]:
     result = []
     for rotation in ops.unstack(ops.cast(rotations, x.dtype), axis=0):
         rotated = ops.einsum("BNTH,NHK->BNTK", x, rotation)
-        result.append(best_group(ops.concatenate([rotated, -rotated], axis=-1)))
+        result.append(argmax_last_axis(ops.concatenate([rotated, -rotated], axis=-1)))
     return result

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.shapes import best_group
+from tf_sparse_attention.ops.shapes import argmax_last_axis
 from tf_sparse_attention.types import Seed, Tensor
 
 SMOOTHING = 1e-5  # of the counts, as published: prevents division by zero for an unused centroid
@@ -87,7 +87,7 @@ def scores(x: Tensor, centroids: Tensor) -> Tensor:
 
 def nearest(x: Tensor, centroids: Tensor) -> Tensor:
     """Return the centroid with the highest score, int32 (B, N, T); the lowest index among equal scores."""
-    return best_group(scores(x, centroids))
+    return argmax_last_axis(scores(x, centroids))
 
 
 def statistics(x: Tensor, clusters: Tensor, num_clusters: int, token_mask: Tensor | None = None) -> Statistics:

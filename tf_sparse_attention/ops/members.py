@@ -142,6 +142,6 @@ def cluster_sets(is_in: Tensor) -> dict[str, Tensor]:
     return dict(zip(set_names(num_clusters), sums, strict=True))
 
 
-def own_cluster_sets(clusters: Tensor, num_clusters: int) -> dict[str, Tensor]:
+def single_cluster_sets(clusters: Tensor, num_clusters: int) -> dict[str, Tensor]:
     """Return `cluster_sets` of tokens in one cluster each, for clusters int32 (B, N, T)."""
     return cluster_sets(clusters[:, :, None, :] == np.arange(num_clusters, dtype="int32")[:, None])

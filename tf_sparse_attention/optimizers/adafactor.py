@@ -151,7 +151,7 @@ class Adafactor(keras.optimizers.Optimizer):
             self._second_moments.append(None if matrix else add_slot(self, variable, "second_moment", axes))
             self._momentums.append(add_slot(self, variable, "momentum", axes) if self.beta_1 > 0 else None)
 
-    def slots_of(self, variable: keras.Variable) -> dict[str, keras.Variable]:
+    def get_slots(self, variable: keras.Variable) -> dict[str, keras.Variable]:
         """Return the state of a weight, variables by name.
 
         Args:

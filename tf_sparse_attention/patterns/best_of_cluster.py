@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import Members, membership, scatter_mean
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import best_group, repeat_key_heads, shape
+from tf_sparse_attention.ops.shapes import argmax_last_axis, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupSelector
@@ -65,7 +65,7 @@ class BestOfCluster(Pattern):
         return ops.logical_and(mask, causal_mask(call.query_length, call.key_length))
 
     def cache(self) -> CachePolicy:
-        raise NotImplementedError("which tokens a cluster holds depends on later ones")
+        raise NotImplementedError("the members of a cluster depend on later tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class MemberSelector(GroupSelector):
         scores = [self._score(heads) for heads, _ in sides]
         members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]
         if inputs.training and self.grouper is not None:
-            self.train(sides, [best_group(own) for own in scores])
+            self.train(sides, [argmax_last_axis(own) for own in scores])
         return MemberSelection((members[0], members[-1]))
 
 

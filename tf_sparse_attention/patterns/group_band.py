@@ -8,8 +8,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.gather import (
     NO_GROUP,
-    groups_of,
-    groups_of_keys,
+    mark_missing_keys,
     permute_rows,
     ring_positions,
     segment_ranks,
@@ -18,6 +17,7 @@ from tf_sparse_attention.ops.gather import (
     take_positions,
     take_rows,
     take_unique_rows,
+    token_groups,
     write_slot,
 )
 from tf_sparse_attention.ops.kmeans import normalize
@@ -98,7 +98,7 @@ class GroupSelection(Selection):
     """The group of each token.
 
     Args:
-        query: int32 (B or 1, n, T), groups of the queries, see `ops.gather.groups_of`.
+        query: int32 (B or 1, n, T), groups of the queries, see `ops.gather.token_groups`.
         key: int32 (B or 1, m, S), groups of the keys; `query` itself if queries are used as keys.
         lead: -1 if key j is at position j + 1, see `Successors`. Default 0.
     """
@@ -117,7 +117,7 @@ class GroupSelection(Selection):
             sides = self.query, repeat_key_heads(key, self.query.shape[1])
             merged = sort_queries_and_keys(*(ops.broadcast_to(x, (batch, *shape(x)[1:])) for x in sides))
             query_ranks = take_numbers(merged.last_key, merged.query_slots)
-        of_keys = {"group": groups_of_keys(key), "rank": key_ranks}
+        of_keys = {"group": mark_missing_keys(key), "rank": key_ranks}
         if self.lead:
             of_keys = {name: shift_left(x, -1) for name, x in of_keys.items()}
         return TokenFeatures({"group": self.query, "rank": query_ranks}, of_keys)
@@ -173,7 +173,7 @@ class GroupSelector(Selector):
         one.
         """
         sides = [(self.normalize_heads(heads), mask) for heads, mask in inputs.sides()]
-        groups = [self._assign(heads, positions_of_tokens(heads)) for heads, _ in sides]
+        groups = [self._assign(heads, token_positions(heads)) for heads, _ in sides]
         if inputs.training:
             self.train(sides, groups)
         return sides, groups
@@ -196,13 +196,13 @@ class GroupSelector(Selector):
         sides, groups = self.group_tokens(inputs)
         documents = _segment_ranks(inputs.masks)
         selected = [
-            groups_of(own, self.num_groups, mask, document)
+            token_groups(own, self.num_groups, mask, document)
             for own, (_, mask), document in zip(groups, sides, documents, strict=False)
         ]
         return GroupSelection(selected[0], selected[-1])
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Tensor:
-        return self.assign(key, positions_of_tokens(key))
+        return self.assign(key, token_positions(key))
 
     def init(self, key: Tensor) -> dict[str, Tensor]:
         """Return "count" int32 (B, m, K), the keys per group, and with `reads_successors` "last_group" (B, m, 1)."""
@@ -215,12 +215,12 @@ class GroupSelector(Selector):
     def fill(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        groups, state = self.assign(inputs.key, positions_of_tokens(inputs.key)), dict(state)
+        groups, state = self.assign(inputs.key, token_positions(inputs.key)), dict(state)
         if self.reads_successors:
             last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(groups)[:2], 1))
             state["last_group"] = take_numbers(groups, last)
             groups = shift_right(groups, -1, self.num_groups)
-        exists = positions_of_tokens(inputs.key)[None] < lengths[:, None, None]
+        exists = token_positions(inputs.key)[None] < lengths[:, None, None]
         groups = ops.where(exists, groups, self.num_groups)
         state["count"] = group_counts(groups, self.num_groups)
         starts = ops.pad(ops.cumsum(state["count"], axis=-1), [(0, 0), (0, 0), (1, 0)])  # first rank of each group
@@ -242,7 +242,7 @@ class GroupSelector(Selector):
         return state, TokenFeatures({"group": query, "rank": last_ranks}, {"group": key, "rank": ranks})
 
 
-def positions_of_tokens(heads: Tensor) -> Tensor:
+def token_positions(heads: Tensor) -> Tensor:
     """Return the positions 0 .. T - 1 of tokens (B, n, T, H), int32 (1, T)."""
     return ops.arange(shape(heads)[2], dtype="int32")[None]
 
@@ -317,7 +317,7 @@ class SortedGrid(Arrangement):
         query_ranks, key_ranks = self._grid.rule_positions(1)
         return TokenFeatures(
             {"group": self._grid.queries(self.groups, -1)[..., :, None], "rank": query_ranks},
-            {"group": self._grid.keys(groups_of_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
+            {"group": self._grid.keys(mark_missing_keys(self.groups), -1)[..., None, :], "rank": key_ranks},
         )
 
     def row_has_key(self) -> Tensor | None:
@@ -484,7 +484,7 @@ class MergedGrid(Arrangement):
     def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
         if selection is not self._selection:
             return super().features(selection)
-        groups = {"group": self._selection.query}, {"group": groups_of_keys(self._selection.key)}
+        groups = {"group": self._selection.query}, {"group": mark_missing_keys(self._selection.key)}
         query, key = super().features(TokenFeatures(*groups))
         return TokenFeatures({**query, "rank": self._query_ranks}, {**key, "rank": self._key_ranks})
 

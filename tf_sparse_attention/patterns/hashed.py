@@ -135,7 +135,7 @@ class HashedChunk(Pattern):
         return ChunkGrid(chunks.queries, chunks.keys, chunks.before.last())
 
     def cache(self) -> CachePolicy:
-        raise NotImplementedError("which keys share a chunk depends on later tokens")
+        raise NotImplementedError("the members of a chunk depend on later tokens")
 
 
 class Chunks(NamedTuple):
@@ -154,8 +154,8 @@ class Chunks(NamedTuple):
     groups: Tensor
 
     @classmethod
-    def of(cls, groups: Tensor, size: Size) -> Self:
-        """Sort tokens in groups (B, N, T), see `groups_of`, into chunks of `size` slots."""
+    def from_groups(cls, groups: Tensor, size: Size) -> Self:
+        """Sort tokens in groups (B, N, T), see `token_groups`, into chunks of `size` slots."""
         num_chunks = (shape(groups)[-1] + size - 1) // size
         order, inverse = stable_order(groups)
         numbers = [split(x, size, -1, num_chunks) for x in (order, take_numbers(groups, order))]
@@ -259,20 +259,22 @@ class ChunkSelection(Selection):
     before: Chunks
 
     @classmethod
-    def of(cls, query_groups: Sequence[Tensor], key_groups: Sequence[Tensor], number: int, chunk_size: int) -> Self:
+    def from_rounds(
+        cls, query_groups: Sequence[Tensor], key_groups: Sequence[Tensor], number: int, chunk_size: int
+    ) -> Self:
         """Return the selection of a round.
 
         Args:
-            query_groups: for each round the groups of the queries, int32 (B, N, T), see `ops.gather.groups_of`.
+            query_groups: for each round the groups of the queries, int32 (B, N, T), see `ops.gather.token_groups`.
             key_groups: for each round the groups of the keys; `query_groups` itself if queries are used as keys.
             number: number of the round. Only this round and the previous one are used.
             chunk_size: w, tokens per chunk.
         """
         length = shape(query_groups[number])[-1]
         size = min(chunk_size, length) if isinstance(length, int) else chunk_size
-        queries = Chunks.of(query_groups[number], size)
-        keys = queries if key_groups is query_groups else Chunks.of(key_groups[number], size)
-        return cls(queries, keys, keys if len(key_groups) == 1 else Chunks.of(key_groups[number - 1], size))
+        queries = Chunks.from_groups(query_groups[number], size)
+        keys = queries if key_groups is query_groups else Chunks.from_groups(key_groups[number], size)
+        return cls(queries, keys, keys if len(key_groups) == 1 else Chunks.from_groups(key_groups[number - 1], size))
 
     def features(self) -> TokenFeatures:
         """Return "chunk", the chunk number, "exists", 0 for padding, and "is_last" of keys.
@@ -301,4 +303,4 @@ class ChunkSelector(Selector):
         groups = [selector.select(inputs) for selector in used]
         queries = [each.query for each in groups]
         keys = queries if inputs.key is inputs.query else [each.key for each in groups]
-        return ChunkSelection.of(queries, keys, len(groups) - 1, self._chunk_size)
+        return ChunkSelection.from_rounds(queries, keys, len(groups) - 1, self._chunk_size)

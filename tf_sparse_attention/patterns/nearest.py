@@ -52,7 +52,7 @@ class Nearest(CentroidPattern, GroupBand):
     """The last `cluster_size` keys of the query's cluster, causal by construction.
 
     The cluster of a token is its nearest centroid. Centroids are found by online k-means of LN(q) and LN(k), see
-    `layers.parts.centroids`. Source: Roy et al. 2021, whose selection of tokens is `BestOfCluster`.
+    `layers.parts.selectors`. Source: Roy et al. 2021, whose selection of tokens is `BestOfCluster`.
 
     Args:
         num_clusters: K, centroids per head.

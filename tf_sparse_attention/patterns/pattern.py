@@ -41,7 +41,7 @@ class Call(NamedTuple):
     group_size: int = 1
 
     @classmethod
-    def of(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
+    def from_inputs(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
         """Return the call of a pattern with queries (B, N, T, H) and keys (B, M, S, H).
 
         Raises:

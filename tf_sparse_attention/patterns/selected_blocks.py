@@ -12,9 +12,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.attend import Attended, lowest
 from tf_sparse_attention.ops.block_selection import (
     best_blocks,
-    blocks_in,
-    choices_by_name,
-    num_choices,
+    block_features,
+    count_blocks,
+    num_selectable,
     select_blocks,
     sum_groups,
 )
@@ -160,7 +160,7 @@ class SelectedSlots(Everything):
 
     def num_slots(self, max_length: Size) -> Size:
         # Full blocks, and at least `num_blocks` of them: see `read`.
-        return max_size(blocks_in(max_length, self.block_size), self.num_blocks) * self.block_size
+        return max_size(count_blocks(max_length, self.block_size), self.num_blocks) * self.block_size
 
     def read(self, query: TokenInfo, num_slots: Size) -> Tensor:
         selected = list(query.features.values())
@@ -185,7 +185,7 @@ class BlockSelection(Selection):
 
     def features(self) -> TokenFeatures:
         """Return "block_0", "block_1", ..., the selected blocks of each query."""
-        return TokenFeatures(choices_by_name(self.blocks), {})
+        return TokenFeatures(block_features(self.blocks), {})
 
 
 class BlockSelector(Selector):
@@ -225,7 +225,7 @@ class BlockSelector(Selector):
         query, num_heads = inputs.rotated_query, inputs.rotated_query.shape[1]
         if self._pattern.use_shared_choice:
             query = sum_groups(query, means.shape[1])
-        blocks = best_blocks(query, means, earlier, num_choices(num_blocks, self._pattern.num_blocks - 1))
+        blocks = best_blocks(query, means, earlier, num_selectable(num_blocks, self._pattern.num_blocks - 1))
         return {"block_sum": sums}, BlockSelection([repeat_key_heads(block, num_heads) for block in blocks]).features()
 
     def _add(self, sums, key, index, kept):
@@ -272,7 +272,7 @@ class SelectedTiles(Arrangement):
         self.key_length, self._block_size = key_length, block_size
         self._num_choices, self._query_length = len(blocks), shape(blocks[0])[-1]
         heads = blocks[0].shape[1]
-        self._num_blocks = blocks_in(key_length, block_size)
+        self._num_blocks = count_blocks(key_length, block_size)
         block = ops.concatenate([take_key_heads(each, heads // group_size) for each in blocks], axis=-1)  # (B, M, R T)
         found = block >= 0
         block = ops.where(found, block, self._num_blocks)  # missing selections come last

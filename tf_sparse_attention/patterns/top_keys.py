@@ -12,7 +12,14 @@ from keras import ops
 from tf_sparse_attention.ops.clustered_attention import ClusterBlocks
 from tf_sparse_attention.ops.gather import take_blocks, take_member_numbers, take_members, take_numbers
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, membership, own_cluster_sets, set_names
+from tf_sparse_attention.ops.members import (
+    Members,
+    best_members,
+    cluster_sets,
+    membership,
+    set_names,
+    single_cluster_sets,
+)
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
@@ -100,7 +107,7 @@ class KeySelection(Selection):
         """Return the clusters of each token as bits of integers, see `cluster_sets`."""
         num_clusters = shape(self.members.positions)[2]
         of_keys = cluster_sets(membership(self.members, self.key_length))
-        return TokenFeatures(own_cluster_sets(self.clusters, num_clusters), of_keys)
+        return TokenFeatures(single_cluster_sets(self.clusters, num_clusters), of_keys)
 
 
 class KeySelector(GroupSelector):
@@ -138,7 +145,7 @@ class MemberBlocks(Arrangement):
 
     def __init__(self, selection: KeySelection) -> None:
         self._members, self.key_length = selection.members, selection.key_length
-        self._blocks = ClusterBlocks.of(selection.clusters, shape(selection.members.positions)[2])
+        self._blocks = ClusterBlocks.from_clusters(selection.clusters, shape(selection.members.positions)[2])
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -2:
@@ -147,9 +154,9 @@ class MemberBlocks(Arrangement):
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         if axis == -2:
-            return self._blocks.of_clusters(take_members(x, self._members.positions))
+            return self._blocks.gather_clusters(take_members(x, self._members.positions))
         positions = self._members.positions
-        return self._blocks.of_clusters(take_member_numbers(_with_heads(x, positions), positions))
+        return self._blocks.gather_clusters(take_member_numbers(_with_heads(x, positions), positions))
 
     def _in_blocks(self, x):
         return ops.reshape(x, (*shape(self._blocks.cluster_of_block), -1))
@@ -161,11 +168,11 @@ class MemberBlocks(Arrangement):
         return self._in_blocks(self._blocks.tokens)
 
     def key_positions(self) -> Tensor:
-        return self._blocks.of_clusters(self._members.positions)
+        return self._blocks.gather_clusters(self._members.positions)
 
     def key_exists(self) -> Tensor | None:
         valid = self._members.valid
-        return None if valid is None else self._blocks.of_clusters(valid)[..., None, :]
+        return None if valid is None else self._blocks.gather_clusters(valid)[..., None, :]
 
     def distances(self) -> Distances:
         tokens = self.relative_positions()
@@ -201,7 +208,7 @@ class ClusterKeys(CrossCachePolicy):
         return entry if valid is None else {**entry, "mask": valid}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        features = own_cluster_sets(group, self.num_groups) | {"group": group}
+        features = single_cluster_sets(group, self.num_groups) | {"group": group}
         past = _take_cluster(entry["position"], group) <= index[:, None, None]
         if "mask" in entry:
             past = ops.logical_and(past, _take_cluster(entry["mask"], group))

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
 from trainers.shared.loss_spikes import LossSpikes
 from trainers.shared.signals import SignalContext
@@ -181,7 +181,7 @@ def routing_scalars(model: keras.Model) -> dict[str, float]:
 def span_scalars(model: keras.Model) -> dict[str, float]:
     """Returns the spans of the heads of each layer with an adaptive span, see `Report`."""
     scalars = {}
-    for span in spans_in(model):
+    for span in find_spans(model):
         name, reached = _path(span.fraction), span.spans()
         scalars[f"span/{name}/mean"] = float(np.mean(reached))
         scalars[f"span/{name}/longest"] = float(np.max(reached))

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.layers.parts.adaptive_span import spans_in
+from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
 from trainers.shared.sample_sources import LocalModelSource
 from trainers.shared.sampling import generate
@@ -42,7 +42,7 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
     """
     if not has_matplotlib():
         return
-    if spans_in(model):
+    if find_spans(model):
         yield "spans", drawn((5, 3), functools.partial(tsa.analysis.draw_spans, model))
     if _routes(model):
         routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:WORDS]))
@@ -60,7 +60,7 @@ def health_of(
     model: keras.Model, ids: np.ndarray, previous: tsa.analysis.Health | None = None
 ) -> tsa.analysis.Health | None:
     """Returns how a model uses its clusters and spans on a text, ids (T,); None where it has neither."""
-    if not spans_in(model) and not _routes(model):
+    if not find_spans(model) and not _routes(model):
         return None
     return tsa.analysis.health(model, np.asarray(ids, "int32")[None], previous)
 

@@ -116,7 +116,7 @@ def test_the_optimizer_has_the_moments_of_either_side(small_with_encoder, tmp_pa
         model.backbone.blocks[0].cross_attention.parts[0].key_dense.kernel,
     ]
     for number, weight in enumerate(weights):
-        slots = model.optimizer.slots_of(weight)
+        slots = model.optimizer.get_slots(weight)
         assert np.unique(slots["row_moment"]) == 1 + number and np.unique(slots["column_moment"]) == 3 + number
     assert int(model.optimizer.iterations) == 7
 

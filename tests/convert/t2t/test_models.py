@@ -28,11 +28,11 @@ def test_the_optimizer_has_the_published_moments_and_step(pg19_like):
     }
     with open_checkpoint(pg19_like.prefix) as checkpoint:
         for name, weight in pairs.items():
-            slots, slot = model.optimizer.slots_of(weight), f"training/{SCOPE}{name}/Adafactor"
+            slots, slot = model.optimizer.get_slots(weight), f"training/{SCOPE}{name}/Adafactor"
             np.testing.assert_array_equal(np.ravel(slots["row_moment"]), checkpoint.read(slot))
             np.testing.assert_array_equal(np.ravel(slots["column_moment"]), checkpoint.read(slot + "_1"))
         bias = checkpoint.read(f"training/{SCOPE}final_dense_2/bias/Adafactor")
-    np.testing.assert_array_equal(model.optimizer.slots_of(model.to_vocabulary.bias)["second_moment"], bias)
+    np.testing.assert_array_equal(model.optimizer.get_slots(model.to_vocabulary.bias)["second_moment"], bias)
 
 
 def test_weights_that_were_split_or_folded_are_reset_and_are_logged(pg19_like, caplog):
@@ -42,7 +42,7 @@ def test_weights_that_were_split_or_folded_are_reset_and_are_logged(pg19_like, c
     assert "9 weights" in caplog.text
     assert folded in caplog.text
     weight = model.backbone.blocks[0].attention.parts[0].output_dense.kernel
-    assert not np.any(model.optimizer.slots_of(weight)["row_moment"])
+    assert not np.any(model.optimizer.get_slots(weight)["row_moment"])
 
 
 def test_a_checkpoint_without_slots_trains_on_with_an_initialized_state(shared_goldens, caplog):

@@ -18,7 +18,7 @@ import keras
 
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
-from tf_sparse_attention.layers.parts.projections import attribute_of
+from tf_sparse_attention.layers.parts.projections import get_attribute
 from tf_sparse_attention.layers.parts.variables import assign_copy
 
 Window = Callable[[keras.layers.Layer], int | None]
@@ -39,7 +39,7 @@ def _no_window(attention):
 
 
 def _masked_by_decoder(attention):
-    return attribute_of(attention, "sliding_window")
+    return get_attribute(attention, "sliding_window")
 
 
 def _size_if_used(attention):
@@ -103,27 +103,27 @@ def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
     """
     if not attention.built:
         raise ValueError(f"`attention` must be built: its sizes are those of its weights. Received: {attention!r}.")
-    query, output = attribute_of(attention, "query_dense"), attribute_of(attention, "output_dense")
+    query, output = get_attribute(attention, "query_dense"), get_attribute(attention, "output_dense")
     norm = _norm(attention, "query")
     arguments = {
         "name": attention.name,
         "dtype": keras.dtype_policies.serialize(attention.dtype_policy),
-        "num_heads": attribute_of(attention, "num_query_heads"),
-        "num_key_value_heads": attribute_of(attention, "num_key_value_heads"),
+        "num_heads": get_attribute(attention, "num_query_heads"),
+        "num_key_value_heads": get_attribute(attention, "num_key_value_heads"),
         "key_dim": query.kernel.shape[-1],
-        "dropout": attribute_of(attention, "dropout"),
+        "dropout": get_attribute(attention, "dropout"),
         "use_bias": query.bias is not None,
         "use_output_bias": output.bias is not None,
-        "kernel_initializer": keras.initializers.serialize(attribute_of(attention, "kernel_initializer")),
+        "kernel_initializer": keras.initializers.serialize(get_attribute(attention, "kernel_initializer")),
         "attention_scale": _scale(attention),
-        "logit_soft_cap": attribute_of(attention, "logit_soft_cap"),
-        "use_sink": attribute_of(attention, "sinks") is not None,
+        "logit_soft_cap": get_attribute(attention, "logit_soft_cap"),
+        "use_sink": get_attribute(attention, "sinks") is not None,
         "use_query_key_norm": norm is not None,
     }
     if norm is not None:
         arguments["query_key_norm_epsilon"] = norm.epsilon
     return arguments | _rotary_arguments(
-        attribute_of(attention, "rotary_embedding_layer", attribute_of(attention, "rope_layer"))
+        get_attribute(attention, "rotary_embedding_layer", get_attribute(attention, "rope_layer"))
     )
 
 
@@ -131,9 +131,9 @@ def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
     """Returns why the attention of a decoder cannot be replaced; None if it can."""
     if not attention.built:
         return "it is not built"
-    if attribute_of(attention, "use_bidirectional_attention"):
+    if get_attribute(attention, "use_bidirectional_attention"):
         return "it attends both ways"
-    if attribute_of(attention, "rope_scaling_type") is not None:
+    if get_attribute(attention, "rope_scaling_type") is not None:
         return f"its rotary positions are scaled by {attention.rope_scaling_type!r}, which changes with the length"
     return quantized_reason(attention)
 
@@ -157,7 +157,7 @@ def _input_names(layer):
 
 def quantized_reason(attention: keras.layers.Layer) -> str | None:
     """Returns why a dense attention whose kernels are quantized cannot be replaced, None if they are not."""
-    parts = [attribute_of(attention, f"{name}_dense") for name in ("query", "key", "value", "output")]
+    parts = [get_attribute(attention, f"{name}_dense") for name in ("query", "key", "value", "output")]
     if any(getattr(part, "quantization_mode", None) for part in parts):  # a subclass may have other parts
         return "it is quantized: make the model sparse first, then call `quantize`"
     return None
@@ -198,7 +198,7 @@ def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]
 
 def _norm(attention, name):
     """Returns the norm of queries or keys of a decoder's attention, or None."""
-    return next((norm for part in NORMS[name] if (norm := attribute_of(attention, part)) is not None), None)
+    return next((norm for part in NORMS[name] if (norm := get_attribute(attention, part)) is not None), None)
 
 
 def _norm_scale(norm):
@@ -209,7 +209,7 @@ def _norm_scale(norm):
 
 def _scale(attention):
     """Returns the factor of q . k where it is not 1 / sqrt(key_dim), or None."""
-    if attribute_of(attention, "query_head_dim_normalize", True):
+    if get_attribute(attention, "query_head_dim_normalize", True):
         return None
     return 1 / math.sqrt(attention.hidden_dim // attention.num_query_heads)
 

@@ -15,7 +15,7 @@ from tf_sparse_attention.convert.swap.decoders import (
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.layers.parts.projections import attribute_of
+from tf_sparse_attention.layers.parts.projections import get_attribute
 from tf_sparse_attention.patterns.pattern import Union
 
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
@@ -164,7 +164,7 @@ def unsupported_reason(layer: keras.layers.Layer) -> str | None:
         return f"{name} computes something else than the attention it derives from"
     if not layer.built:
         return "it is not built"
-    kernels = [attribute_of(layer, f"{name}_dense").kernel for name in ("query", "key", "value")]
-    if len(attribute_of(layer, "attention_axes", (1,))) != 1 or any(len(kernel.shape) != 3 for kernel in kernels):
+    kernels = [get_attribute(layer, f"{name}_dense").kernel for name in ("query", "key", "value")]
+    if len(get_attribute(layer, "attention_axes", (1,))) != 1 or any(len(kernel.shape) != 3 for kernel in kernels):
         return "it attends along several axes"
     return None

@@ -65,7 +65,7 @@ def _restore_moments(optimizer, model, plan, checkpoint):
         if not variable.trainable:
             continue
         row = rows[path]
-        own = optimizer.slots_of(variable)
+        own = optimizer.get_slots(variable)
         moments = _moments(row, plan.layout.scope, checkpoint.shapes, own)
         if moments is None:
             reset.append(row.target)

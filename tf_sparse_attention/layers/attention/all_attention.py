@@ -7,7 +7,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
-from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
+from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, read_span
 from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import NoPosition
@@ -130,7 +130,7 @@ class AllAttention(AttentionLayer):
         persistent = self.persistent if self.variant == "all" else None
         options = super().attention_options()
         return options._replace(
-            span=span_of_call(self, training),
+            span=read_span(self, training),
             hide_self="always" if self.mask_self else None,
             persistent=None if persistent is None else persistent.read(),
         )
@@ -145,7 +145,7 @@ class AllAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         query, masks = heads[0], masks.slice_heads(slice(0, self.num_pattern_heads))
         output, weights = super().compute_attention(self._window_heads(heads), masks, causal, training, return_weights)
-        return self._add_persistent(query, output, weights, Dropout.of_call(self.dropout, self._seeds, training))
+        return self._add_persistent(query, output, weights, Dropout.for_call(self.dropout, self._seeds, training))
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
         output, cache = super().decode_attention(self._window_heads(heads), cache, index)

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.checks import values_of
+from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, holds
@@ -119,7 +119,7 @@ def can_be_causal(layer: Any) -> bool:
     return layer.pattern is not None and layer.pattern.can_be_causal
 
 
-def name_with_leaf(layer: Any, flag: str, value: bool = True) -> str:
+def describe_pattern(layer: Any, flag: str, value: bool = True) -> str:
     """Return the class names of a layer and of the first primitive pattern whose attribute `flag` has a value."""
     leaves = [] if layer.pattern is None else primitives(layer.pattern)
     names = [type(leaf).__name__ for leaf in leaves if getattr(leaf, flag) == value]
@@ -139,7 +139,7 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
         raise ValueError("`value` must be given where `key` is. Received: value=None and a key.")
     pattern = layer.pattern
     if pattern is not None and pattern.must_be_causal and (value is not None or not causal):
-        name = f"{name_with_leaf(layer, 'must_be_causal')}, which requires causal self-attention"
+        name = f"{describe_pattern(layer, 'must_be_causal')}, which requires causal self-attention"
         if value is not None:
             raise ValueError(
                 f"`value` and `key` must be None, or `query` itself, with {name}. Received: a value other than the "
@@ -152,9 +152,10 @@ def check_call(layer: Any, value: Tensor | None, key: Tensor | None, causal: boo
             f"share_qk=False to {type(layer).__name__}. Received: a value other than the query."
         )
     if causal and (pattern is None or not pattern.can_be_causal):
+        name = describe_pattern(layer, "can_be_causal", False)
         raise ValueError(
-            f"`use_causal_mask` must be False with {name_with_leaf(layer, 'can_be_causal', False)}, which cannot mask "
-            "later positions. Use LocalAttention, StridedAttention, FixedAttention or RoutingAttention with "
+            f"`use_causal_mask` must be False with {name}, which cannot mask later positions. "
+            "Use LocalAttention, StridedAttention, FixedAttention or RoutingAttention with "
             f"selection='nearest'. Received: use_causal_mask=True, pattern={pattern!r}."
         )
 
@@ -206,7 +207,7 @@ def check_extra_masks(
         similar = checks.did_you_mean(min(unknown), known - {"extra_masks"}, count=1, similarity=0.75)
         hint = next((HINTS[name] for name in sorted(unknown) if name in HINTS), similar)
         raise ValueError(
-            f"`{min(unknown)}` must be left out unless a part of {attention.name} accepts it.{hint} "
+            f"`{min(unknown)}` must not be set unless a part of {attention.name} accepts it.{hint} "
             f"Accepted masks in addition to those of every layer: {list(attention.extra_mask_names)}. "
             f"Received: {sorted(unknown)}."
         )
@@ -294,11 +295,11 @@ def check_index(x: Tensor, index: Size) -> None:
         raise ValueError(f"`index` must be the number of tokens in the cache, at least 0. Received: index={index}.")
 
 
-def tokens_in(cache: Mapping[str, Any]) -> Tensor:
+def num_cached_tokens(cache: Mapping[str, Any]) -> Tensor:
     """Return the number of tokens per row in the cache of a layer, block or model, int32 (B,)."""
     if NUM_TOKENS in cache:
         return cache[NUM_TOKENS]
-    return next(tokens_in(inner) for inner in cache.values() if _counts_tokens(inner))
+    return next(num_cached_tokens(inner) for inner in cache.values() if _counts_tokens(inner))
 
 
 def _counts_tokens(cache: Any) -> bool:
@@ -320,16 +321,16 @@ def check_prompt_start(cache: Cache, mask: Tensor | None) -> Tensor | None:
         ValueError: if the values can be read and a prompt cannot start in some row.
     """
     is_empty = cache[NUM_TOKENS] == 0
-    known = values_of(is_empty)
+    known = concrete_values(is_empty)
     if known is not None and not known.all():
         raise ValueError(
             "`cache` must hold no tokens before a prompt: `prefill` starts a sequence, `decode` continues it. "
-            f"Received: a cache of {values_of(cache[NUM_TOKENS]).tolist()} tokens per row."  # type: ignore[union-attr]
+            f"Received: a cache of {concrete_values(cache[NUM_TOKENS]).tolist()} tokens per row."  # type: ignore[union-attr]
         )
     if mask is None or mask.shape[1] == 1:
         return None if known is not None else is_empty
     is_right = ops.all(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:])), axis=1)
-    known_right = values_of(is_right)
+    known_right = concrete_values(is_right)
     if known_right is not None and not known_right.all():
         raise ValueError(
             "`mask` must have padding on the right: in each row True for all tokens, then False. Received: False "
@@ -347,7 +348,7 @@ def next_positions(cache: Cache, index: Tensor) -> Tensor:
         ValueError: if values can be read and a nonnegative `index` is not the number of tokens in the cache.
     """
     num_tokens = cache[NUM_TOKENS]
-    positions, expected = values_of(index), values_of(num_tokens)
+    positions, expected = concrete_values(index), concrete_values(num_tokens)
     if positions is not None and expected is not None and np.any((positions >= 0) & (positions != expected)):
         raise ValueError(
             "`index` must be the number of tokens in the cache: each token of a row is decoded once, in order. "
@@ -365,7 +366,7 @@ def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int 
         cache: result of `init_cache`.
         length: number of positions from the first token on. None: unknown.
     """
-    enough = True if length is None else values_of(holds(plans, cache, length))
+    enough = True if length is None else concrete_values(holds(plans, cache, length))
     if enough is not None and not np.all(enough):
         raise ValueError(
             f"`{name}` must be less than the `max_length` of the cache. Create a larger cache by `init_cache`. "

@@ -18,17 +18,17 @@ from tf_sparse_attention.layers.parts.call_inputs import (
     as_images,
     as_sequences,
     as_tensor,
+    concrete_values,
     is_image,
-    mask_of_tokens,
     normalize_self_attention,
     sequence_shape,
+    token_mask,
     token_masks,
-    values_of,
     zero_padding,
 )
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
-from tf_sparse_attention.layers.parts.segment_memory import keys_of_memory, with_cached_memory, with_memory
-from tf_sparse_attention.layers.parts.selectors import groupers_of, make_selectors, selection_of
+from tf_sparse_attention.layers.parts.segment_memory import add_cached_memory, add_memory, memory_keys
+from tf_sparse_attention.layers.parts.selectors import find_groupers, make_select, make_selectors
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_query_and_key
@@ -175,7 +175,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     ) -> None:
         arguments = dict(locals())
         self.attention_axes = attention_checks.take_keras_arguments(self, kwargs)
-        self.head_settings = HeadSettings.taken_from(kwargs)
+        self.head_settings = HeadSettings.pop_from(kwargs)
         attention_checks.check_arguments(self, arguments)
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -191,7 +191,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         self.seed = seed
         self.use_output_bias = use_bias if use_output_bias is None else use_output_bias
         self._output_sizes = attention_checks.checked_sizes(output_shape)
-        self._objects = projections.get_keras_objects(arguments)
+        self._objects = projections.resolve_objects(arguments)
         self._seeds = SeedGenerator(seed) if dropout > 0 else None
         scale = self.head_settings.attention_scale
         self.score_scale = key_dim**-0.5 if scale is None else scale
@@ -247,7 +247,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             num_rows = 2 * (self.max_distance or max(self.pattern.reach or 0, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
         self.selectors = self.make_selectors()
-        self._groupers = groupers_of(self.selectors)
+        self._groupers = find_groupers(self.selectors)
 
     def make_selectors(self) -> list[Selector | None]:
         """Create the selector of each leaf of the pattern, None for leaves that are not content-based."""
@@ -319,7 +319,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             value, key = (None if x is None else zero_padding(x, masks.key_mask) for x in (value, key))
         masks = self.add_extra_masks(masks, query, **extra_masks)
         if memory is not None:
-            masks, value = with_memory(self, masks, query, value, memory, memory_segment_ids)
+            masks, value = add_memory(self, masks, query, value, memory, memory_segment_ids)
         heads = self.project(query, value, key)
         return self.attend(query, heads, masks, use_causal_mask, bool(training), return_attention_scores)
 
@@ -394,8 +394,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             value,
             causal=causal,
             masks=masks,
-            select=selection_of(self, query, key, masks, training) if any(self.selectors) else None,
-            dropout=Dropout.of_call(self.dropout, self._seeds, training),
+            select=make_select(self, query, key, masks, training) if any(self.selectors) else None,
+            dropout=Dropout.for_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
             **self.attention_options(training)._asdict(),
         )
@@ -465,10 +465,10 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         """Compute the dense reference mask of projected heads, bool broadcastable to (B, N, T, S)."""
         query, key, pattern = *heads[:2], self.pattern
-        select = selection_of(self, query, key, masks)
+        select = make_select(self, query, key, masks)
         query, key = self.score_inputs(query, key)
         key = query if key is None else key
-        call = Call.of(pattern, query, key, causal, masks)
+        call = Call.from_inputs(pattern, query, key, causal, masks)
         selections = select(*rotate_query_and_key(self.position_encoding, query, key), head_plans(self))
         return dense_pattern(pattern, call, query.shape[1], masks, selections, self.attention_options())
 
@@ -524,7 +524,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if positions_in_cache:
             cache = streaming_cache.mark_unrotated(self, plans, cache, memory)
         if memory is not None:
-            cache = fill_memory(cache, *keys_of_memory(self, memory, memory_mask, batch_size))
+            cache = fill_memory(cache, *memory_keys(self, memory, memory_mask, batch_size))
         return {**cache, NUM_TOKENS: ops.zeros((batch_size,), dtype="int32")}
 
     def prefill(
@@ -556,7 +556,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         is_valid = attention_checks.check_prompt_start(cache, masks.query_mask)
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
-        called = (heads, masks) if memory_entry(cache) is None else with_cached_memory(self, cache, heads, masks)
+        called = (heads, masks) if memory_entry(cache) is None else add_cached_memory(self, cache, heads, masks)
         output = self.attend(x, *called, causal=True, training=False, return_weights=False)
         batch, length = shape(x)[:2]
         lengths = ops.full((batch,), length, dtype="int32")
@@ -591,7 +591,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         plans = head_plans(self)
         attention_checks.check_cache(x, cache, plans)
         attention_checks.check_index(x, index)
-        known = values_of(index)
+        known = concrete_values(index)
         if known is not None:
             attention_checks.check_space("index", plans, cache, int(np.max(known)) + 1)
         index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
@@ -640,7 +640,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def cross_cache_unsupported_reason(self) -> str | None:
         """Why the layer cannot decode with a cross-attention cache. None if it can."""
         if self.pattern.must_be_causal:
-            return f"{attention_checks.name_with_leaf(self, 'must_be_causal')} requires causal self-attention"
+            return f"{attention_checks.describe_pattern(self, 'must_be_causal')} requires causal self-attention"
         if self.share_qk:
             return "queries are used as keys"
         return None if self.pattern.causal_selection else cache_unsupported_reason(self.pattern)
@@ -673,7 +673,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         attention_checks.check_shapes(value.shape, value.shape, key.shape)
         sizes = (projection.kernel.shape[0] for projection in (self._value, self._key))  # type: ignore[union-attr]
         attention_checks.check_features(self.name, sizes, value=value.shape, key=key.shape)
-        masks = mask_of_tokens("value_mask", value_mask, value), mask_of_tokens("key_mask", key_mask, key)
+        masks = token_mask("value_mask", value_mask, value), token_mask("key_mask", key_mask, key)
         mask = merge(*masks)
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
         value, key = zero_padding(value, mask), zero_padding(key, mask)
@@ -739,7 +739,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             **{name: getattr(self, name) for name in names},
             "output_shape": self._output_sizes,
             **self.head_settings.config(),
-            **projections.config_of(self._objects),
+            **projections.serialize_objects(self._objects),
         }
 
 

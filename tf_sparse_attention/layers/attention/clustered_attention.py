@@ -122,7 +122,7 @@ class ClusteredAttention(AttentionLayer):
         inputs = query * self.score_scale, key, value, self._assign_clusters(query, masks.query_mask), self.num_clusters
         options: dict[str, Any] = {
             "key_mask": merge(key_mask, masks.attention_mask),
-            "dropout": Dropout.of_call(self.dropout, self._seeds, training),
+            "dropout": Dropout.for_call(self.dropout, self._seeds, training),
             "return_weights": return_weights,
         }
         if self.top_k is None:

@@ -10,7 +10,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import ProjectedHeads
 from tf_sparse_attention.layers.attention.local_attention import LocalAttention
 from tf_sparse_attention.layers.parts import projections
-from tf_sparse_attention.layers.parts.adaptive_span import span_of_call
+from tf_sparse_attention.layers.parts.adaptive_span import read_span
 from tf_sparse_attention.layers.parts.call_inputs import as_tensor
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
@@ -175,11 +175,11 @@ class GlobalLocalAttention(LocalAttention):
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         if masks.global_counts is None:
-            span = span_of_call(self, training)
+            span = read_span(self, training)
             return self._attend(super().pattern, heads[:3], masks, training, return_weights, span=span)
         tokens = find_global(masks.global_counts, masks.key_mask, self.num_global)
         call = masks, training, return_weights
-        span = span_of_call(self, training)
+        span = read_span(self, training)
         local = self._attend(self.pattern, heads[:3], *call, selected=[tokens, None], span=span)
         # Separately, because global tokens may have other projections.
         from_global = self._attend(GlobalQueries(self.num_global), heads[-3:], *call, selected=[tokens])
@@ -210,7 +210,7 @@ class GlobalLocalAttention(LocalAttention):
             value,
             masks=masks,
             select=None if selected is None else lambda *_: selected,
-            dropout=Dropout.of_call(self.dropout, self._seeds, training),
+            dropout=Dropout.for_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
             **options._asdict(),
         )
@@ -218,7 +218,7 @@ class GlobalLocalAttention(LocalAttention):
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         query, pattern = heads[0], super().pattern
-        call = Call.of(pattern, query, query, False, TokenMasks())
+        call = Call.from_inputs(pattern, query, query, False, TokenMasks())
         mask = dense_pattern(pattern, call, self.num_heads, options=self.attention_options())
         mask = ops.logical_or(mask, shape(query)[2] <= self.dense_length)
         if masks.global_counts is not None:

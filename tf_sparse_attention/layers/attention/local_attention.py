@@ -7,7 +7,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
-from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, span_of_call
+from tf_sparse_attention.layers.parts.adaptive_span import checked_span, computed_window, make_span, read_span
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -133,7 +133,7 @@ class LocalAttention(AttentionLayer):
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         options = super().attention_options()
-        return options if self.span is None else options._replace(span=span_of_call(self, training))
+        return options if self.span is None else options._replace(span=read_span(self, training))
 
     def get_config(self) -> Config:
         names: tuple[str, ...] = ("block_size", "num_blocks_before", "num_blocks_after", "key_block_size")

@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
-from tf_sparse_attention.layers.parts.selectors import for_leaf
+from tf_sparse_attention.layers.parts.selectors import selector_for_leaf
 from tf_sparse_attention.layers.parts.variables import drawn_seed, random_directions
 from tf_sparse_attention.ops.hashing import l2_normalize
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -125,7 +125,7 @@ class LSHAttention(AttentionLayer):
             return [ChunkSelector(rounds, number, self.bucket_size) for number in range(self.num_rounds)]
         (plan,) = head_plans(self)
         leaves = sorted(plan.leaves, key=lambda leaf: leaf.index)
-        return [for_leaf(selector, leaf) for selector, leaf in zip(selectors, leaves, strict=True)]
+        return [selector_for_leaf(selector, leaf) for selector, leaf in zip(selectors, leaves, strict=True)]
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
         key = query if key is None else key

@@ -165,7 +165,7 @@ class NativeSparseAttention(AttentionLayer):
     ) -> tuple[Tensor, Tensor | None]:
         projected = _Heads(*heads)
         options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
-        options |= {"causal": causal, "masks": masks, "dropout": Dropout.of_call(self.dropout, self._seeds, training)}
+        options |= {"causal": causal, "masks": masks, "dropout": Dropout.for_call(self.dropout, self._seeds, training)}
         compressed, blocks = self._attend_compressed(heads, masks, training)
         query_and_key = self.score_inputs(projected.query, projected.key)
         selected = attend_pattern(
@@ -185,7 +185,7 @@ class NativeSparseAttention(AttentionLayer):
         projected = _Heads(*heads)
         key, value = projected.compressed_key, projected.compressed_value
         query, _ = self.score_inputs(projected.query, key)
-        blocks = BlockKeys.of(masks, shape(key)[2], self.block_size)
+        blocks = BlockKeys.from_masks(masks, shape(key)[2], self.block_size)
         key, value = (
             pooling.pool(pooling.sum_blocks(x, blocks.counted, blocks.num_blocks))
             for pooling, x in ((self._key_pooling, key), (self._value_pooling, value))
@@ -193,7 +193,7 @@ class NativeSparseAttention(AttentionLayer):
         positions = ops.arange(shape(query)[2], dtype="int32")
         visible = visible_blocks(blocks, positions, masks.query_segments, masks.attention_mask)
         selectable = blocks.before(positions, masks.query_segments)
-        dropout = Dropout.of_call(self.dropout, self._seeds, training)
+        dropout = Dropout.for_call(self.dropout, self._seeds, training)
         return self._attend_and_select(query, key, value, visible, selectable, dropout)
 
     def _attend_and_select(self, query, key, value, visible, selectable, dropout=None):
@@ -205,7 +205,7 @@ class NativeSparseAttention(AttentionLayer):
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:
         query, options = heads[0], self.attention_options()
-        call = Call.of(self._selected, query, query, causal, masks)
+        call = Call.from_inputs(self._selected, query, query, causal, masks)
         _, blocks = self._attend_compressed(heads, masks)
         selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(blocks)], options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))

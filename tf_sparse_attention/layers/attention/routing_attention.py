@@ -10,8 +10,8 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
-from tf_sparse_attention.layers.parts.call_inputs import mask_of_tokens
-from tf_sparse_attention.layers.parts.selectors import Centroids, for_leaf
+from tf_sparse_attention.layers.parts.call_inputs import token_mask
+from tf_sparse_attention.layers.parts.selectors import Centroids, selector_for_leaf
 from tf_sparse_attention.layers.parts.variables import random_directions
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -181,7 +181,7 @@ class RoutingAttention(SparseAttention):
             )
         if not self.built:
             self.build(inputs.shape)
-        mask = mask_of_tokens("mask", mask, inputs)
+        mask = token_mask("mask", mask, inputs)
         query = AttentionLayer.project_heads(self, self._query, ops.cast(inputs, self.compute_dtype))
         query = fold_groups(query, self.num_key_heads)
         if mask is not None:
@@ -202,7 +202,7 @@ class RoutingAttention(SparseAttention):
         if isinstance(leaf.pattern, TopKeys):
             return [KeySelector(self._clusters, leaf.pattern, self.num_key_heads)]
         grouper = RandomGroups(self.num_clusters, self.seed) if self._clusters is None else self._clusters
-        return [for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
+        return [selector_for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
 
     def _make_centroids(self) -> Centroids:
         # The published code counts the commitment of shared queries twice, as queries and as keys.

@@ -44,11 +44,11 @@ def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: 
             f"`positions_in_cache` must be False unless `position` is 'rotary' or None. Received: {layer.name} with "
             f"position={layer.position!r}."
         )
-    sizes_of_cache(layer, plans)
+    cache_sizes(layer, plans)
     return {name: {**entry, UNROTATED: entry["position"][:, 0, :1]} for name, entry in cache.items()}
 
 
-def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tuple[int, int]:
+def cache_sizes(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tuple[int, int]:
     """Return the numbers of first and of last tokens that a cache keeps.
 
     Raises:
@@ -71,7 +71,7 @@ def sizes_of_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tupl
 
 def check_prompt(layer: keras.layers.Layer, plans: Sequence[HeadPlan], length: int | None) -> None:
     """Raise a `ValueError` unless the cache can hold the whole prompt."""
-    first, window = sizes_of_cache(layer, plans)
+    first, window = cache_sizes(layer, plans)
     if length is None or length > first + window:
         raise ValueError(
             f"`x` must be at most {first + window} tokens, the size of the cache of {layer.name}, with "
@@ -84,4 +84,4 @@ def position_in_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan], inde
     position = layer.position_encoding
     if not isinstance(position, Rotary):
         return position
-    return StreamingRotary(position.settings, *sizes_of_cache(layer, plans), index)
+    return StreamingRotary(position.settings, *cache_sizes(layer, plans), index)

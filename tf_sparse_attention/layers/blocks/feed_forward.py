@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.all_attention import PersistentVectors
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
-from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, policy_inside
+from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin, sublayer_policy
 from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.ops.attend import Dropout, attend_persistent
 from tf_sparse_attention.ops.shapes import merge_heads, unmerge_heads
@@ -94,7 +94,7 @@ class FeedForward(AdaptableMixin, keras.layers.Layer):
             units,
             use_bias=self.use_bias,
             kernel_initializer=clone_initializer(self.kernel_initializer),
-            dtype=policy_inside(self, name),
+            dtype=sublayer_policy(self, name),
             name=name,
         )
         layer.build(input_shape)
@@ -186,7 +186,7 @@ class SoftmaxFeedForward(keras.layers.Layer):
         self._scale = size**-0.5
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        dropout = Dropout.of_call(self.dropout, self._seeds, training)
+        dropout = Dropout.for_call(self.dropout, self._seeds, training)
         query = unmerge_heads(inputs[:, None], self.num_heads) * self._scale
         return merge_heads(attend_persistent(query, self._vectors.read(), dropout))[:, 0]
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.parts.adaptation import policy_inside
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.layers.parts.call_inputs import zero_padding
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -56,7 +56,7 @@ class FrameSubsampling(keras.layers.Layer):
         self.supports_masking = True
         names = [f"step_{index}" for index in range(FACTORS.index(factor))]
         self.steps = [
-            keras.layers.Dense(units, activation="gelu", dtype=policy_inside(self, name), name=name) for name in names
+            keras.layers.Dense(units, activation="gelu", dtype=sublayer_policy(self, name), name=name) for name in names
         ]
 
     def build(self, inputs_shape: Any) -> None:

@@ -11,7 +11,7 @@ from tf_sparse_attention.layers.attention.attention_checks import (
     check_entries,
     check_extra_masks,
     check_source,
-    name_with_leaf,
+    describe_pattern,
     warn_once,
 )
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache
@@ -23,7 +23,7 @@ from tf_sparse_attention.layers.parts.call_inputs import (
     finite_padding,
     hide_from_attention,
     implicit_mask,
-    mask_of_tokens,
+    token_mask,
 )
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
@@ -189,7 +189,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         if self.reproduce_reference:
             inputs, arguments = hide_from_attention(inputs, "query_mask", arguments)
         else:
-            inputs = finite_padding(inputs, mask_of_tokens("mask", mask, inputs))
+            inputs = finite_padding(inputs, token_mask("mask", mask, inputs))
         if memory is not None:
             memory = self._attention_norm(memory) if is_before(self.norm) else memory
             arguments |= {"memory": memory, "memory_segment_ids": memory_segment_ids}
@@ -316,7 +316,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             ValueError: as `AttentionLayer.prefill`, or if the encoder sequence differs from that in `init_cache`.
         """
         self._check_encoder_sequence(encoder_sequence)
-        mask = mask_of_tokens("mask", mask, inputs)
+        mask = token_mask("mask", mask, inputs)
         inputs = finite_padding(inputs, mask)
 
         def cross_attend(x, cross_cache):
@@ -409,7 +409,7 @@ def _check_causal(attention: Attention, cross_attention: Attention | None, causa
     non_causal = [part for part in parts if not can_be_causal(part)]
     if causal and non_causal:
         raise ValueError(
-            f"`causal` must be False with {name_with_leaf(non_causal[0], 'can_be_causal', False)}, which cannot mask "
+            f"`causal` must be False with {describe_pattern(non_causal[0], 'can_be_causal', False)}, which cannot mask "
             "later positions. Received: causal=True."
         )
     if names := _causal_parts(cross_parts):
@@ -435,7 +435,9 @@ def _parts(attention: Attention | None) -> list[AttentionLayer]:
 def _causal_parts(parts):
     """Return the names of the parts that require causal self-attention."""
     patterns = ((part, part.pattern) for part in parts)
-    return [name_with_leaf(part, "must_be_causal") for part, own in patterns if own is not None and own.must_be_causal]
+    return [
+        describe_pattern(part, "must_be_causal") for part, own in patterns if own is not None and own.must_be_causal
+    ]
 
 
 def _has_causal_selection(part):

@@ -90,10 +90,10 @@ class AdaptableMixin(LowRankMixin):
 
     def get_config(self) -> Config:
         config = super().get_config()  # type: ignore[misc]  # defined by the Keras layer
-        return {**config, "dtype": keras.dtype_policies.serialize(policy_of(self))}
+        return {**config, "dtype": keras.dtype_policies.serialize(layer_dtype_policy(self))}
 
 
-def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_policies.DTypePolicyMap:
+def layer_dtype_policy(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_policies.DTypePolicyMap:
     """Return the dtype policy of a layer, including the policies of quantized sublayers by path.
 
     A layer that is created with this policy has quantized kernels. The paths are regular expressions, because the layer
@@ -109,7 +109,7 @@ def policy_of(layer: keras.layers.Layer) -> keras.DTypePolicy | keras.dtype_poli
     return keras.dtype_policies.DTypePolicyMap(_policy_at(layer, "").name, quantized)
 
 
-def policy_inside(layer: keras.layers.Layer, name: str) -> keras.DTypePolicy:
+def sublayer_policy(layer: keras.layers.Layer, name: str) -> keras.DTypePolicy:
     """Return the dtype policy for a dense sublayer with this name."""
     # The path of a sublayer that a model builds in its constructor may lack the name of the model.
     found = [_policy_at(layer, path) for path in (f"{layer.path or layer.name}/{name}", name)]

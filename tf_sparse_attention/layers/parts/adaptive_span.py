@@ -53,7 +53,7 @@ def make_span(layer: keras.layers.Layer, num_heads: int, first: int = 0) -> "Ada
     )
 
 
-def spans_in(model: keras.layers.Layer) -> "list[AdaptiveSpan]":
+def find_spans(model: keras.layers.Layer) -> "list[AdaptiveSpan]":
     """Return all `AdaptiveSpan` layers of a Keras model or layer."""
     return [layer for layer in model._flatten_layers() if isinstance(layer, AdaptiveSpan)]
 
@@ -64,7 +64,7 @@ def computed_window(layer: keras.layers.Layer) -> int:
     return layer.window if span is None else span.computed_window
 
 
-def span_of_call(layer: keras.layers.Layer, training: bool | None) -> Span | None:
+def read_span(layer: keras.layers.Layer, training: bool | None) -> Span | None:
     """Return the `Span` of a call of a layer, or None, and add the loss of the spans in training."""
     if layer.span is None:
         return None

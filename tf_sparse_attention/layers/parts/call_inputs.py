@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.checks import check_dense, check_static, values_of
+from tf_sparse_attention.checks import check_dense, check_static, concrete_values
 from tf_sparse_attention.ops.masks import TokenMasks, expand_attention_mask, merge
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Shape, Tensor
@@ -58,10 +58,10 @@ def token_masks(
     """
     self_attention = value is None
     attention_mask = as_tensor(attention_mask)
-    query_mask = mask_of_tokens("query_mask", query_mask, query)
+    query_mask = token_mask("query_mask", query_mask, query)
     source = query if value is None else value
-    value_mask = mask_of_tokens("value_mask", value_mask, source)
-    key_mask = mask_of_tokens("key_mask", key_mask, source if key is None else key)
+    value_mask = token_mask("value_mask", value_mask, source)
+    key_mask = token_mask("key_mask", key_mask, source if key is None else key)
     if self_attention:
         value_mask = merge(query_mask, value_mask)
     batch, queries, keys = query.shape[0], query.shape[1], source.shape[1]
@@ -100,7 +100,7 @@ def _checked_documents(name, segment_ids, x):
     return segment_ids
 
 
-def mask_of_tokens(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
+def token_mask(name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
     """Return the mask (B, T) of the tokens of `x` as booleans, by default the mask that `x` carries, or None."""
     mask = implicit_mask(x) if mask is None else as_tensor(mask)
     if mask is None:
@@ -129,7 +129,7 @@ def finite_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Masks]:
     """Mask padding as keys only, as in the published Routing Transformer.
 
-    Padded queries are computed and take places in clusters, but no token attends to padding.
+    Padded queries are computed and are members of clusters, but no token attends to padding.
 
     Args:
         x: float (B, T, D), tokens, which may carry a mask.
@@ -139,7 +139,7 @@ def hide_from_attention(x: Tensor, name: str, masks: Masks) -> tuple[Tensor, Mas
     Returns:
         Pair of the tokens without a mask, and the masks.
     """
-    mask, attention_mask = mask_of_tokens(name, masks[name], x), as_tensor(masks.get("attention_mask"))
+    mask, attention_mask = token_mask(name, masks[name], x), as_tensor(masks.get("attention_mask"))
     if mask is None:
         return x, masks
     if attention_mask is not None:
@@ -208,7 +208,7 @@ def as_integers(name: str, ids: Tensor) -> Tensor:
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if "int" in dtype:
         return ids
-    known = values_of(ids)
+    known = concrete_values(ids)
     has_fractions = known is not None and (known != np.floor(known)).any()
     if dtype in ("float16", "bfloat16", "bool") or has_fractions:
         raise ValueError(
@@ -275,7 +275,7 @@ def as_sequences(
     """
     source = query if value is None else value
     owners = {"value_mask": source, "key_mask": source if key is None else key, "value_segment_ids": source}
-    flat = {name: _of_pixels(owners.get(name, query), name, mask) for name, mask in masks.items()}
+    flat = {name: _flatten_mask(owners.get(name, query), name, mask) for name, mask in masks.items()}
     for name, x in (("query", query), ("value", value), ("key", key)):
         if x is not None and is_image(x):
             sequence_shape(layer, x.shape)  # raises an error for invalid shapes
@@ -287,7 +287,7 @@ def as_sequences(
     return flat
 
 
-def _of_pixels(x, name, mask):
+def _flatten_mask(x, name, mask):
     """Return a mask or ids (B, H, W) of the pixels of images as (B, H W). None: the implicit mask."""
     if not is_image(x):
         return mask

@@ -52,7 +52,7 @@ class HeadSettings:
     rotary: RotarySettings = PLAIN
 
     @classmethod
-    def taken_from(cls, arguments: dict[str, Any]) -> Self:
+    def pop_from(cls, arguments: dict[str, Any]) -> Self:
         """Remove the settings from keyword arguments, and return them.
 
         Raises:
@@ -67,7 +67,7 @@ class HeadSettings:
         return settings
 
     def config(self) -> Config:
-        """Return the arguments by name, as `taken_from` accepts them."""
+        """Return the arguments by name, as `pop_from` accepts them."""
         config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del config["rotary"]
         return config | {ROTARY + name: value for name, value in dataclasses.asdict(self.rotary).items()}

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_dense
-from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, policy_inside
+from tf_sparse_attention.layers.parts.adaptation import copy_low_rank, sublayer_policy
 from tf_sparse_attention.layers.parts.call_inputs import sequence_shape
 from tf_sparse_attention.layers.parts.variables import assign_copy
 from tf_sparse_attention.ops.shapes import max_size, pad_axis, shape, slice_axis
@@ -77,13 +77,13 @@ class Projection(keras.layers.EinsumDense):
         super().quantize(mode, type_check=False, config=config)  # Keras rejects subclasses
 
 
-def get_keras_objects(arguments: dict[str, Any]) -> dict[str, Any]:
+def resolve_objects(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the initializers, regularizers and constraints among constructor arguments, by name."""
     return {name: module.get(arguments[name]) for name, module in OBJECTS.items()}
 
 
-def config_of(objects: dict[str, Any]) -> Config:
-    """Serialize the result of `get_keras_objects`."""
+def serialize_objects(objects: dict[str, Any]) -> Config:
+    """Serialize the result of `resolve_objects`."""
     return {name: module.serialize(objects[name]) for name, module in OBJECTS.items()}
 
 
@@ -155,7 +155,7 @@ def relative_table(
 def _build_projection(attention, name, input_shape, objects, **arguments):
     """Build a dense sublayer, a `Projection` if the attention layers of Keras also have it."""
     copies = {key: clone_initializer(objects[key]) for key in ("kernel_initializer", "bias_initializer")}
-    arguments |= {**objects, **copies, "name": name, "dtype": policy_inside(attention, name)}
+    arguments |= {**objects, **copies, "name": name, "dtype": sublayer_policy(attention, name)}
     if name in NAMES:
         layer = Projection(attention_name=attention.name, **arguments)
     else:
@@ -283,19 +283,19 @@ def _differences(old, new):
     return "; ".join(found)
 
 
-def attribute_of(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
+def get_attribute(attention: keras.layers.Layer, name: str, default: Any = None) -> Any:
     """Return an attribute of an attention layer of Keras or KerasHub, whose name may have a leading underscore."""
     return getattr(attention, name, getattr(attention, f"_{name}", default))
 
 
 def head_count(layer: keras.layers.Layer) -> int | None:
     """Return the number of query heads of an attention layer. None for other layers."""
-    return attribute_of(layer, "num_query_heads", attribute_of(layer, "num_heads"))
+    return get_attribute(layer, "num_query_heads", get_attribute(layer, "num_heads"))
 
 
 def input_sizes(attention: keras.layers.Layer) -> list[int]:
     """Return the input channels of the query, value and key of a built attention layer of Keras or KerasHub."""
-    return [_input_size(attribute_of(attention, f"{name}_dense")) for name in ("query", "value", "key")]
+    return [_input_size(get_attribute(attention, f"{name}_dense")) for name in ("query", "value", "key")]
 
 
 def _slice_heads(name, weight, heads, attention):

@@ -6,14 +6,14 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.checks import check_static
-from tf_sparse_attention.layers.parts.call_inputs import as_integers, as_tensor, mask_of_tokens, zero_padding
+from tf_sparse_attention.layers.parts.call_inputs import as_integers, as_tensor, token_mask, zero_padding
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.engine.kv_cache import memory_entry
 from tf_sparse_attention.types import Size, Tensor
 
 
-def with_memory(
+def add_memory(
     layer: keras.layers.Layer,
     masks: TokenMasks,
     query: Tensor,
@@ -60,7 +60,7 @@ def with_memory(
     return masks, ops.concatenate([ops.stop_gradient(memory), query], axis=1)
 
 
-def keys_of_memory(
+def memory_keys(
     layer: keras.layers.Layer, memory: Tensor, memory_mask: Tensor | None, batch_size: Size
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the keys and values of a memory.
@@ -83,7 +83,7 @@ def keys_of_memory(
     sizes = shape(memory)[:2]
     seen = ops.ones(sizes, dtype="bool")
     if memory_mask is not None:
-        memory_mask = mask_of_tokens("memory_mask", memory_mask, memory)
+        memory_mask = token_mask("memory_mask", memory_mask, memory)
         seen = ops.broadcast_to(memory_mask, sizes)
         memory = zero_padding(memory, memory_mask)
     _, key, value = layer.project(memory)
@@ -91,7 +91,7 @@ def keys_of_memory(
     return layer.position_encoding.rotate(key, positions), value, seen
 
 
-def with_cached_memory(
+def add_cached_memory(
     layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
 ) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
     """Add the segment memory of a cache to the projected heads and masks of a prompt.

@@ -219,22 +219,22 @@ def make_selectors(layer: Any, plans: Sequence[HeadPlan], normalizes: bool = Fal
         for leaf in plan.leaves:
             if leaf.pattern.content_based:
                 selector = leaf.pattern.make_selector(LayerWeights(layer, leaf, len(plan.key_heads), normalizes))
-                made[leaf.index] = for_leaf(selector, leaf)
+                made[leaf.index] = selector_for_leaf(selector, leaf)
     return [made.get(index) for index in range(len(primitives(layer.pattern)))]
 
 
-def for_leaf(selector: Any, leaf: Leaf) -> Selector:
+def selector_for_leaf(selector: Any, leaf: Leaf) -> Selector:
     """Return a selector for the keys of a leaf; with successor values it shifts them by one position."""
     return selector.for_successors() if leaf.reads_successors else selector
 
 
-def groupers_of(selectors: Sequence[Selector | None]) -> list[keras.layers.Layer]:
+def find_groupers(selectors: Sequence[Selector | None]) -> list[keras.layers.Layer]:
     """Return the groupers that are Keras layers, so that an attention layer can track their weights."""
     groupers = [selector.grouper for selector in selectors if isinstance(selector, GroupSelector)]
     return [grouper for grouper in groupers if isinstance(grouper, keras.layers.Layer)]
 
 
-def selection_of(
+def make_select(
     layer: Any, query: Tensor, key: Tensor | None, masks: TokenMasks, training: bool = False
 ) -> Callable[[Tensor, Tensor, Sequence[HeadPlan]], Selections]:
     """Return the `select` of `attend_pattern` for a call of a layer.

@@ -79,13 +79,13 @@ def attend_pattern(
         selections = select(rotated, keys, plans)
     else:
         selections = _select_without_weights(pattern, plans, SelectionInputs(query, key, rotated, keys, masks))
-    call = Call.of(pattern, query, keys, causal, masks)
+    call = Call.from_inputs(pattern, query, keys, causal, masks)
     inputs = Inputs(rotated, keys, value, selections, masks, settings)
     needs_sum = return_log_sum_exp or settings.persistent is not None or settings.sinks is not None
     returns = {"return_weights": return_weights, "return_log_sum_exp": needs_sum}
     results = [
         _attend_heads(plan.leaves, own, call, dropout, returns)
-        for plan, own in zip(plans, inputs.of_plans(plans), strict=True)
+        for plan, own in zip(plans, inputs.split(plans), strict=True)
     ]
     attended = join_results(results, plans, query, settings, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
@@ -136,7 +136,7 @@ def _attend_heads(
     results = []
     for leaf in leaves:
         arrangement = leaf.arrange(call, inputs.selections[leaf.index])  # type: ignore[arg-type]  # that of a call
-        own = inputs.of_successors() if leaf.reads_successors else inputs
+        own = inputs.shift_to_successors() if leaf.reads_successors else inputs
         results.append(attend_arranged(arrangement, leaf, own, call, dropout, **returns))
     return combine_attended(results)
 

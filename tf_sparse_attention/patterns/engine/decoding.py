@@ -21,7 +21,7 @@ from tf_sparse_attention.patterns.engine.head_plans import (
     HeadPlan,
     Inputs,
     Leaf,
-    inputs_of_heads,
+    slice_inputs,
     take_heads,
 )
 from tf_sparse_attention.patterns.engine.kv_cache import (
@@ -143,7 +143,7 @@ def decode_pattern(
     inputs = SelectionInputs(*heads, rotated, key)
     cache, features = dict(cache), {}
     for plan in plans:
-        own_inputs = inputs_of_heads(plan, inputs)
+        own_inputs = slice_inputs(plan, inputs)
         own_value = take_heads(value, plan.key_heads)
         for leaf in plan.leaves:
             entry, own_key, is_kept = dict(cache[entry_name(leaf)]), own_inputs.rotated_key, kept

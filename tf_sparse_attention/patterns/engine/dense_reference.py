@@ -55,7 +55,7 @@ def _dense_heads(
     sizes = call.batch, len(plan.heads), call.query_length, call.key_length
     leaves = [_dense_leaf(leaf, call, selections, masks) for leaf in plan.leaves]
     if len(leaves[0].shape) > 4:
-        return ops.broadcast_to(_of_several_softmaxes(leaves[0], masks, options.hide_self), sizes)
+        return ops.broadcast_to(_merge_softmaxes(leaves[0], masks, options.hide_self), sizes)
     if options.span is not None:
         in_span = options.span.dense_mask(call.query_length, call.key_length, call.lead)
         leaves = [
@@ -75,7 +75,7 @@ def _dense_leaf(leaf: Leaf, call: Call, selections: Selections, masks: TokenMask
     return seen if followed is None else merge(seen, followed[:, None, None])
 
 
-def _of_several_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None) -> Tensor:
+def _merge_softmaxes(seen: Tensor, masks: TokenMasks, hide_self: str | None) -> Tensor:
     """Return the union (B, N, T, S) of the masks of several softmaxes per query, (B, N, K, T, S)."""
     allowed = dense_mask(None, masks)
     seen = seen if allowed is None else ops.logical_and(seen, allowed[:, :, None])

@@ -23,10 +23,10 @@ from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.head_plans import Inputs, Leaf
 from tf_sparse_attention.patterns.engine.pattern_mask import (
     PatternMask,
+    grouped_mask,
     keeps_order,
-    mask_in_groups,
-    mask_in_order,
-    mask_of_union,
+    ordered_mask,
+    union_mask,
 )
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.types import Tensor
@@ -58,7 +58,7 @@ def attend_fused(
         _check_call(kernel, leaf, inputs, call, dropout, returns)
         if not keeps_order(arrangement, leaf, inputs):
             return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
-        mask, data = mask_in_order(arrangement, leaf, inputs, call)
+        mask, data = ordered_mask(arrangement, leaf, inputs, call)
         attended = _run(kernel, _rows_in_order(arrangement, inputs), mask, data, returns)
         return attended.restored(arrangement.from_kernel_order, dense=lambda weights: weights)
 
@@ -85,7 +85,7 @@ def attend_union_fused(
             if inputs.selections[leaf.index] is not None or leaf.reads_successors or len(leaf.excluded) != number:
                 raise UnsupportedByKernel("a union of patterns that are not functions of positions alone")
             _check_call(kernel, leaf, inputs, call, dropout, returns)
-        mask, data = mask_of_union(leaves, inputs, call)
+        mask, data = union_mask(leaves, inputs, call)
         return _run(kernel, (inputs.query, inputs.key, inputs.value), mask, data, returns, MAX_VISIBLE_SHARE)
 
     return _or_none(attend, leaves)
@@ -165,7 +165,7 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     if min(lengths) < MIN_GROUP:
         raise UnsupportedByKernel(f"groups have {min(lengths)} queries or keys; kernels start at {MIN_GROUP}")
     sizes = batch, heads, groups
-    mask, data = mask_in_groups(arrangement, leaf, inputs, call, (*sizes, *lengths))
+    mask, data = grouped_mask(arrangement, leaf, inputs, call, (*sizes, *lengths))
     rows = [arrangement.queries(inputs.query), arrangement.keys(inputs.key), arrangement.keys(inputs.value)]
     if rows[1].shape[1] != heads and not arrangement.sorts_tokens:
         raise UnsupportedByKernel("grouped-query heads whose keys are gathered in groups")

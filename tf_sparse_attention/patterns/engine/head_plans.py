@@ -201,14 +201,14 @@ def select_tokens(
     selections: list[Selection | None] = [None] * len(selectors)
     for plan in plans:
         if any(selectors[leaf.index] for leaf in plan.leaves):
-            own = inputs_of_heads(plan, inputs)
+            own = slice_inputs(plan, inputs)
             for leaf in plan.leaves:
                 selector = selectors[leaf.index]
                 selections[leaf.index] = None if selector is None else selector.select(own)
     return selections
 
 
-def inputs_of_heads(plan: HeadPlan, inputs: SelectionInputs) -> SelectionInputs:
+def slice_inputs(plan: HeadPlan, inputs: SelectionInputs) -> SelectionInputs:
     """Return the `SelectionInputs` of the heads of a plan."""
     query, rotated_query = (take_heads(x, plan.heads) for x in (inputs.query, inputs.rotated_query))
     key = query if inputs.key is inputs.query else take_heads(inputs.key, plan.key_heads)
@@ -267,7 +267,7 @@ class Inputs(NamedTuple):
     masks: TokenMasks
     options: AttentionOptions
 
-    def of_plans(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
+    def split(self, plans: Sequence[HeadPlan]) -> "list[Inputs]":
         """Return the inputs of each plan."""
         if len(plans) == 1:
             return [self]
@@ -280,7 +280,7 @@ class Inputs(NamedTuple):
             parts.append(Inputs(query, key, value, self.selections, masks, self.options.slice_heads(plan.heads)))
         return parts
 
-    def of_successors(self) -> "Inputs":
+    def shift_to_successors(self) -> "Inputs":
         """Return the inputs with the value of token j + 1 for key j. Keys without a successor are masked."""
         options = self.options._replace(hide_self=None)  # no query attends to its own position
         masks = self.masks._replace(key_mask=has_successor(self.masks))

@@ -16,7 +16,7 @@ from keras import ops
 from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.shapes import max_over, shape, shift_right
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
-from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, inputs_of_heads, take_heads
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, slice_inputs, take_heads
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
@@ -152,7 +152,7 @@ def fill_cache(
     tokens = ops.arange(shape(key)[2], dtype="int32")[None, None]
     cache, features = dict(cache), {}
     for plan in plans:
-        own_inputs = inputs_of_heads(plan, inputs)
+        own_inputs = slice_inputs(plan, inputs)
         keys, own_value = (take_heads(x, plan.key_heads) for x in (key, value))
         for leaf in plan.leaves:
             entry, own_key, selector = dict(cache[entry_name(leaf)]), keys, selectors[leaf.index]

@@ -16,7 +16,7 @@ from keras import ops
 
 from tf_sparse_attention.kernels.availability import UnsupportedByKernel
 from tf_sparse_attention.kernels.kernel_mask import SPAN_REACH, KernelMask, MaskData, Region, SpanRamp
-from tf_sparse_attention.ops.gather import groups_of_keys
+from tf_sparse_attention.ops.gather import mark_missing_keys
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
@@ -130,7 +130,7 @@ def keeps_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs) -> bool:
     )
 
 
-def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
+def ordered_mask(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
     """Return the mask of all tokens in the order of an arrangement, one that `keeps_order`, and its data.
 
     Args:
@@ -165,7 +165,7 @@ def mask_in_order(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
     return mask._replace(span=ramp), ({**reaches, **data[0]}, data[1])
 
 
-def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
+def union_mask(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[KernelMask, MaskData]:
     """Return the mask of several leaves with one softmax, which read positions only, and its data."""
     lengths, options = (shape(inputs.query)[2], shape(inputs.key)[2]), inputs.options
     has_documents = call.starts is not None
@@ -187,7 +187,7 @@ def mask_of_union(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[K
     )
 
 
-def mask_in_groups(
+def grouped_mask(
     arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Call, sizes: tuple[int, ...]
 ) -> tuple[KernelMask, MaskData]:
     """Return the mask of t queries and s keys in each group of an arrangement, and its data.
@@ -195,7 +195,7 @@ def mask_in_groups(
     Data alone decide on pairs.
 
     Args:
-        arrangement, leaf, inputs, call: as in `mask_in_order`.
+        arrangement, leaf, inputs, call: as in `ordered_mask`.
         sizes: (B, N, G, t, s).
 
     Returns:
@@ -254,7 +254,7 @@ def _add(data, name, sides):
 
 def _groups_in_order(arrangement, leaf, inputs):
     """Return the data of tokens sorted by group."""
-    keys = groups_of_keys(arrangement.groups)
+    keys = mark_missing_keys(arrangement.groups)
     if inputs.masks.key_mask is not None and leaf.reads_successors:
         keys = ops.where(arrangement.to_kernel_order(inputs.masks.key_mask[:, None], -1), keys, 0)
     data: tuple[dict, dict] = ({}, {})
