@@ -128,7 +128,7 @@ def test_what_is_kept_is_in_the_compute_dtype():
     ("layer", "reason"),
     [
         (layers.RoutingAttention(2, 4, 3, 5), "queries are used as keys"),
-        (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "which tokens a cluster holds"),
+        (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "the members of a cluster"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries are used as keys"),
         (layers.ClusteredAttention(2, 4, num_clusters=3), "the queries of a cluster share their mean"),
         (layers.GlobalLocalAttention(2, 4), "global tokens belong to the sequence of the queries"),
