@@ -23,8 +23,8 @@ GROWING = [OneEach(), Everything(), Ring(30), PhaseRings(5), PhaseRings(5, 30), 
 @pytest.mark.parametrize("policy", GROWING)
 def test_slots_hold_the_length_that_they_were_made_for_and_no_more(policy):
     slots = policy.num_slots(10)
-    assert policy.holds(10, slots)
-    assert not policy.holds(11, slots)
+    assert policy.has_room(10, slots)
+    assert not policy.has_room(11, slots)
 
 
 @pytest.mark.parametrize("policy", [Ring(3), Everything(), PhaseRings(1), PhaseRings(1, 30)])
@@ -34,4 +34,4 @@ def test_a_query_that_reads_every_slot_reads_them_in_place(policy):
 
 @pytest.mark.parametrize("policy", [Ring(3), PhaseRings(2, 3), GroupRings(3, 3), FirstSlots(3)])
 def test_slots_that_are_used_again_hold_any_length(policy):
-    assert policy.holds(10**6, policy.num_slots(10))
+    assert policy.has_room(10**6, policy.num_slots(10))

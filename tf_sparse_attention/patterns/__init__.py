@@ -8,14 +8,14 @@ from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.blocks import Blocks
 from tf_sparse_attention.patterns.cache_policies import Everything, Ring
 from tf_sparse_attention.patterns.first import First
-from tf_sparse_attention.patterns.group_band import GroupBand
+from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
 from tf_sparse_attention.patterns.per_head import Heads, InTurn
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
-from tf_sparse_attention.patterns.selection import TokenInfo
+from tf_sparse_attention.patterns.selection import Selection, Selector, TokenInfo
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import Summary
@@ -31,6 +31,7 @@ __all__ = [
     "First",
     "Grid",
     "GroupBand",
+    "GroupSelector",
     "Hashed",
     "Heads",
     "ImageBlocks",
@@ -40,6 +41,8 @@ __all__ = [
     "PhaseRings",
     "Ring",
     "SelectedBlocks",
+    "Selection",
+    "Selector",
     "Stride",
     "Successors",
     "Summary",

@@ -30,7 +30,7 @@ class CachePolicy:
         """Return the number of slots for sequences of `max_length` tokens: an integer, or a scalar tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         """Return whether a cache can hold `length` positions, an integer or int32 (B,). True if sizes are unknown."""
         return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
 
@@ -78,7 +78,7 @@ class Ring(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return min_if_known(self.size, max_length)
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.size, num_slots) or length <= num_slots
 
     def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
@@ -95,7 +95,7 @@ class Everything(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return max_length
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return length <= num_slots
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:

@@ -148,7 +148,7 @@ class FirstSlots(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return min_if_known(self.count, max_length)
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.count, num_slots) or length <= num_slots
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:

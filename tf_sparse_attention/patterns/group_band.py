@@ -506,7 +506,7 @@ class GroupRings(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return self.num_groups * min_if_known(self.size, max_length)
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
 
     def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:

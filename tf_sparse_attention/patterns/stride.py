@@ -249,7 +249,7 @@ class PhaseRings(CachePolicy):
         rows = -(-max_length // self.stride)
         return min_if_known(self.stride, max_length) * (rows if self.size is None else min_if_known(self.size, rows))
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return (self.size is not None and is_full_size(self.stride * self.size, num_slots)) or length <= num_slots
 
     def _sizes(self, num_slots: Size) -> tuple[Size, Size]:

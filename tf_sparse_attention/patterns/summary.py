@@ -169,7 +169,7 @@ class ColumnSlots(CachePolicy):
     def num_slots(self, max_length: Size) -> Size:
         return self.columns.num_blocks(max_length) * self.columns.count
 
-    def holds(self, length: Size, num_slots: Size) -> bool | Tensor:
+    def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return length <= num_slots // self.columns.count * self.columns.block_size
 
     def slot_positions(self, num_slots: Size) -> Tensor:

@@ -14,7 +14,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
-from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, holds
+from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, has_room
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.types import Shape, Size, Tensor
 
@@ -366,7 +366,7 @@ def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int 
         cache: result of `init_cache`.
         length: number of positions from the first token on. None: unknown.
     """
-    enough = True if length is None else concrete_values(holds(plans, cache, length))
+    enough = True if length is None else concrete_values(has_room(plans, cache, length))
     if enough is not None and not np.all(enough):
         raise ValueError(
             f"`{name}` must be less than the `max_length` of the cache. Create a larger cache by `init_cache`. "

@@ -32,7 +32,7 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     cache_policy,
     entry_name,
     feature_names,
-    holds,
+    has_room,
 )
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures, TokenInfo
@@ -137,7 +137,7 @@ def decode_pattern(
         Pair of the output (B, N, 1, Hv) and the cache. Where `index` is -1 or beyond the slots of the cache, the output
         is NaN and the cache is unchanged.
     """
-    at, held = index[:, None, None], holds(plans, cache, index + 1)
+    at, held = index[:, None, None], has_room(plans, cache, index + 1)
     kept = (index >= 0 if held is True else ops.logical_and(held, index >= 0))[:, None]
     rotated, key = options.position.rotate(query, at), options.position.rotate_for_cache(key, at)
     inputs = SelectionInputs(*heads, rotated, key)

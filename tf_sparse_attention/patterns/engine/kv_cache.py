@@ -90,7 +90,7 @@ def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]
     }
 
 
-def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tensor:
+def has_room(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tensor:
     """Return whether a cache has enough slots for a number of positions.
 
     Args:
@@ -105,7 +105,7 @@ def holds(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tenso
     for plan in plans:
         for leaf in plan.leaves:
             entry = cache[entry_name(leaf)]
-            results.append(cache_policy(leaf).holds(length + _remembered(entry), shape(entry["key"])[2]))
+            results.append(cache_policy(leaf).has_room(length + _remembered(entry), shape(entry["key"])[2]))
     all_known_hold = all(result for result in results if isinstance(result, bool))
     tensors = [result for result in results if not isinstance(result, bool)]
     return functools.reduce(ops.logical_and, tensors) if all_known_hold and tensors else all_known_hold
