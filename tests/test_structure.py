@@ -226,13 +226,13 @@ def test_importing_the_library_on_jax_leaves_tensorflow_out(run_python):
     assert run_python(code, KERAS_BACKEND="jax").split() == ["jax", "tf_sparse_attention.layers", "False"]
 
 
-def files_passed(run):
-    """Return the files of the library, relative to it, whose functions a call runs."""
+def functions_passed(run):
+    """Return the functions of the library that a call runs, pairs of the file relative to the library and the name."""
     folder, passed = f"{ROOT / LIBRARY}/", set()
 
     def notice(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(folder):
-            passed.add(frame.f_code.co_filename.removeprefix(folder))
+            passed.add((frame.f_code.co_filename.removeprefix(folder), frame.f_code.co_qualname))
 
     sys.setprofile(notice)
     try:
@@ -255,6 +255,9 @@ def test_calls_flow_through_the_files_that_contributing_names():
         (forward.split("1. ", 1)[1], lambda: routing(x, use_causal_mask=True)),
         (step, lambda: window.decode(x[:, :1], cache, 300)),
     ):
-        named = set(re.findall(r"`([\w/]+\.py)`", text))
-        assert len(named) >= 5
-        assert not named - files_passed(run)
+        passed = functions_passed(run)
+        files = set(re.findall(r"`([\w/]+\.py)`", text))
+        functions = set(re.findall(r"^\d\. `([\w/]+\.py)`, `([\w.]+)`", text, re.MULTILINE))
+        assert len(files) >= 5 and len(functions) >= 3
+        assert not files - {file for file, _ in passed}
+        assert not functions - passed - {("patterns/engine/decoding.py", "CachedGroup")}  # a class

@@ -155,7 +155,7 @@ def test_a_wrong_argument_is_an_error(arguments, message):
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="an error of the other backends")
 def test_a_backend_without_layouts_is_an_error():
-    with pytest.raises(ValueError, match=r"ModelParallel` needs the JAX backend.*Received: tensorflow\."):
+    with pytest.raises(ValueError, match=r"must be 'jax' for `tsa.distribution.ModelParallel`.*Received: tensorflow\."):
         tsa.distribution.ModelParallel(layout_map=tsa.distribution.layout_map(mesh(1, 2)))
 
 

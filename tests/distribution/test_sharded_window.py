@@ -85,5 +85,5 @@ def test_sizes_that_the_devices_do_not_divide_are_an_error_on_jax(run_jax):
 def test_another_backend_is_an_error():
     mesh = keras.distribution.DeviceMesh((2,), ("sequence",), ["cpu:0", "cpu:1"])
     x = np.ones((1, 4, 1, 1), "float32")
-    with pytest.raises(ValueError, match=r"`sharded_window_attention` needs the JAX backend.*Received: tensorflow\."):
+    with pytest.raises(ValueError, match=r"must be 'jax' for `sharded_window_attention`.*Received: tensorflow\."):
         tsa.distribution.sharded_window_attention(x, x, x, 2, mesh)

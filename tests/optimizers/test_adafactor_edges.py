@@ -118,12 +118,14 @@ def test_the_configuration_round_trip_keeps_every_argument():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"beta_1": 1.0}, r"`beta_1` must be in \[0, 1\). Received: beta_1=1.0."),
-        ({"decay_power": 0}, "`decay_power` must be positive. Received: decay_power=0."),
-        ({"clip_threshold": -1.0}, "`clip_threshold` must be positive or None. Received: clip_threshold=-1.0."),
-        ({"parameter_scale_floor": -0.1}, "`parameter_scale_floor` must be 0 or more. Received:"),
-        ({"epsilon": 0.0}, "`epsilon` must be 1e-30 or more. Received: epsilon=0.0."),
-        ({"matrix_view": "rows"}, '`matrix_view` must be one of "smallest" and "last_two". Received:'),
+        ({"beta_1": 1.0}, "`beta_1` must be .* Received: beta_1=1.0"),
+        ({"decay_power": 0}, "`decay_power` must be .* Received: decay_power=0"),
+        ({"decay_power": "x"}, "`decay_power` must be .* Received: decay_power='x'"),
+        ({"multiply_by_parameter_scale": "no"}, "`multiply_by_parameter_scale` must be .* Received:"),
+        ({"clip_threshold": -1.0}, "`clip_threshold` must be .* Received: clip_threshold=-1.0"),
+        ({"parameter_scale_floor": -0.1}, "`parameter_scale_floor` must be .* Received:"),
+        ({"epsilon": 0.0}, "`epsilon` must be .* Received: epsilon=0.0"),
+        ({"matrix_view": "rows"}, "`matrix_view` must be .* Received:"),
         ({"momentum": 0.9}, "not recognized"),
     ],
 )

@@ -109,7 +109,7 @@ class ModelParallel(keras.distribution.ModelParallel):
     def __init__(self, *, layout_map: keras.distribution.LayoutMap, **kwargs: Any) -> None:
         if keras.backend.backend() != "jax":
             raise ValueError(
-                "`tsa.distribution.ModelParallel` needs the JAX backend: set the variable KERAS_BACKEND=jax. "
+                "`keras.backend.backend()` must be 'jax' for `tsa.distribution.ModelParallel`: set KERAS_BACKEND=jax. "
                 f"Received: {keras.backend.backend()}."
             )
         super().__init__(layout_map=layout_map, **kwargs)

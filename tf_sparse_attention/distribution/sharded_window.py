@@ -58,7 +58,7 @@ def sharded_window_attention(
     """
     if keras.backend.backend() != "jax":
         raise ValueError(
-            "`sharded_window_attention` needs the JAX backend: set the variable KERAS_BACKEND=jax. "
+            "`keras.backend.backend()` must be 'jax' for `sharded_window_attention`: set KERAS_BACKEND=jax. "
             f"Received: {keras.backend.backend()}."
         )
     import jax

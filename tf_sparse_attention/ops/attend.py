@@ -84,7 +84,7 @@ def score_dtype(dtype: DType) -> str:
 
 def lowest(dtype: DType) -> float:
     """Return the most negative finite number of a floating dtype, the score of a masked pair."""
-    return -1.7976931348623157e308 if dtype == "float64" else -3.4028234663852886e38
+    return float(np.finfo("float64" if dtype == "float64" else "float32").min)
 
 
 def attend(

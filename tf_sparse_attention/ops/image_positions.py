@@ -121,6 +121,8 @@ class Rotary2D(NoPosition):
     num_first: int = 0
     settings: RotarySettings = PLAIN
 
+    name = "rotary_2d"
+
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         row, column = self.image.coordinates(ops.maximum(positions - self.num_first, 0))
         rotary = Rotary(self.settings)
@@ -148,6 +150,7 @@ class Relative2D(NoPosition):
     column_table: Tensor
     num_first: int = 0
 
+    name = "relative_2d"
     has_bias = True
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor:

@@ -43,9 +43,11 @@ class NoPosition:
 
     Attributes:
         has_bias: whether the encoding adds to scores or output.
+        name: value of the argument `position` of layers.
     """
 
     has_bias = False
+    name: str | None = None
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate queries or keys (B, N, T, H) by their `positions`, int broadcastable to (B, N, T)."""
@@ -99,6 +101,7 @@ class Relative(NoPosition):
     value_table: Tensor | None = None
     by_token: bool = False
 
+    name = "relative"
     has_bias = True
 
     def scaled(self, factor: float) -> Self:
@@ -158,6 +161,8 @@ class Rotary(NoPosition):
     """
 
     settings: RotarySettings = PLAIN
+
+    name = "rotary"
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         size = x.shape[-1] if self.settings.dim is None else self.settings.dim
@@ -228,6 +233,7 @@ class Alibi(NoPosition):
     num_heads: int
     heads: tuple[int, ...] | None = None
 
+    name = "alibi"
     has_bias = True
 
     def slice_heads(self, heads: slice) -> Self:

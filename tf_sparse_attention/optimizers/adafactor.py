@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.optimizers.full_precision import add_slot, dense_gradient, subtract
 from tf_sparse_attention.types import Config, Tensor
 
@@ -120,14 +121,18 @@ class Adafactor(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, **kwargs)
-        _check(0 <= beta_1 < 1, "beta_1", "in [0, 1)", beta_1)
-        _check(decay_power > 0, "decay_power", "positive", decay_power)
-        _check(clip_threshold is None or clip_threshold > 0, "clip_threshold", "positive or None", clip_threshold)
-        _check(parameter_scale_floor >= 0, "parameter_scale_floor", "0 or more", parameter_scale_floor)
+        checks.check_rate("beta_1", beta_1)
+        checks.check_positive("decay_power", decay_power)
+        if clip_threshold is not None:
+            checks.check_positive("clip_threshold", clip_threshold)
+        checks.check_switch("multiply_by_parameter_scale", multiply_by_parameter_scale)
+        checks.check_not_negative("parameter_scale_floor", parameter_scale_floor)
+        checks.check_positive("epsilon", epsilon)
+        checks.check_choice("matrix_view", matrix_view, MATRIX_VIEWS)
         # The state starts at 0 and late in training receives (1 - b) of a new gradient. With a smaller epsilon it would
         # underflow to 0, whose reciprocal root is infinite.
-        _check(epsilon >= 1e-30, "epsilon", "1e-30 or more", epsilon)
-        _check(matrix_view in MATRIX_VIEWS, "matrix_view", 'one of "smallest" and "last_two"', matrix_view)
+        if epsilon < 1e-30:
+            raise ValueError(f"`epsilon` must be at least 1e-30. Received: epsilon={epsilon!r}.")
         self.beta_1 = beta_1
         self.decay_power = decay_power
         self.clip_threshold = clip_threshold
@@ -214,11 +219,6 @@ class Adafactor(keras.optimizers.Optimizer):
         names = ("beta_1", "decay_power", "clip_threshold", "multiply_by_parameter_scale", "parameter_scale_floor")
         config.update({name: getattr(self, name) for name in (*names, "epsilon", "matrix_view")})
         return config
-
-
-def _check(valid, name, expected, value):
-    if not valid:
-        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.")
 
 
 def _without(axes, removed):

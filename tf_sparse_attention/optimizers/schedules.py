@@ -97,6 +97,7 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.peak_learning_rate = float(peak_learning_rate)
         checks.check_count("warmup_steps", warmup_steps)
         self.warmup_steps = int(warmup_steps)
+        checks.check_switch("use_linear_warmup", use_linear_warmup)
         self.use_linear_warmup = use_linear_warmup
         self.name = name
 

@@ -74,8 +74,40 @@ class Nearest(CentroidPattern, GroupBand):
         return GroupSelector(self.make_centroids(weights), self.num_groups, weights.num_heads, weights.normalizes)
 
 
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class RandomGroups:
+class RandomGroups(GroupBand):
+    """The last `cluster_size` keys of the query's random group, `RoutingAttention(selection="random")`.
+
+    Args:
+        num_clusters: K, groups per head.
+        cluster_size: w, keys per side that a query attends to in its group, including its own position.
+
+    Raises:
+        ValueError: if an argument is invalid.
+    """
+
+    num_clusters: int
+    cluster_size: int
+
+    def __post_init__(self) -> None:
+        checks.check_count("num_clusters", self.num_clusters)
+        checks.check_count("cluster_size", self.cluster_size)
+
+    @property
+    def num_groups(self) -> int:
+        return self.num_clusters
+
+    @property
+    def band(self) -> int:
+        return self.cluster_size
+
+    def make_selector(self, weights: SelectorWeights) -> Selector:
+        return GroupSelector(RandomGrouper(self.num_clusters, weights.seed), self.num_groups, weights.num_heads)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomGrouper:
     """Random groups that depend only on positions and the seed, a `Grouper`."""
 
     num_groups: int

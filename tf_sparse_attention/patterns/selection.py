@@ -140,7 +140,7 @@ class Selector:
             kept: bool (B, 1), False in rows whose state does not change.
 
         Returns:
-            Pair of the state and the `TokenFeatures`, int32 (B, n) and (B, m) by name.
+            Pair of the state and the `TokenFeatures`, int32 (B, n, 1) and (B, m, 1) by name.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
 

@@ -28,7 +28,7 @@ from tf_sparse_attention.layers.parts.call_inputs import (
 )
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
 from tf_sparse_attention.layers.parts.segment_memory import add_cached_memory, add_memory, memory_keys
-from tf_sparse_attention.layers.parts.selectors import find_groupers, make_select, make_selectors
+from tf_sparse_attention.layers.parts.selectors import find_layers, make_select, make_selectors
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_query_and_key
@@ -247,7 +247,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             num_rows = 2 * (self.max_distance or max(self.pattern.reach or 0, 1)) + 1
             self._relative_key, self._relative_value = projections.relative_tables(self, num_rows, self._objects)
         self.selectors = self.make_selectors()
-        self._groupers = find_groupers(self.selectors)
+        self._groupers = find_layers(self.selectors)
 
     def make_selectors(self) -> list[Selector | None]:
         """Create the selector of each leaf of the pattern, None for leaves that are not content-based."""
@@ -510,7 +510,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """
         check_has_cache(self)
         if not self.built:
-            raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+            raise ValueError(f"`{self.name}` must be built before it decodes. Received: a layer that is not built.")
         plans = head_plans(self)
         if max_length is None:
             max_length = streaming_cache.unbounded_length(self, plans)
@@ -668,7 +668,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """
         check_has_cross_cache(self)
         if not self.built:
-            raise ValueError(f"`{self.name}` must be built before it decodes: call it, or `build` it.")
+            raise ValueError(f"`{self.name}` must be built before it decodes. Received: a layer that is not built.")
         value, key = as_tensor(value), as_tensor(value if key is None else key)
         attention_checks.check_shapes(value.shape, value.shape, key.shape)
         sizes = (projection.kernel.shape[0] for projection in (self._value, self._key))  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ from tf_sparse_attention.ops.shapes import fold_groups, shape
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelector
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.group_band import GroupSelector
-from tf_sparse_attention.patterns.nearest import Nearest, RandomGroups
+from tf_sparse_attention.patterns.nearest import Nearest, RandomGrouper, RandomGroups
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.patterns.successors import Successors
@@ -124,15 +124,19 @@ class RoutingAttention(SparseAttention):
         **kwargs: Any,
     ) -> None:
         _check_arguments(dict(locals()))
+        centroids = ema_decay, commitment_loss, revive_after
         if selection == "top_keys":
-            pattern: Pattern = TopKeys(num_clusters, cluster_size)
+            pattern: Pattern = TopKeys(num_clusters, cluster_size, *centroids)
         elif selection in MEMBER_SELECTIONS:
             by_rank = share_qk or reproduce_reference  # with `share_qk`, the order by rank is the order by position
             extra_count = 0.01 if reproduce_reference else 0.0
             pattern = BestOfCluster(num_clusters, cluster_size, by_rank, extra_count)
         else:
-            nearest = Nearest(num_clusters, cluster_size)
-            pattern = Successors(nearest) if use_successor_values else nearest
+            if selection == "random":
+                pattern = RandomGroups(num_clusters, cluster_size)
+            else:
+                pattern = Nearest(num_clusters, cluster_size, *centroids)
+            pattern = Successors(pattern) if use_successor_values else pattern
         super().__init__(
             num_heads,
             key_dim,
@@ -201,7 +205,7 @@ class RoutingAttention(SparseAttention):
             return [MemberSelector(self._scores, choose, self.cluster_size, self._clusters, self.num_key_heads)]
         if isinstance(leaf.pattern, TopKeys):
             return [KeySelector(self._clusters, leaf.pattern, self.num_key_heads)]
-        grouper = RandomGroups(self.num_clusters, self.seed) if self._clusters is None else self._clusters
+        grouper = RandomGrouper(self.num_clusters, self.seed) if self._clusters is None else self._clusters
         return [selector_for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
 
     def _make_centroids(self) -> Centroids:

@@ -12,7 +12,6 @@ from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, Selections, select_tokens
-from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
 from tf_sparse_attention.types import Shape, Tensor
@@ -228,10 +227,10 @@ def selector_for_leaf(selector: Any, leaf: Leaf) -> Selector:
     return selector.for_successors() if leaf.reads_successors else selector
 
 
-def find_groupers(selectors: Sequence[Selector | None]) -> list[keras.layers.Layer]:
-    """Return the groupers that are Keras layers, so that an attention layer can track their weights."""
-    groupers = [selector.grouper for selector in selectors if isinstance(selector, GroupSelector)]
-    return [grouper for grouper in groupers if isinstance(grouper, keras.layers.Layer)]
+def find_layers(selectors: Sequence[Selector | None]) -> list[keras.layers.Layer]:
+    """Return the Keras layers that are attributes of selectors, so that an attention layer can track their weights."""
+    attributes = (vars(selector).values() for selector in selectors if selector is not None)
+    return [x for values in attributes for x in values if isinstance(x, keras.layers.Layer)]
 
 
 def make_select(

@@ -35,7 +35,7 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     has_room,
 )
 from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import SelectionInputs, TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import SelectionInputs, Selector, TokenFeatures, TokenInfo
 from tf_sparse_attention.types import Tensor
 
 
@@ -150,6 +150,7 @@ def decode_pattern(
             selector = selectors[leaf.index]
             if selector is not None:
                 state, features[leaf.index] = selector.select_next(entry, own_inputs, index, kept)
+                _check_features(selector, features[leaf.index])
                 entry |= state
             if leaf.reads_successors:  # the key of the previous token comes with the value of this one
                 own_key, last = entry["last_key"], ops.cast(own_key, entry["last_key"].dtype)
@@ -165,6 +166,16 @@ def decode_pattern(
 
     output = attend_read(plans, query, rotated, read, index, options, causal=True)
     return ops.where(kept[..., None, None], output, float("nan")), cache
+
+
+def _check_features(selector: Selector, features: TokenFeatures) -> None:
+    """Raise a `ValueError` unless a selector returned its features for one token per row."""
+    for name, x in (*features.query.items(), *features.key.items()):
+        if len(x.shape) != 3:
+            raise ValueError(
+                f"`select_next` of {type(selector).__name__} must return features of queries (B, n, 1) and keys "
+                f"(B, m, 1). Received: {name!r} of shape {tuple(x.shape)}."
+            )
 
 
 def attend_read(

@@ -187,8 +187,7 @@ def _check_call(kernel, leaf, inputs, call, dropout, returns):
         raise UnsupportedByKernel("`return_attention_scores` needs all weights")
     _check_dropout(dropout)
     if options.position.has_bias:
-        name = type(options.position).__name__.lower()
-        raise UnsupportedByKernel(f'position="{name}" adds a bias to the scores')
+        raise UnsupportedByKernel(f'position="{options.position.name}" adds a bias to the scores')
     if masks.attention_mask is not None:
         raise UnsupportedByKernel("`attention_mask` is an array of pairs")
 

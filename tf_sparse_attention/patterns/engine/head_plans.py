@@ -19,7 +19,8 @@ from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
 
 
-class Leaf(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Leaf:
     """A primitive pattern as part of a composition.
 
     Attributes:
@@ -31,7 +32,7 @@ class Leaf(NamedTuple):
     """
 
     pattern: Pattern
-    index: int  # type: ignore[assignment]  # instead of the method of tuples
+    index: int
     excluded: "tuple[Leaf, ...]" = ()
     reads_successors: bool = False
 
