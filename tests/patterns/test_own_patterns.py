@@ -7,9 +7,22 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.layers import LocalAttention, SparseAttention
-from tf_sparse_attention.patterns import Everything, Grid, GroupBand, Pattern, Successors, Union, Window
-from tf_sparse_attention.patterns.group_band import GroupSelector
+from tf_sparse_attention.layers import LocalAttention, RoutingAttention, SparseAttention
+from tf_sparse_attention.patterns import (
+    Everything,
+    Grid,
+    GroupBand,
+    GroupSelector,
+    Nearest,
+    Pattern,
+    Selection,
+    Selector,
+    Successors,
+    TokenFeatures,
+    Union,
+    Window,
+)
+from tf_sparse_attention.patterns.nearest import RandomGroups
 
 LENGTH, SIZE = 14, 6
 X = np.random.default_rng(0).standard_normal((2, LENGTH, SIZE)).astype("float32")
@@ -133,3 +146,70 @@ def test_a_pattern_that_must_be_causal_is_in_no_other_call(pattern):
         with pytest.raises(ValueError, match=r"`use_causal_mask` must be True with SparseAttention \(CausalThirds\)"):
             call(X)
     assert layer(X, use_causal_mask=True).shape == X.shape
+
+
+class SideSelection(Selection):
+    def __init__(self, query, key):
+        self.sides = TokenFeatures({"side": query}, {"side": key})
+
+    def features(self):
+        return self.sides
+
+
+class SideSelector(Selector):
+    """Selector with a Keras layer as attribute, which is not a `GroupSelector`."""
+
+    key_features = ("side",)
+
+    def __init__(self, threshold, keeps_axis=True):
+        self.threshold, self.keeps_axis = threshold, keeps_axis
+
+    def select(self, inputs):
+        return SideSelection(self.threshold.assign(inputs.query, None), self.threshold.assign(inputs.key, None))
+
+    def fill(self, state, inputs, lengths):
+        return {}, {"side": self.threshold.assign(inputs.key, None)}
+
+    def select_next(self, state, inputs, index, kept):
+        query, key = (self.threshold.assign(x, None) for x in (inputs.query, inputs.key))
+        if not self.keeps_axis:
+            query, key = query[..., 0], key[..., 0]
+        return {}, TokenFeatures({"side": query}, {"side": key})
+
+
+@dataclasses.dataclass(frozen=True)
+class SameSide(EveryThird):
+    """The keys on the same side of a threshold."""
+
+    keeps_axis: bool = True
+    content_based = True
+
+    def visible(self, query, key):
+        return query.side == key.side
+
+    def make_selector(self, weights):
+        return SideSelector(Threshold(weights.num_heads, dtype=weights.dtype), self.keeps_axis)
+
+
+def test_an_own_selector_decodes_and_its_layers_are_tracked():
+    layer = SparseAttention(2, 4, SameSide())
+    layer.build(X.shape)
+    assert [weight.path for weight in layer.non_trainable_weights if "threshold" in weight.path]
+    check_decoding(layer)
+
+
+def test_features_of_the_next_token_have_an_axis_of_tokens():
+    layer = SparseAttention(2, 4, SameSide(keeps_axis=False))
+    layer.build(X.shape)
+    with pytest.raises(ValueError, match=r"`select_next` of SideSelector must return .* Received: 'side' of shape"):
+        check_decoding(layer)
+
+
+def test_the_pattern_of_routing_has_its_arguments():
+    layer = RoutingAttention(2, 4, 3, 5, ema_decay=0.5, commitment_loss=1.0, revive_after=7)
+    assert layer.pattern == Nearest(3, 5, 0.5, 1.0, 7)
+    assert RoutingAttention(2, 4, 3, 5, selection="random").pattern == RandomGroups(3, 5)
+    random = SparseAttention(2, 4, RandomGroups(3, 5), share_qk=True, seed=0)
+    random.build(X.shape)
+    assert not [weight.path for weight in random.weights if "clusters" in weight.path]
+    check_decoding(random)
