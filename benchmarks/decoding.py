@@ -18,8 +18,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.patterns.engine.kv_cache import NUM_TOKENS
 
 KEYS = 256  # that a query of a sparse head sees
 PROMPT = 2048

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from keras import ops
@@ -97,7 +97,7 @@ class MemberSelector(GroupSelector):
         super().__init__(cast(Grouper, grouper), 0, num_heads)
         self._score, self._choose, self._cluster_size = score, choose, cluster_size
 
-    def select(self, inputs: SelectionInputs) -> Any:
+    def select(self, inputs: SelectionInputs) -> Selection:
         sides = inputs.sides()
         scores = [self._score(heads) for heads, _ in sides]
         members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]

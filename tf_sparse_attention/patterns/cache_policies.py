@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
@@ -10,7 +10,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import ring_positions, take_numbers, take_positions
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import are_known, in_range, min_if_known, shape
-from tf_sparse_attention.patterns.selection import TokenInfo
+from tf_sparse_attention.patterns.selection import SelectedKeys, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -134,7 +134,7 @@ class CrossCachePolicy:
 
     names: tuple[str, ...] = ()
 
-    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: SelectedKeys | None) -> dict[str, Tensor]:
         """Create the cache entry of a sequence.
 
         Args:

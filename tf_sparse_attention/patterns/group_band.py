@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 from keras import ops
 
@@ -42,6 +42,7 @@ from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCacheP
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
     Grouper,
+    SelectedKeys,
     Selection,
     SelectionInputs,
     Selector,
@@ -192,7 +193,7 @@ class GroupSelector(Selector):
         groups = fold_groups(groups[..., None], self.num_heads)[..., 0]
         return fold_groups(heads, self.num_heads), mask, groups
 
-    def select(self, inputs: SelectionInputs) -> GroupSelection:
+    def select(self, inputs: SelectionInputs) -> Selection:
         sides, groups = self.group_tokens(inputs)
         documents = _segment_ranks(inputs.masks)
         selected = [
@@ -551,7 +552,7 @@ class GroupRange(CrossCachePolicy):
 
     names = ("group", "rank")
 
-    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: SelectedKeys | None) -> dict[str, Tensor]:
         groups = groups if mask is None else ops.where(mask[:, None], groups, NO_GROUP)
         order, inverse = stable_order(groups)
         rows = {"key": take_rows(key, order), "value": take_rows(value, order)}

@@ -21,7 +21,7 @@ from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import join, repeat_key_heads, shape, slice_axis, split
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
-from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
+from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelection, GroupSelector
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
     Selection,
@@ -300,7 +300,7 @@ class ChunkSelector(Selector):
     def select(self, inputs: SelectionInputs) -> ChunkSelection:
         # Index -1 is the previous round; for round 0 it is the last one.
         used = self._rounds[-1:] if len(self._rounds) == 1 else [self._rounds[i + self._number] for i in (-1, 0)]
-        groups = [selector.select(inputs) for selector in used]
+        groups = [cast(GroupSelection, selector.select(inputs)) for selector in used]
         queries = [each.query for each in groups]
         keys = queries if inputs.key is inputs.query else [each.key for each in groups]
         return ChunkSelection.from_rounds(queries, keys, len(groups) - 1, self._chunk_size)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +14,7 @@ from tf_sparse_attention.ops.shapes import are_known, is_known_zero, min_size, p
 from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns, QuerySubset
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, Ring, WholeSequence
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, TokenInfo
+from tf_sparse_attention.patterns.selection import SelectedKeys, Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -132,7 +131,7 @@ class WholeImage(WholeSequence):
 
     pattern: ImageBlocks
 
-    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: SelectedKeys | None) -> dict[str, Tensor]:
         self.pattern.check_length("value", shape(key)[2])
         return super().entry(key, value, mask, groups)
 

@@ -1,7 +1,6 @@
 """Routing attention: the last keys of the query's cluster."""
 
 import dataclasses
-from typing import Any
 
 import keras
 from keras import ops
@@ -11,7 +10,7 @@ from tf_sparse_attention.ops.random_bits import random_groups
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
 from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.selection import Selector, SelectorWeights
+from tf_sparse_attention.patterns.selection import CentroidGrouper, Selector, SelectorWeights
 from tf_sparse_attention.types import Tensor
 
 
@@ -38,7 +37,7 @@ class CentroidPattern(Pattern):
     def num_groups(self) -> int:
         return self.num_clusters
 
-    def make_centroids(self, weights: SelectorWeights) -> Any:
+    def make_centroids(self, weights: SelectorWeights) -> CentroidGrouper:
         return weights.centroids(self.num_clusters, self.ema_decay, self.revive_after, self.commitment_loss)
 
     @property

@@ -265,6 +265,14 @@ class Composition(Pattern):
         return all(part.causal_selection for part in self.parts)
 
 
+class HeadComposition(Composition):
+    """Base class of compositions that give heads different patterns."""
+
+    def slices(self, num_heads: int) -> list[slice]:
+        """Return the slice of the heads of each part."""
+        raise NotImplementedError(f"{type(self).__name__} must define `slices`.")
+
+
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Union(Composition):
@@ -293,7 +301,7 @@ class Union(Composition):
         for part in self.parts:
             if not isinstance(part, Pattern):
                 raise ValueError(f"`parts` must be patterns. Received: {part!r}.")
-            if isinstance(part, Composition) and not isinstance(part, Union):
+            if isinstance(part, HeadComposition):
                 raise ValueError(
                     "`parts` of a union must have one pattern for all heads. Put the union into the heads instead: "
                     f"Heads([(2, Window(8) | First(1)), ...]). Received: {part!r}."

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import keras
 
-from tf_sparse_attention.patterns.pattern import Composition, Pattern
+from tf_sparse_attention.patterns.pattern import HeadComposition, Pattern
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class Heads(Composition):
+class Heads(HeadComposition):
     """Patterns for consecutive groups of heads: `Heads([(6, Window(256)), (2, Stride(64))])`.
 
     Args:
@@ -55,7 +55,7 @@ class Heads(Composition):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class InTurn(Composition):
+class InTurn(HeadComposition):
     """Alternating patterns: head h has pattern number h modulo the number of parts.
 
     Args:

@@ -6,12 +6,13 @@ is part of the KV cache. The result is a `Selection`, with the features that the
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import keras
 
 from tf_sparse_attention.ops.masks import TokenMasks
+from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.types import DType, Tensor
 
 
@@ -44,6 +45,9 @@ class TokenInfo:
         if name not in features:
             raise AttributeError(f"Token information has no feature {name!r}, only {sorted(features)}.")
         return features[name]
+
+
+SelectedKeys: TypeAlias = Tensor | Members  # groups int32 (B, m, S) of keys, or the keys of each cluster
 
 
 class TokenFeatures(NamedTuple):
@@ -144,7 +148,7 @@ class Selector:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
 
-    def select_keys(self, key: Tensor, mask: Tensor | None) -> Any:
+    def select_keys(self, key: Tensor, mask: Tensor | None) -> SelectedKeys:
         """Select among keys (B, m, S, H) for a cross-attention cache. `mask` (B, S) is False for padding."""
         raise NotImplementedError(f"{type(self).__name__} must define `select_keys`.")
 
@@ -163,8 +167,8 @@ class GivenSelection(Selector):
     def __init__(self, selection: Selection | TokenFeatures) -> None:
         self._selection = selection
 
-    def select(self, inputs: SelectionInputs) -> Any:
-        return self._selection
+    def select(self, inputs: SelectionInputs) -> Selection:
+        return cast(Selection, self._selection)
 
     def fill(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
@@ -182,6 +186,16 @@ class Grouper(Protocol):
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
         """Return the group of each token, int32 (B or 1, n, T) of heads (B, n, T, H) at positions (B or 1, T)."""
+
+
+class CentroidGrouper(Grouper, Protocol):
+    """Assigns tokens to the nearest centroid, and learns the centroids."""
+
+    def scores(self, heads: Tensor) -> Tensor:
+        """Return the score of each token (B, n, T, H) for each centroid, float (B, n, T, K)."""
+
+    def learn(self, sides: Sequence[tuple[Tensor, Tensor | None, Tensor]]) -> None:
+        """Update the centroids by heads (B, n, T, H), their masks (B, T) or None, and their groups (B, n, T)."""
 
 
 class NoWeights:
@@ -208,8 +222,10 @@ class SelectorWeights(Protocol):
     dtype: DType
     normalizes: bool
 
-    def centroids(self, num_clusters: int, ema_decay: float, revive_after: int, commitment_loss: float) -> Any:
-        """Create the centroids of online k-means, a `Grouper` with `scores`."""
+    def centroids(
+        self, num_clusters: int, ema_decay: float, revive_after: int, commitment_loss: float
+    ) -> CentroidGrouper:
+        """Create the centroids of online k-means."""
 
     def directions(self, num_directions: int) -> keras.Variable:
         """Create random directions, float32 (n, H, num_directions), that are not trained."""

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import keras
 from keras import ops
@@ -28,6 +28,8 @@ from tf_sparse_attention.patterns.group_band import GroupSelector
 from tf_sparse_attention.patterns.nearest import CentroidPattern
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selection import (
+    CentroidGrouper,
+    SelectedKeys,
     Selection,
     SelectionInputs,
     Selector,
@@ -116,11 +118,11 @@ class KeySelector(GroupSelector):
     The centroids are a `Grouper` with a method `scores`.
     """
 
-    def __init__(self, centroids: Any, pattern: TopKeys, num_heads: int, normalizes: bool = False) -> None:
+    def __init__(self, centroids: CentroidGrouper, pattern: TopKeys, num_heads: int, normalizes: bool = False) -> None:
         super().__init__(centroids, pattern.num_clusters, num_heads, normalizes)
         self._centroids, self._cluster_size = centroids, pattern.cluster_size
 
-    def select(self, inputs: SelectionInputs) -> Any:
+    def select(self, inputs: SelectionInputs) -> Selection:
         if inputs.masks.query_segments is not None:
             # Keys are selected from all documents of the row, so most queries would have no key of their document.
             raise ValueError(
@@ -201,10 +203,10 @@ class ClusterKeys(CrossCachePolicy):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a property here
         return set_names(self.num_groups)
 
-    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: Any) -> dict[str, Tensor]:
-        positions, valid = groups
+    def entry(self, key: Tensor, value: Tensor, mask: Tensor | None, groups: SelectedKeys | None) -> dict[str, Tensor]:
+        positions, valid = members = cast(Members, groups)
         entry = {"key": take_members(key, positions), "value": take_members(value, positions), "position": positions}
-        entry |= cluster_sets(membership(groups, shape(key)[2]))
+        entry |= cluster_sets(membership(members, shape(key)[2]))
         return entry if valid is None else {**entry, "mask": valid}
 
     def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:

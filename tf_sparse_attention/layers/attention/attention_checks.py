@@ -14,7 +14,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
-from tf_sparse_attention.patterns.engine.kv_cache import Cache, entry_name, has_room
+from tf_sparse_attention.patterns.engine.kv_cache import NUM_TOKENS, Cache, entry_name, has_room
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.types import Shape, Size, Tensor
 
@@ -35,8 +35,6 @@ HINTS = {
     "use_causal_mask": _CAUSAL,
     "padding_mask": " A padding mask is `query_mask` or `key_mask` of an attention layer, and `mask` of a block.",
 }
-
-NUM_TOKENS = "num_tokens"  # cache entry: the number of tokens per row, int32 (B,), -1 after an invalid prompt
 
 
 def check_arguments(layer: keras.layers.Layer, arguments: Mapping[str, Any]) -> None:

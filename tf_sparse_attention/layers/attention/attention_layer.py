@@ -10,7 +10,6 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention import attention_checks, streaming_cache
-from tf_sparse_attention.layers.attention.attention_checks import NUM_TOKENS
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
@@ -38,6 +37,7 @@ from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cro
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.kv_cache import (
+    NUM_TOKENS,
     Cache,
     empty_cache,
     fill_cache,

@@ -1,7 +1,7 @@
 """Routing attention (Routing Transformer)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -204,7 +204,7 @@ class RoutingAttention(SparseAttention):
             choose = strided_members if self.selection == "strided" else best_members
             return [MemberSelector(self._scores, choose, self.cluster_size, self._clusters, self.num_key_heads)]
         if isinstance(leaf.pattern, TopKeys):
-            return [KeySelector(self._clusters, leaf.pattern, self.num_key_heads)]
+            return [KeySelector(cast(Centroids, self._clusters), leaf.pattern, self.num_key_heads)]
         grouper = RandomGrouper(self.num_clusters, self.seed) if self._clusters is None else self._clusters
         return [selector_for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
 

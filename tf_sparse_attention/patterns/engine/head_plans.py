@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias, cast
+from typing import NamedTuple, Self, TypeAlias, cast
 
 from keras import ops
 
@@ -13,7 +13,7 @@ from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.group_band import GroupSelection
-from tf_sparse_attention.patterns.pattern import Call, Composition, Pattern, Union, dense_rule, primitives
+from tf_sparse_attention.patterns.pattern import Call, HeadComposition, Pattern, Union, dense_rule, primitives
 from tf_sparse_attention.patterns.selection import Selection, SelectionInputs, Selector, TokenFeatures
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Tensor
@@ -110,23 +110,23 @@ def _key_heads(heads, size):
     return every
 
 
-def _plan(pattern: Any, heads: range, first_leaf: int) -> list[HeadPlan]:
-    if not isinstance(pattern, Composition) or isinstance(pattern, Union):
+def _plan(pattern: Pattern, heads: range, first_leaf: int) -> list[HeadPlan]:
+    if not isinstance(pattern, HeadComposition):
         return [HeadPlan(heads, _leaves(pattern, first_leaf, ()), heads)]
     plans = []
-    for part, own in zip(pattern.parts, cast(Any, pattern).slices(len(heads)), strict=True):
+    for part, own in zip(pattern.parts, pattern.slices(len(heads)), strict=True):
         plans += _plan(part, heads[own], first_leaf)
         first_leaf += len(primitives(part))
     return plans
 
 
-def _leaves(pattern: Any, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+def _leaves(pattern: Pattern, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
     """Return the `Leaf` of each part, in the order of computation."""
-    if not isinstance(pattern, Composition):
+    if not isinstance(pattern, Union):
         shifts = isinstance(pattern, Successors)
         # The pair of a query and a key differs from the pair of the query and the key's successor.
         others = tuple(leaf for leaf in excluded if leaf.reads_successors == shifts)
-        return (Leaf(pattern.pattern if shifts else pattern, first_leaf, others, shifts),)
+        return (Leaf(pattern.pattern if isinstance(pattern, Successors) else pattern, first_leaf, others, shifts),)
     numbered = []
     for part in pattern.parts:
         numbered.append((part, first_leaf))
@@ -136,7 +136,7 @@ def _leaves(pattern: Any, first_leaf: int, excluded: tuple[Leaf, ...]) -> tuple[
     for part, first in sorted(numbered, key=lambda pair: pair[0].content_based):
         own = _leaves(part, first, excluded)
         leaves += own
-        if not cast(Any, pattern).count_each:
+        if not pattern.count_each:
             excluded += own
     return leaves
 

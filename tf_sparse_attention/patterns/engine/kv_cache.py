@@ -24,10 +24,11 @@ from tf_sparse_attention.types import DType, Size, Tensor
 # empty cache is all zeros: some export formats initialize state with zeros.
 EMPTY = -(2**30)
 
+NUM_TOKENS = "num_tokens"  # in the cache of a layer: tokens per row, int32 (B,), -1 after an invalid prompt
 UNROTATED = "unrotated"  # name in the entries of a cache with unrotated keys, whose rotation counts slots
 
 Entry: TypeAlias = dict[str, Tensor]
-Cache: TypeAlias = dict[str, Entry]
+Cache: TypeAlias = dict[str, Entry]  # the cache of a layer has `NUM_TOKENS`, too
 Selectors: TypeAlias = Sequence[Selector | None]  # by the index of a leaf
 
 
