@@ -1,4 +1,4 @@
-"""Report of the attention of a model that kernels compute, and of the reasons for plain operations."""
+"""Report which attention of a model runs in kernels, and why the rest uses plain operations."""
 
 import contextlib
 import dataclasses
@@ -30,10 +30,10 @@ class AttentionKernel:
 
     Attributes:
         layer: path of the layer.
-        kind: name of its class.
+        kind: class name of the layer.
         part: pattern, or "persistent vectors".
         kernel: "mosaic" on TPUs, "triton" on GPUs. None: plain operations.
-        reason: reason for plain operations; empty with a kernel.
+        reason: reason for plain operations. Empty with a kernel.
     """
 
     layer: str
@@ -45,7 +45,7 @@ class AttentionKernel:
 
 @dataclasses.dataclass(frozen=True)
 class KernelReport:
-    """Implementations of all attention layers; as text, a table.
+    """Implementation of each attention layer. `str(report)` is a Markdown table.
 
     Attributes:
         rows: list of `AttentionKernel`, in the order of computation.
@@ -72,23 +72,24 @@ def kernel_report(
     device: str | None = None,
     **arguments: Any,
 ) -> KernelReport:
-    """Report the implementation of each attention of a layer or model: a kernel, or plain operations and the reason.
+    """Report how each attention layer of a layer or model is computed: by a kernel or by plain operations.
 
-    The call is traced, not run. A target that is not built is built. Attention without a pattern has no row, such as
-    that to the compressed blocks of `NativeSparseAttention`.
+    The call is traced, not run. An unbuilt target is built first. Attention without a pattern, such as the compressed
+    branch of `NativeSparseAttention`, has no row.
 
     Args:
         target: attention layer of this library, or a layer or model with such layers.
         input_shape: shape of the input, with the batch: (B, T) of token ids, (B, T, D) or (B, H, W, D).
-        training: whether the call is one of training, with dropout. Default False.
+        training: whether to trace the call with `training=True`, with dropout. Default False.
         device: "tpu" or "gpu" to report another device, which need not exist. None: the current device.
         **arguments: further arguments of the call, such as `use_causal_mask`.
 
     Returns:
-        A `KernelReport`; `print` shows the table. Without JAX, and without a TPU or GPU, every reason says so.
+        A `KernelReport`; `print` shows the table. If the backend is not JAX, or if there is no TPU or GPU, `reason`
+        states this in each row.
 
     Raises:
-        ValueError: if `device` is another word, or if `target` has no attention layer of this library.
+        ValueError: if `device` is not "tpu", "gpu" or None, or if `target` has no attention layer of this library.
 
     Example:
         >>> layer = LocalAttention(2, 64, window=64, position="alibi", name="near")

@@ -34,13 +34,13 @@ RULES = (
 def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "model") -> keras.distribution.LayoutMap:
     """Return the layout of the weights of this library's models and layers over a device mesh.
 
-    Attention is split over heads (query, key, value and output kernels, gates, sinks, centroids, persistent vectors),
-    feed-forward layers over their hidden units, embeddings and logits over the vocabulary. All other weights are
-    replicated: norms, positions, hash directions, biases of outputs, frame subsampling, and the heads of encoder tasks.
-    Optimizer state has the layout of its weight; this includes the factored moments of `tsa.optimizers`.
+    Attention is split over heads: query, key, value and output kernels, gates, sinks, centroids, persistent vectors.
+    Feed-forward layers are split over their hidden units, embeddings and logits over the vocabulary. All other weights
+    are replicated: norms, positions, hash directions, biases of outputs, frame subsampling, and the heads of encoder
+    tasks. Optimizer state has the layout of its weight; this includes the factored moments of `tsa.optimizers`.
 
-    `keras.distribution.ModelParallel` needs numbers of heads, hidden units and words that the mesh divides.
-    `tsa.distribution.ModelParallel` splits another axis if it does not.
+    `keras.distribution.ModelParallel` requires the numbers of heads, hidden units and words to be divisible by the size
+    of the model axis. If they are not, `tsa.distribution.ModelParallel` splits another axis of the weight.
 
     Args:
         device_mesh: `keras.distribution.DeviceMesh`, usually with two axes, for data and model parallelism.
@@ -50,7 +50,7 @@ def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "mo
         A `keras.distribution.LayoutMap` whose keys match the end of weight paths. You can add more rows.
 
     Raises:
-        ValueError: If `device_mesh` is not a mesh, or does not have the axis.
+        ValueError: if `device_mesh` is not a mesh, or does not have the axis.
 
     Example:
 
@@ -82,21 +82,21 @@ def split_axes(path: str, rank: int) -> tuple[int, ...]:
 
 
 class ModelParallel(keras.distribution.ModelParallel):
-    """`keras.distribution.ModelParallel` for weights whose sizes the number of devices does not divide.
+    """`keras.distribution.ModelParallel` that also shards weights with axes not divisible by the number of devices.
 
-    If the devices do not divide an axis of the layout map, for example six heads over four devices, the next axis of
-    the rule in `layout_map` is split, usually the input features. Without such an axis, the weight is replicated.
+    If the number of devices does not divide an axis (six heads, four devices), the next axis listed for this weight in
+    `layout_map` is split. Usually this is the input-feature axis. If no axis is divisible, the weight is replicated.
     Optimizer state has the layout of its weight.
 
-    The batch is split over the other axis of the mesh. Results equal those of one device, up to rounding.
+    The batch is split over the mesh axis `batch_dim_name`. Results equal those of one device, up to rounding.
 
     Args:
         layout_map: `keras.distribution.LayoutMap`, for example from `tsa.distribution.layout_map`.
-        batch_dim_name: mesh axis over which batches are split. Default: the first.
+        batch_dim_name: mesh axis over which batches are split. Default: the first axis.
         auto_shard_dataset: whether Keras splits data sets among processes. Default True.
 
     Raises:
-        ValueError: If the backend is not JAX.
+        ValueError: if the backend is not JAX.
 
     Example:
 

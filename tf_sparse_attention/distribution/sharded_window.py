@@ -27,29 +27,31 @@ def sharded_window_attention(
     """Compute sliding-window attention over a sequence that is sharded over P devices.
 
     out_i = sum_j p_ij v_j with p_i = softmax(q_i . k_j / sqrt(H)) over |i - j| < window, or 0 <= i - j < window if
-    causal: the result of `LocalAttention` without positions on the whole sequence. Each device holds T / P positions
-    and computes their outputs in O(T / P window) time. It receives the keys and values of up to window - 1 positions
-    before its shard, and without `causal` as many after it. `jax.lax.ppermute` transfers them from the neighbor devices
-    within the window: (window - 1) N (H + Hv) numbers per batch row and side, for any T.
+    causal. This is the result of `LocalAttention` on the whole sequence, without position encoding. Each device holds
+    T / P positions and computes their outputs in O(T / P window) time. The device receives the keys and values of up to
+    window - 1 positions before its shard. Without `causal`, it also receives up to window - 1 positions after its
+    shard. `jax.lax.ppermute` transfers them from the neighbor devices within the window: (window - 1) N (H + Hv)
+    numbers per batch row and side, for any T.
 
-    Works inside and outside of `jax.jit` and `jax.grad`. Gradients of keys and values take the same way back.
+    Works inside and outside of `jax.jit` and `jax.grad`. In the backward pass, gradients of keys and values return to
+    their devices with the reverse `ppermute`.
 
     Args:
         query: (B, T, N, H).
         key: (B, T, N, H).
         value: (B, T, N, Hv).
-        window: positions a query sees per side, counting itself. It may be longer than a shard.
-        device_mesh: `keras.distribution.DeviceMesh` with an axis over which sequences are sharded.
-        sequence_axis: name of that axis. Default "sequence".
+        window: positions on each side that a query attends to, including its own position. May be longer than a shard.
+        device_mesh: `keras.distribution.DeviceMesh` with the axis `sequence_axis`.
+        sequence_axis: name of the mesh axis over which the sequence is sharded. Default "sequence".
         batch_axis: name of the mesh axis over which the batch is sharded. Default None: it is not sharded.
         causal: whether later positions are masked. Default False.
         padding_mask: bool (B, T), False for padding. Default None: no padding.
 
     Returns:
-        (B, T, N, Hv), sharded like the inputs: zeros for padding and for queries without a visible key.
+        (B, T, N, Hv), sharded as the inputs. Zeros for padding and for queries without an unmasked key.
 
     Raises:
-        ValueError: If the backend is not JAX, the mesh does not have an axis, or its devices do not divide T or B.
+        ValueError: if the backend is not JAX, the mesh does not have an axis, or its devices do not divide T or B.
 
     Example:
 

@@ -22,7 +22,7 @@ def second_moment_decay(step: int | Tensor, power: float = 0.8) -> Tensor:
 
     Args:
         step: number of previous updates, an integer or an integer tensor.
-        power: positive float; the decay approaches 1 faster for a larger power. Defaults to 0.8.
+        power: positive float. The decay approaches 1 faster for a larger power. Default 0.8.
 
     Returns:
         A float32 scalar in [0, 1).
@@ -39,7 +39,7 @@ def matrix_axes(shape: Sequence[int], matrix_view: str = "smallest") -> tuple[tu
 
     Args:
         shape: shape of the weight, a tuple of integers.
-        matrix_view: "smallest" or "last_two". They are equal up to rank 2. Defaults to "smallest".
+        matrix_view: "smallest" or "last_two". They are equal up to rank 2. Default "smallest".
 
     Returns:
         A pair of tuples of axes (rows, columns), rows before columns. None below rank 2: the weight is not factored.
@@ -55,7 +55,7 @@ def matrix_axes(shape: Sequence[int], matrix_view: str = "smallest") -> tuple[tu
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Adafactor(keras.optimizers.Optimizer):
-    """Adafactor: adaptive steps from a factored second moment, relative to the size of each weight.
+    """Adafactor: adaptive steps from a factored second moment, scaled by the RMS of each weight.
 
     For a gradient `g` of a weight `w`, with `b = 1 - (step + 1)**-decay_power`:
 
@@ -68,39 +68,41 @@ class Adafactor(keras.optimizers.Optimizer):
         M = beta_1 M + (1 - beta_1) d;  d = M                only if beta_1 > 0
         w = w - d
 
-    where `rms(x) = sqrt(mean(x**2))`. State: a matrix of n by m numbers needs n + m, not n m (`beta_1` adds n m).
-    Accumulators and updates are float32 for weights of any dtype. Rows and columns with a gradient of 0 do not change
-    and do not affect others. Sparse gradients of embeddings on TensorFlow are converted to dense ones, so the moments
-    of rows that were not looked up decay too.
+    where `rms(x) = sqrt(mean(x**2))`. The state of an n by m matrix has n + m numbers instead of n m; `beta_1` > 0 adds
+    n m numbers. Accumulators and updates are float32 for weights of any dtype. Rows and columns with zero gradients
+    stay unchanged and do not affect other rows and columns. On TensorFlow, sparse gradients of embeddings are converted
+    to dense gradients, so the moments of unused rows decay, too.
 
     Source: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), algorithms 4
     to 6, as in tensor2tensor. The published Routing Transformers were trained with
     `Adafactor(RsqrtNormalizedDecay(0.01, 10_000))` and default values for all other arguments.
 
-    Note: differs from `keras.optimizers.Adafactor`. It does not limit the learning rate to `1 / sqrt(step + 1)`, stores
-    no full-size accumulator for matrices, and a gradient with a zero row and a zero column does not give NaN.
-    Note: differs from the paper: weights of rank > 2 are one matrix, see `matrix_view`.
+    Note: differs from `keras.optimizers.Adafactor`. The learning rate is not limited to `1 / sqrt(step + 1)`. Matrices
+    have no full-size accumulator. A gradient with a zero row and a zero column does not give NaN.
+
+    Note: differs from the paper. Weights of rank > 2 are viewed as one matrix, see `matrix_view`.
 
     Args:
         learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments: the
-            step size relative to the size of the weight, or absolute without `multiply_by_parameter_scale`. Defaults
-            to 0.01.
-        beta_1: float in [0, 1), the momentum. With 0 no momentum is stored. Defaults to 0.0.
-        decay_power: positive float, see `second_moment_decay`. Defaults to 0.8.
+            step size relative to the RMS of the weight, or absolute without `multiply_by_parameter_scale`. Default
+            0.01.
+        beta_1: float in [0, 1), the momentum. With 0 no momentum is stored. Default 0.0.
+        decay_power: positive float. For a larger power, `b` approaches 1 faster. Default 0.8.
         clip_threshold: positive float, the maximum root mean square of `u`, or None for no limit. Independent of
-            `clipnorm`, `clipvalue` and `global_clipnorm`, which limit the gradient. Defaults to 1.0.
-        multiply_by_parameter_scale: Boolean, whether steps are relative to the size of the weight. Defaults to True.
-        parameter_scale_floor: float >= 0, minimum size of a weight, so that weights of 0 can change. Defaults to 1e-3.
-        epsilon: float >= 1e-30, added to squared gradients. Defaults to 1e-30.
+            `clipnorm`, `clipvalue` and `global_clipnorm`, which clip the gradient. Default 1.0.
+        multiply_by_parameter_scale: whether steps are relative to the RMS of the weight. Default True.
+        parameter_scale_floor: float >= 0, lower bound of the RMS in this scale, so that weights of 0 can change.
+            Default 1e-3.
+        epsilon: float >= 1e-30, added to squared gradients. Default 1e-30.
         matrix_view: "smallest" views a weight of rank > 2 as the matrix with the least state. "last_two", as published,
-            factors the last two axes and stores a pair of factors per index of the other axes. For a kernel of shape
-            (1032, 8, 129) the state is 2,064 or 141,384 numbers. Defaults to "smallest".
+            factors the last two axes and stores a pair of factors per index of the earlier axes. For a kernel of shape
+            (1032, 8, 129), the state has 2,064 numbers with "smallest" and 141,384 with "last_two". Default "smallest".
         **kwargs: arguments of `keras.optimizers.Optimizer`: `weight_decay`, `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
             `gradient_accumulation_steps`, `name`.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: if an argument is out of range.
 
     Example:
 

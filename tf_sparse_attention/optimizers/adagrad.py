@@ -13,7 +13,7 @@ from tf_sparse_attention.types import Config, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Adagrad(keras.optimizers.Optimizer):
-    """Adagrad with the clipping of adaptive-span models, which does not affect the accumulators.
+    """Adagrad with gradient clipping that does not affect the accumulators, as in adaptive-span models.
 
     For a gradient `g` of a weight `w`:
 
@@ -21,28 +21,28 @@ class Adagrad(keras.optimizers.Optimizer):
         f = min(1, clip / (norm(g) + 1e-10))
         w = w - learning_rate * f * g / (sqrt(s) + epsilon)
 
-    where the norm is that of the gradient of this weight. A large gradient enters `s` unclipped, so it reduces later
-    steps; clipping reduces only the current step. State: one float32 number per number of the weight. The update is
-    float32 for weights of any dtype.
+    where `norm(g)` is the norm of the gradient of this weight. A large gradient enters `s` unclipped, so it reduces
+    later steps. Clipping reduces only the current step. State: one float32 number per element of the weight. The update
+    is float32 for weights of any dtype.
 
     Source: the optimizer of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019). The character models
     of their "Augmenting self-attention with persistent memory" (2019) use
     `Adagrad(Constant(0.07, warmup_steps=32_000), clip=0.03)`.
 
     Note: differs from `keras.optimizers.Adagrad(clipnorm=...)`, which adds the clipped gradient to the accumulator. If
-    it clips every gradient, its steps have the same size as without clipping.
+    `keras.optimizers.Adagrad` clips every gradient, its steps are as large as without clipping.
 
     Args:
-        learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Defaults
-            to 0.07.
-        clip: positive float, the maximum norm of the gradient of a weight, or None for no
-            limit. Defaults to 0.03.
-        initial_accumulator_value: float >= 0, initial value of the accumulators. Defaults to 0.
-        epsilon: positive float, added to the denominator, so that a step of gradient 0 is finite. Defaults to 1e-10.
+        learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Default
+            0.07.
+        clip: positive float, the maximum norm of the gradient of a weight, or None for no limit. Default 0.03.
+        initial_accumulator_value: float >= 0, initial value of the accumulators. Default 0.
+        epsilon: positive float, added to the denominator, so that the step for a gradient of 0 is finite. Default
+            1e-10.
         **kwargs: arguments of `keras.optimizers.Optimizer`, as for `Adafactor`.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: if an argument is out of range.
 
     Example:
 

@@ -14,9 +14,10 @@ class GradientNorm:
     """Mixin for optimizers that stores the global norm of the last gradient.
 
     `gradient_norm = sqrt(sum over the weights of sum(g**2))`, in float32, before clipping by `clipnorm`, `clipvalue` or
-    `global_clipnorm`. It needs one number of state per weight and works on every backend in a compiled training step.
+    `global_clipnorm`. The mixin stores one number per weight, and works on every backend in a compiled training step.
 
-    Note: several TensorFlow replicas clip their gradients before they are summed; then it is the norm of the sum.
+    Note: with several TensorFlow replicas, each replica clips its gradient before the sum. `gradient_norm` is then the
+    norm of the sum of clipped gradients.
 
     Put the mixin before the optimizer:
 

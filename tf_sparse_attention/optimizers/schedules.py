@@ -14,21 +14,21 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
     """Constant learning rate, with an optional linear warm-up.
 
     `rate(step) = learning_rate * min(1, (step + 1) / warmup_steps)`, so the rate of the first update is not 0. Without
-    warm-up it equals a float, but configurations can name it like other schedules. As for all schedules, the rate
-    cannot be assigned during training.
+    warm-up, the schedule is the same as a float learning rate. It exists so that configurations can select it by name.
+    As with every schedule, the rate cannot be assigned during training.
 
     Source: the schedule of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019).
 
     Args:
         learning_rate: positive float, the rate.
-        warmup_steps: integer >= 0, number of steps in which the rate rises. Defaults to 0.
+        warmup_steps: integer >= 0, number of steps in which the rate rises. Default 0.
         name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `learning_rate` is not a positive number, or `warmup_steps` is negative.
+        ValueError: if `learning_rate` is not a positive number, or `warmup_steps` is negative.
 
     Example:
 
@@ -66,17 +66,17 @@ class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
     with `RsqrtNormalizedDecay(0.01, 10_000)`. The paper describes a linear warm-up, but the code has none.
 
     Args:
-        peak_learning_rate: positive float, the highest rate, at step `warmup_steps`. For `Adafactor` it is
-            relative to the size of the weights.
-        warmup_steps: positive integer, number of steps before the decay. Defaults to 10000.
-        use_linear_warmup: Boolean, whether the rate rises from 0 during those steps. Defaults to False, as published.
+        peak_learning_rate: positive float, the highest rate, at step `warmup_steps`. With `Adafactor` the rate is
+            relative to the RMS of each weight.
+        warmup_steps: positive integer, number of steps before the decay. Default 10000.
+        use_linear_warmup: whether the rate rises from 0 during those steps. Default False, as published.
         name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `peak_learning_rate` is not a positive number, or `warmup_steps` is not a positive integer.
+        ValueError: if `peak_learning_rate` is not a positive number, or `warmup_steps` is not a positive integer.
 
     Example:
 
@@ -130,15 +130,15 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         hidden_dim: positive integer, the width of the model.
-        warmup_steps: positive integer, number of steps in which the rate rises. Defaults to 4000.
-        scale: positive float, factor of the rate. Defaults to 1.0, as in the paper.
+        warmup_steps: positive integer, number of steps in which the rate rises. Default 4000.
+        scale: positive float, factor of the rate. Default 1.0, as in the paper.
         name: string, the name of the schedule.
 
     Returns:
         A schedule; called with a step (integer or integer tensor) it returns the rate, a float32 scalar.
 
     Raises:
-        ValueError: If `hidden_dim` or `warmup_steps` is not a positive integer, or `scale` is not a positive number.
+        ValueError: if `hidden_dim` or `warmup_steps` is not a positive integer, or `scale` is not a positive number.
 
     Example:
 

@@ -13,12 +13,12 @@ from tf_sparse_attention.types import Tensor
 class SkipNonfinite:
     """Mixin for optimizers that skips an update if a gradient has a NaN or an infinity.
 
-    A skipped update changes only `num_skipped`. Weights and optimizer state stay, including the step and accumulated
-    gradients. The mixin works on every backend in a compiled training step, on any number of devices. If one replica
-    must skip an update, all replicas skip it. The check reads each gradient once. Several TensorFlow replicas also copy
-    weights and state in each update.
+    A skipped update changes only `num_skipped`. Weights and optimizer state stay unchanged, including the step and
+    accumulated gradients. The mixin works on every backend in a compiled training step, on any number of devices. If
+    one replica must skip an update, all replicas skip it. The check reads each gradient once. With several TensorFlow
+    replicas, each update also copies weights and state.
 
-    `keras.optimizers.LossScaleOptimizer` skips such updates too, but it halves the loss scale each time, which is
+    `keras.optimizers.LossScaleOptimizer` also skips these updates. It halves the loss scale each time, which is
     intended for float16.
 
     Put the mixin before the optimizer, and before `GradientNorm`:

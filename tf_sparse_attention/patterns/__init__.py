@@ -1,7 +1,7 @@
 """Patterns: frozen dataclasses that define which keys each query attends to.
 
 `Window(256) | First(4)` is the union of two patterns in one softmax. `Heads([(6, Window(256)), (2, Stride(64))])` gives
-heads different patterns. `tsa.layers.SparseAttention` is the layer of every pattern.
+heads different patterns. `tsa.layers.SparseAttention` accepts every pattern.
 """
 
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid

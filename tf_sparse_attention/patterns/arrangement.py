@@ -21,24 +21,24 @@ class Arrangement:
     tokens such as masks (B or 1, N or 1, T) become (B or 1, N or 1, G, t). Slots outside the sequence are zero or
     False. Keys may have M heads, each shared by N / M query heads.
 
-    An arrangement with `parts` computes each part separately and joins the results by `combine`. It has none of the
-    other methods.
+    An arrangement with `parts` computes each part separately and merges the results with `combine`. Its other methods
+    are not used.
 
     Attributes:
         parts: the arrangements of the parts. Default: none.
         shares_softmax: whether all parts have the same queries, so that `combine` needs their log-sum-exps.
         key_length: S.
-        offsets: constant int array (t, s), key position minus query position, if it is the same in every group; key
-            rank minus query rank if the arrangement sorts tokens. None: groups differ.
+        offsets: key position minus query position, a constant int array (t, s), if it is the same in every group. If
+            the arrangement sorts tokens, key rank minus query rank. None: groups differ.
         is_exact: whether the pattern allows all pairs of all groups, so that no mask rule is evaluated.
-        keeps_token_masks: whether the arrangement already leaves out padding and other documents.
-        lead: number of keys before the first query; -1 if key j is at position j + 1.
+        keeps_token_masks: whether the arrangement already excludes padding and other documents.
+        lead: number of keys before the first query. -1: key j is at position j + 1.
         sorts_tokens: whether slots depend on content, so that a later token can move other tokens to other slots.
-        limits: smallest and largest key index minus query index of a pair, after `to_kernel_order`. Kernels compute
-            this band. None: the arrangement has no such order.
-        groups: int32 (B, N, T), the group of each query and key after `to_kernel_order`. None: no groups.
-        slot_positions: hashable function of int arrays of indices after `to_kernel_order` to positions. None: indices
-            are positions or ranks.
+        limits: smallest and largest value of (key index - query index) over all pairs, in kernel order. Kernels compute
+            this band. None: the arrangement has no kernel order.
+        groups: int32 (B, N, T), the group of each query and key in kernel order. None: no groups.
+        slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are
+            positions or ranks.
     """
 
     parts: "tuple[Arrangement, ...]" = ()
@@ -62,7 +62,7 @@ class Arrangement:
         raise NotImplementedError(f"{type(self).__name__} must define `keys`.")
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Restore the order of the sequence of grouped queries: (..., G, t, ...) to (..., T, ...)."""
+        """Return grouped queries to sequence order: (..., G, t, ...) to (..., T, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `restore`.")
 
     def query_positions(self) -> Tensor:
@@ -77,14 +77,14 @@ class Arrangement:
         """Return the positions for which a mask rule is evaluated, (..., t, 1) and (..., 1, s).
 
         Args:
-            period: see `Pattern`. An arrangement whose groups are multiples of the period apart returns NumPy
-                constants, so that masks are constants, too.
+            period: see `Pattern`. If groups are multiples of the period apart, the positions are NumPy constants, so
+                that masks are constants, too.
         """
         queries, keys = self.pairs()
         return queries, keys - self.lead if self.lead else keys
 
     def key_exists(self) -> Tensor | None:
-        """Return whether each key slot holds a key, bool broadcastable to (B, N, G, 1, s). None: all do."""
+        """Return whether key slots hold keys, bool broadcastable to (B, N, G, 1, s). None: all slots hold keys."""
         return None
 
     def causal_mask(self) -> Tensor:
@@ -95,7 +95,7 @@ class Arrangement:
         return keys <= queries
 
     def causal_order(self) -> tuple[Tensor, Tensor]:
-        """Return numbers of queries (..., t, 1) and keys (..., 1, s) that are ordered as positions."""
+        """Return integers for queries (..., t, 1) and keys (..., 1, s) that sort in the order of their positions."""
         return self.pairs()
 
     def relative_positions(self) -> Tensor:
@@ -137,7 +137,7 @@ class Arrangement:
         return None
 
     def row_has_key(self) -> Tensor | None:
-        """Return whether each query attends to some key, bool (B, N, G, t, 1), before masks of pairs. None: unknown."""
+        """Return whether each query has a key, without the pairwise masks, bool (B, N, G, t, 1). None: unknown."""
         return None
 
     def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -145,11 +145,11 @@ class Arrangement:
         return x
 
     def from_kernel_order(self, x: Tensor) -> Tensor:
-        """Restore the order of the sequence after `to_kernel_order`, (B, N, T', X) to (B, N, T, X)."""
+        """Return tokens in kernel order to sequence order, (B, N, T', X) to (B, N, T, X)."""
         return x
 
     def combine(self, results: Sequence[Attended]) -> Attended:
-        """Return the `Attended` of all queries, given that of each part."""
+        """Merge the `Attended` results of the parts into one for all queries."""
         raise NotImplementedError(f"{type(self).__name__} must define `combine`.")
 
 
@@ -212,7 +212,7 @@ class Grid(Arrangement):
         block_size: b, positions per block of queries and keys.
         before: number of key blocks before block g.
         after: number of key blocks after block g.
-        lead: number of keys before the first query, those of the segment memory.
+        lead: number of keys before the first query: the keys of the segment memory. Default 0.
         key_block_size: positions per block of keys. Key block g is paired with query block g. None: `block_size`.
 
     Example:

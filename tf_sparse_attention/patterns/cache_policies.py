@@ -15,7 +15,10 @@ from tf_sparse_attention.types import Size, Tensor
 
 
 class CachePolicy:
-    """Base class of KV-cache policies. By default slot s is for position s.
+    """Base class of KV-cache policies. By default, slot s holds position s.
+
+    In shapes, B is the number of rows, S the number of slots, and n the number of heads: key heads, or query heads in
+    `read`. A result with 1 instead of n is the same for all heads.
 
     Attributes:
         is_bounded: whether the number of slots is bounded for any sequence length. Default False.
@@ -50,11 +53,14 @@ class CachePolicy:
         return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        """Return the slot of the next token, int32 (B, 1 or n), and whether it is stored, bool; None: always."""
+        """Return the slot of the next token, int32 (B, 1 or n), and a bool, whether to store the token.
+
+        None instead of the bool: always store.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
     def read(self, query: TokenInfo, num_slots: Size) -> Tensor | None:
-        """Return the slots that a query reads, int32 (B, 1 or n, s); None: all slots."""
+        """Return the s slots that a query reads, int32 (B, 1 or n, s). None: all slots."""
         return None
 
 
@@ -90,7 +96,7 @@ class Ring(CachePolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Everything(CachePolicy):
-    """All positions: position p is in slot p."""
+    """Cache policy that keeps all positions: position p is in slot p."""
 
     def num_slots(self, max_length: Size) -> Size:
         return max_length

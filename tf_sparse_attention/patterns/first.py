@@ -27,7 +27,8 @@ class First(Pattern):
 
     Args:
         count: number of tokens.
-        per_document: whether each packed document has first tokens. Default True.
+        per_document: whether to count from the start of each packed document. False: from the start of the sequence.
+            Default True.
 
     Raises:
         ValueError: if `count` is not a positive integer.

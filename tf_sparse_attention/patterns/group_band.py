@@ -54,10 +54,11 @@ from tf_sparse_attention.types import Size, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class GroupBand(Pattern):
-    """The last `band` keys of the query's group up to its position, and without a causal mask the next ones.
+    """Base class: the last `band` keys of the query's group, up to its position.
 
-    If queries are used as keys, this is a band on the order by (group, position), O(T band) after two sorts of
-    integers. Separate keys cost 3 to 4 times as much. The selection is a `GroupSelection`.
+    Without a causal mask, also the next `band` - 1 keys. If queries are used as keys, tokens are sorted by (group,
+    position), and attention is a band in this order. The cost is O(T band) plus two integer sorts. Separate keys cost 3
+    to 4 times as much.
 
     A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
     """
@@ -71,7 +72,7 @@ class GroupBand(Pattern):
 
     @property
     def band(self) -> int:
-        """Keys of its group that a query attends to on each side, counting the key at its position."""
+        """Number of keys per side that a query attends to in its group, including the key at its position."""
         raise NotImplementedError(f"{type(self).__name__} must define `band`.")
 
     @property
@@ -128,7 +129,7 @@ class GroupSelector(Selector):
     """Selects the group of each token.
 
     Args:
-        grouper: a `Grouper` for the heads of keys; several query heads may share one.
+        grouper: a `Grouper` for the heads of keys. Several query heads may share a key head.
         num_groups: K.
         num_heads: m, heads of keys.
         normalizes: whether heads are layer-normalized before they are compared. Default False.
@@ -170,8 +171,8 @@ class GroupSelector(Selector):
     def group_tokens(self, inputs: SelectionInputs) -> tuple[list[tuple[Tensor, Tensor | None]], list[Tensor]]:
         """Assign the tokens of a call to groups, int32 (B, n, T), and update the grouper in training.
 
-        The result has compared heads with their mask, and groups, each as a list of queries and keys, or of both in
-        one.
+        Returns two lists: the compared heads with their masks, and the groups. Each list has one entry for queries and
+        one for keys, or a single entry for both.
         """
         sides = [(self.normalize_heads(heads), mask) for heads, mask in inputs.sides()]
         groups = [self._assign(heads, token_positions(heads)) for heads, _ in sides]
@@ -262,7 +263,7 @@ class SortedGrid(Arrangement):
     Args:
         selection: a `GroupSelection`.
         batch: B, an integer or a scalar tensor.
-        band: keys of its group that a query attends to on each side, counting itself.
+        band: keys per side that a query attends to in its group, including the key at its position.
         causal: whether later keys are masked.
         lead: 0, or -1 if a query attends only to earlier keys, see `Arrangement`.
     """

@@ -1,4 +1,4 @@
-"""LSH attention: hash buckets, causal by construction, or sorted chunks as published."""
+"""LSH attention: keys of the query's hash bucket, or sorted chunks as published."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -37,14 +37,17 @@ from tf_sparse_attention.types import Size, Tensor
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Hashed(GroupBand):
-    """The last `bucket_size` keys of the query's hash bucket, causal by construction.
+    """The last `bucket_size` keys of the query's hash bucket, up to its position.
+
+    Without a causal mask, also the next `bucket_size` - 1 keys. Under a causal mask, results never depend on later
+    tokens.
 
     The bucket of a vector is the nearest of num_buckets / 2 random directions and their opposites. Several rounds with
     different directions are a union: `Hashed(16, 64) | Hashed(16, 64, round=1)`. Source: Kitaev et al. 2020.
 
     Args:
         num_buckets: K, an even number.
-        bucket_size: w, keys of its bucket that a query attends to on each side, counting itself.
+        bucket_size: w, keys per side that a query attends to in its bucket, including the key at its own position.
         round: number of the round, from 0. Each round has separate directions. Default 0.
 
     Raises:
@@ -77,10 +80,10 @@ class Hashed(GroupBand):
 
 @dataclasses.dataclass(frozen=True)
 class HashAxes:
-    """Hash buckets, a `Grouper`: the nearest of K / 2 directions and their opposites.
+    """Hash buckets, a `Grouper`: the nearest of K / 2 random directions and their opposites.
 
     Args:
-        axes: variable (n, H, K / 2), or (R, n, H, K / 2) of all rounds.
+        axes: the directions, a variable (n, H, K / 2), or (R, n, H, K / 2) for all rounds.
         round: number of the round; None if the variable has no axis of rounds.
     """
 

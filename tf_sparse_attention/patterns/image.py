@@ -29,14 +29,14 @@ class ImageBlocks(Pattern):
         width: pixels per row of the image.
         block_shape: pair (h, w), rows and columns per block. Default (8, 8).
         before: pair, number of blocks above and to the left. Default (1, 1).
-        after: pair, number of blocks below, 0 in a causal call, and to the right. Default (1, 1).
+        after: pair, number of blocks below (0 in a causal call) and to the right. Default (1, 1).
         order: "raster", row by row, or "blocks", block by block. Default "raster".
         height: rows of the image. None: as many as the sequence fills.
         num_first: tokens before the first pixel, which attend to all keys. Pixels attend to them only in a union,
             `First(k) | ImageBlocks(width, num_first=k)`. Default 0.
 
     Raises:
-        ValueError: if an argument is invalid, or if a call is known to have more positions than the image.
+        ValueError: if an argument is invalid, or if a static length exceeds the number of pixels plus first tokens.
     """
 
     width: int
@@ -61,7 +61,7 @@ class ImageBlocks(Pattern):
         return Image(self.width, self.block_shape, self.order, self.height)
 
     def check_length(self, name: str, length: Size) -> None:
-        """Raise a `ValueError` if a number of positions is known to exceed the image and the first tokens."""
+        """Raise a `ValueError` if a static length exceeds the number of pixels plus first tokens."""
         max_length = None if self.height is None else self.num_first + self.height * self.width
         if max_length is not None and isinstance(length, int) and length > max_length:
             raise ValueError(

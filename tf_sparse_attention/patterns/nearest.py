@@ -48,18 +48,23 @@ class CentroidPattern(Pattern):
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Nearest(CentroidPattern, GroupBand):
-    """The last `cluster_size` keys of the query's cluster, causal by construction.
+    """The last `cluster_size` keys of the query's cluster, up to its position.
 
-    The cluster of a token is its nearest centroid. Centroids are found by online k-means of LN(q) and LN(k), see
-    `layers.parts.selectors`. Source: Roy et al. 2021, whose selection of tokens is `BestOfCluster`.
+    Without a causal mask, also the next `cluster_size` - 1 keys. Under a causal mask, results never depend on later
+    tokens.
+
+    The cluster of a token is its nearest centroid. Centroids are found by online k-means of LN(q) and LN(k), where LN
+    is layer normalization without scale. Source: Roy et al. 2021. The paper's own selection is
+    `RoutingAttention(selection="top_k")`.
 
     Args:
         num_clusters: K, centroids per head.
-        cluster_size: w, keys of its cluster that a query attends to on each side, counting itself.
+        cluster_size: w, keys per side that a query attends to in its cluster, including the key at its own position.
         ema_decay: decay rate of the exponential moving averages that define the centroids, in [0, 1). Default 0.999.
-        commitment_loss: factor of mean((x - centroid)^2) in the training loss. Default 1e-4; 0: none.
-        revive_after: training steps without a token after which a centroid moves to the largest cluster. Default 100;
-            0: never.
+        commitment_loss: weight of mean((u - mu)^2) in the training loss, with u = LN(q) or LN(k) and its centroid mu.
+            Default 1e-4. 0: no loss.
+        revive_after: a centroid that gets no token for this many training steps moves to the largest cluster. Default
+            100. 0: never.
 
     Raises:
         ValueError: if an argument is invalid.

@@ -25,7 +25,7 @@ class Call(NamedTuple):
         query_length: T, an integer or a scalar tensor.
         key_length: S, an integer or a scalar tensor.
         causal: whether later keys are masked. Default False.
-        lead: number of keys before the first query, those of the segment memory; -1 if key j is at position j + 1, see
+        lead: number of keys before the first query: the keys of the segment memory. -1: key j is at position j + 1, see
             `Successors`. The arrangement has the same `lead`. Default 0.
         starts: function that returns the position at which the document of each token begins, int (B, 1, T) of queries
             and (B, 1, S) of keys. None: no packed documents.
@@ -96,16 +96,17 @@ class Pattern:
     """Base class of attention patterns: which keys each query attends to.
 
     A custom pattern is a frozen dataclass that derives from this class. It defines the mask rule (`visible`), the
-    groups of queries and keys that cover the allowed pairs (`arrange`), and the KV cache (`cache`). Causality, padding,
-    packed documents, masks, position encodings and dropout are applied to all patterns by the library. `a | b` is the
-    union of two patterns in one softmax, in which each key counts once.
+    groups of queries and keys that cover the allowed pairs (`arrange`), and the KV cache (`cache`). The library applies
+    causality, padding, packed documents, masks, position encodings and dropout to all patterns. `a | b` is the union of
+    two patterns in one softmax, in which each key counts once.
 
     Attributes:
-        period: the mask rule is unchanged if query and key move by this number of positions: 1 for rules of distances,
-            the block size for rules of blocks. Masks of such rules are constants. None (default): no period.
-        reach: the largest distance of a key, which is the default of `max_distance` for position "relative", and the
-            length of the segment memory if the pattern `takes_memory`. None: keys at any distance; adaptive spans do
-            not apply. Default 0.
+        period: number of positions by which query and key can move together without changing the mask rule. It is 1 for
+            rules of distances, and the block size for rules of blocks. With a period, masks are constants. None
+            (default): no period.
+        reach: the largest distance of a key. It is the default of `max_distance` for position "relative", and the
+            length of the segment memory if the pattern `takes_memory`. None: keys can be at any distance, and adaptive
+            spans do not apply. Default 0.
         content_based: whether the pattern has a selector, which computes features for `visible`. Default False.
         takes_memory: whether keys of a segment memory may precede the sequence. Default False.
         must_be_causal: whether the pattern is for causal self-attention only. Default False.
@@ -161,7 +162,7 @@ class Pattern:
         causal_selection = True
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor | tuple[Tensor, ...]:
-        """Evaluate the mask rule, before causality and masks.
+        """Evaluate the mask rule, without the causal mask and other masks.
 
         Args:
             query: the `TokenInfo` of queries.

@@ -108,24 +108,25 @@ class SelectedBlocks(GivenBlocks):
     """The query's block up to its position and the highest-scoring earlier blocks, in one softmax.
 
     Query i attends to block i // b and to the `num_blocks` - 1 earlier blocks with the largest q_i . mean(k), or to all
-    if there are fewer. Among equal scores, the earlier block wins. Each head selects separately. Means are of keys
-    rotated by positions, as in attention scores. The selection has no gradient. Only for causal self-attention.
+    earlier blocks if there are fewer. Among equal scores, the earlier block wins. Each head selects separately. Block
+    means use the RoPE-rotated keys, as attention scores do. The selection has no gradient. Only for causal
+    self-attention.
 
-    O(T num_blocks b), plus O(T^2 / b) for the selection: T^2 / b scores per head, 1 / (2 b) of the dense scores. With
-    `choice_chunk_size` c, a loop computes at most c T / b of them at a time. Decoding keeps all keys. A token reads the
-    T / b means and num_blocks b keys.
+    Cost O(T num_blocks b) for attention and O(T^2 / b) for the selection. The selection computes T^2 / b scores per
+    head. With `choice_chunk_size` c, a loop computes at most c T / b scores at a time. Decoding keeps all keys. Each
+    token reads T / b means and num_blocks * b keys.
 
-    Block boundaries do not depend on packed documents. The mean of a block is over the keys of the document of its last
-    token, and a query selects among blocks whose last token is in its document. Padding is excluded from means. A
-    document is one run of equal `segment_ids`, with an id that no other document of the row has.
+    Block boundaries do not depend on packed documents. A block belongs to the document of its last token. Its mean uses
+    only keys of this document, and only queries of this document can select it. Padding is excluded from means. A
+    document is one run of equal `segment_ids`. Its id must be unique in the row.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189).
 
     Args:
         block_size: b, positions per block. Default 128.
         num_blocks: blocks per query, including its own block. Default 3.
-        use_shared_choice: whether query heads that share a key head attend to the same blocks, those with the largest
-            sum of their scores. Default False: each head selects separately.
+        use_shared_choice: whether query heads that share a key head select the same blocks, by the sum of their scores.
+            Default False: each head selects separately.
         choice_chunk_size: queries per step of the selection. None: all at once.
 
     Raises:

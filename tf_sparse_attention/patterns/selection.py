@@ -24,10 +24,10 @@ class TokenInfo:
     are tensors. The operators of Python (`-`, `//`, `%`, `<`, `==`, `abs`) work on both.
 
     Attributes:
-        position: int, positions in the sequence. Keys of a segment memory have negative ones. If the pattern has a
+        position: int, positions in the sequence. Keys of a segment memory have negative positions. If the pattern has a
             `period`, positions may be shifted by multiples of it.
-        features: int, further features by name, such as "group" and "rank" of content-based patterns. Each is an
-            attribute as well: `query.group`.
+        features: int, further features by name, such as "group" and "rank" of content-based patterns. Each feature is
+            also an attribute: `query.group`.
         document_start: function that returns `start`, or None without packed documents.
     """
 
@@ -110,7 +110,7 @@ class Selector:
     key_features: tuple[str, ...] = ()
 
     def select(self, inputs: SelectionInputs) -> Selection:
-        """Select for all queries of a call."""
+        """Select groups, keys or blocks for all queries of a call."""
         raise NotImplementedError(f"{type(self).__name__} must define `select`.")
 
     def init(self, key: Tensor) -> dict[str, Tensor]:
@@ -120,10 +120,10 @@ class Selector:
     def fill(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Update the state by a prompt.
+        """Update the state with a prompt.
 
         Args:
-            state: of `init`.
+            state: result of `init`.
             inputs: heads of the prompt.
             lengths: int32 (B,), number of tokens per row.
 
@@ -135,10 +135,10 @@ class Selector:
     def select_next(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
     ) -> tuple[dict[str, Tensor], TokenFeatures]:
-        """Select for the next token of each row, and update the state by it.
+        """Select for the next token of each row, and update the state with the token.
 
         Args:
-            state: of `init`, `fill` or this method.
+            state: result of `init`, `fill` or this method.
             inputs: heads of one token per row.
             index: int32 (B,), positions of the tokens.
             kept: bool (B, 1), False in rows whose state does not change.

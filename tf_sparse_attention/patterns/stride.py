@@ -52,13 +52,12 @@ class Stride(Pattern):
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Dilated(Pattern):
-    """Dilated window: i - j is a multiple of d and |i - j| < window d, in a causal call j <= i. O(T window).
+    """Dilated window: i - j is a multiple of d, and |i - j| < window * d. In a causal call, also j <= i. O(T window).
 
-    Source: the dilation of WaveNet (van den Oord et al. 2016) as attention, Longformer (Beltagy et al. 2020, section
-        3.1).
+    Source: Longformer (Beltagy et al. 2020, section 3.1), after the dilation of WaveNet (van den Oord et al. 2016).
 
     Args:
-        window: keys on each side, counting the query itself.
+        window: keys on each side, including the key at the query's position.
         dilation: d, the distance between successive keys.
 
     Raises:
@@ -227,7 +226,7 @@ class PhaseRings(CachePolicy):
     """A ring buffer of the last `size` positions of each phase, position modulo `stride`.
 
     Args:
-        stride: number of phases. A query reads its phase.
+        stride: number of phases. A query reads the positions of its phase.
         size: positions per phase. None: all.
 
     Raises:

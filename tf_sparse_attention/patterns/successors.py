@@ -17,9 +17,9 @@ class Successors(Pattern):
 
     With shared queries and keys, a query attends to similar earlier tokens and reads the tokens that followed them, in
     one layer. Query i attends to key j if `pattern` lets it attend to position j + 1, the position of the value. This
-    is strictly causal, since j + 1 <= i, and a query never attends to itself. Rotary positions are those of key j. Key
-    j is masked if token j or j + 1 is padding, or if they are in different documents. A masked key still counts in its
-    cluster.
+    is strictly causal, because j + 1 <= i. A query never attends to its own position. The rotary position is the
+    position of key j. Key j is masked if token j or j + 1 is padding, or if they are in different documents. A masked
+    key still counts in its cluster.
 
     Args:
         pattern: a `Window` or a `GroupBand`, such as `Nearest` or `Hashed`. Its arrangement must accept a `Call.lead`

@@ -26,8 +26,8 @@ class Summary(Pattern):
     Args:
         block_size: l, positions per block.
         num_summary: c, summary columns per block.
-        group: g, which selects the columns l - (g + 1) c .. l - g c - 1, so that heads can attend to different ones.
-            Default 0.
+        group: g, which selects the columns l - (g + 1) c .. l - g c - 1. Heads with different groups attend to
+            different columns. Default 0.
 
     Raises:
         ValueError: if an argument is invalid or the columns exceed the block.

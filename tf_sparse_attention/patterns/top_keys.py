@@ -43,17 +43,17 @@ from tf_sparse_attention.types import Size, Tensor
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class TopKeys(CentroidPattern):
-    """The `cluster_size` highest-scoring keys of the query's cluster, of the whole sequence. O(T w + S K).
+    """The `cluster_size` keys of the whole sequence that score highest for the query's cluster. O(T w + S K).
 
-    A query belongs to its nearest centroid, argmax_c LN(q) . mu_c, and attends to the keys with the largest LN(k) .
-    mu_c. Among equal scores, the earlier key wins. The keys of a query do not depend on other queries. This suits
-    cross-attention, also with a cache, and non-causal attention. The other sequence may have any length. A key may
-    belong to several clusters or to none.
+    A query belongs to its nearest centroid, argmax_c LN(q) . mu_c, and attends to the keys with the largest
+    LN(k) . mu_c. Among equal scores, the earlier key wins. The keys of a query do not depend on other queries. Suited
+    to non-causal attention and to cross-attention, with or without a cache. The key sequence may have any length. A key
+    may belong to several clusters or to none.
 
     Calls with `segment_ids` raise an error: the keys of a cluster are selected from the whole row, not per document.
 
-    Source: clusters as in Roy et al. 2021, who select queries in the same way (`BestOfCluster`) and average over the
-    clusters of a query. One cluster per query is specific to this library.
+    Source: clusters as in Roy et al. 2021. There, each cluster also selects its queries, and outputs are means over the
+    clusters of a query: `RoutingAttention(selection="top_k")`. One cluster per query is specific to this library.
 
     Args:
         num_clusters: K, centroids per head.

@@ -15,10 +15,10 @@ from tf_sparse_attention.types import Tensor
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
 class Window(Pattern):
-    """Sliding window: |i - j| < size, in a causal call 0 <= i - j < size. O(T size).
+    """Sliding window: |i - j| < size, or 0 <= i - j < size in a causal call. O(T size).
 
     Args:
-        size: positions on each side, counting the query itself.
+        size: positions on each side, including the query's own position.
 
     Raises:
         ValueError: if `size` is not a positive integer.

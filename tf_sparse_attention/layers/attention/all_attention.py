@@ -24,12 +24,12 @@ VARIANTS = ("all", "split", "head_split", "single_head")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AllAttention(AttentionLayer):
-    """All-attention: attention to a window and to persistent vectors, which replaces the feed-forward layer.
+    """All-attention: attention to a window and to persistent vectors, without a feed-forward layer.
 
-    Every head has `num_persistent` learned keys and values without positions, in the same softmax as the window. Cost
-    O(T (window + M)). A block with this layer needs no feed-forward layer: `TransformerBlock(AllAttention(...))`, or a
-    `Backbone` without `intermediate_dim`. Source: Sukhbaatar et al. 2019, "Augmenting self-attention with persistent
-    memory", equation 9.
+    Every head has `num_persistent` learned keys and values without position encodings, in the same softmax as the
+    window. Cost O(T (window + M)). A block with this layer needs no feed-forward layer:
+    `TransformerBlock(AllAttention(...))`, or a `Backbone` without `intermediate_dim`. Source: Sukhbaatar et al. 2019,
+    "Augmenting self-attention with persistent memory", equation 9.
 
     If the whole window of a query is masked, the query attends only to the persistent vectors. Returned attention
     weights cover only the window.
@@ -94,7 +94,7 @@ class AllAttention(AttentionLayer):
 
     @property
     def pattern(self) -> Pattern:
-        """The window, one position longer with `mask_self`, which masks the query's own position."""
+        """The window. With `mask_self` it is one position longer, because the query's own position is masked."""
         return Window(computed_window(self) + (1 if self.mask_self else 0))
 
     @property

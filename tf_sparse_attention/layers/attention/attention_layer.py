@@ -61,8 +61,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     reference mask and decoding follow from the pattern. A layer without a pattern (`ClusteredAttention`) overrides
     `compute_attention` and `dense_mask`.
 
-    The projections have the names, shapes and order of those in Keras: `set_weights` accepts the weights of a Keras
-    layer, and `load_weights` reads files of models whose Keras layers have the same names.
+    Projections have the same names, shapes and order as in Keras. `set_weights` accepts the weights of a Keras layer.
+    `load_weights` reads weight files of Keras models with the same layer names.
 
     Note: differs from `keras.layers.MultiHeadAttention` as follows.
 
@@ -71,19 +71,19 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     - Kernels are selected automatically: `flash_attention` must be None or False.
     - `sliding_window` must be None, except in `LocalAttention` and `GlobalLocalAttention`, which store it as `window`.
     - Masks are boolean or integer; floating-point masks raise an error.
-    - The attended heads of a padded query are zeros.
-    - Arguments after the second are passed by name, because their order differs.
+    - The attention output of a padded query, before the output projection, is zero.
+    - Constructor arguments after `key_dim` should be passed by name, because their order differs.
     - `compute_attention` is the method to override instead of `_compute_attention`.
 
     Decoding adds three methods: `init_cache`, `prefill` for a prompt, and `decode` for the next token. A cache is a
-    dictionary of tensors with fixed shapes, as `while_loop` requires. It holds the keys and values that later queries
-    can attend to, as the cache policy of the pattern selects them, and "num_tokens", int32 (B,), the number of tokens
-    per row. The outputs equal those of one causal call on the whole sequence, without dropout. In a compiled program,
-    where values cannot be checked, an invalid row yields NaN and its cache stays unchanged; after an invalid `prefill`
-    all later outputs of the row are NaN.
+    dictionary of tensors with fixed shapes, as `while_loop` requires. The pattern's cache policy decides which keys and
+    values the cache keeps. "num_tokens", int32 (B,), is the number of tokens per row. The outputs equal the outputs of
+    one causal call on the whole sequence, without dropout. Compiled programs cannot raise errors on values. A row with
+    an invalid argument gets NaN, and its cache stays unchanged. After an invalid `prefill`, all later outputs of the
+    row are NaN.
 
     Cross-attention decoding has two methods: `init_cross_cache` computes keys and values of the source sequence once,
-    and `decode_cross` attends to them. The outputs equal those of `layer(x, value, key)` without a causal mask.
+    and `decode_cross` attends to them. The outputs equal `layer(x, value, key)` without a causal mask.
 
     Args:
         num_heads: N, number of heads.
@@ -91,8 +91,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         value_dim: Hv, size of each head for values. None: `key_dim`.
         dropout: dropout rate of attention weights, in [0, 1). Default 0.
         use_bias: whether projections have biases. Default True.
-        use_output_bias: whether the output projection has a bias. None: `use_bias`. In `MixedAttention` only the first
-            part has one.
+        use_output_bias: whether the output projection has a bias. None: `use_bias`. In `MixedAttention`, only the first
+            part has an output bias.
         output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query.
         position: None, "relative" (learned tables, Shaw et al. 2018), "rotary" (`key_dim` must be even) or "alibi".
         max_distance: largest distance in the tables of "relative"; larger distances are clipped. None: the `reach` of
@@ -102,32 +102,34 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             are as in Keras, too.
         seed: integer seed of dropout and random state. None: a new seed per layer.
         num_key_value_heads: M, key and value heads, each shared by N / M consecutive query heads (grouped-query
-            attention, Ainslie et al. 2023). Centroids and hash axes belong to key heads. None: N.
+            attention, Ainslie et al. 2023). Centroids and hash directions belong to key heads. None: N.
         attention_scale: factor of q . k. None: the default of the layer, mostly 1 / sqrt(key_dim).
-        logit_soft_cap: c of c tanh(q . k / c), which replaces scaled scores before position biases. None: no cap.
+        logit_soft_cap: cap c: a scaled score x becomes c tanh(x / c). Position biases are added afterwards. None: no
+            cap.
         use_sink: whether each head has an attention sink, a learned logit without a value, as in gpt-oss. Default
             False.
         use_query_key_norm: whether queries and keys are RMS-normalized with a learned scale per channel, before rotary
             positions. Default False. `query_key_norm_epsilon`, default 1e-6, is added to the mean square.
-        use_gate: whether attended heads are multiplied by a sigmoid gate computed from the query, as in Keras
-            (Qiu et al. 2025, arXiv 2505.06708). Default False.
-        rotary_max_wavelength: base of the frequencies of "rotary", default 10000. `rotary_type` "linear", "dynamic",
-            "yarn" or "llama3" and `rotary_scaling_factor` scale them; `rotary_dim` is the number of rotated channels
-            per head. These and further "rotary_" arguments are the fields of `ops.rotary.RotarySettings`.
-        **kwargs: the arguments from `num_key_value_heads` on, `name`, `dtype` and `trainable`.
+        use_gate: whether the attention output of each head is multiplied by a sigmoid gate computed from the query, as
+            in Keras (Qiu et al. 2025, arXiv 2505.06708). Default False.
+        rotary_max_wavelength: base of the frequencies of "rotary", default 10000. `rotary_type` ("linear", "dynamic",
+            "yarn" or "llama3") and `rotary_scaling_factor` set their scaling. `rotary_dim` is the number of rotated
+            channels per head. These and further "rotary_" arguments are the fields of `ops.rotary.RotarySettings`.
+        **kwargs: `num_key_value_heads` and the arguments after it in this list; also `name`, `dtype` and `trainable`.
 
     Call arguments:
         query: float (B, T, D), or images (B, H, W, D), flattened row by row to T = H W tokens. Masks and segment ids of
             images may have shape (B, H, W). `value` and `key` may be images, too.
         value: float (B, S, D'). None or `query` itself: self-attention.
         key: float (B, S, D''). None: `value`.
-        query_mask: bool (B, T), False for padding, whose heads are zeros. In self-attention it masks keys, too. None:
-            the mask that `query` carries, if any. Values at padding, NaN included, change neither results nor
-            gradients.
-        value_mask: bool (B, S), False for padding, which no query attends to. None: the mask that `value` carries.
+        query_mask: bool (B, T), False for padding. Attention outputs of padding are zero. In self-attention, the mask
+            also applies to keys. None: the mask that `query` carries, if any. Values at padding, including NaN, change
+            neither results nor gradients.
+        value_mask: bool (B, S), False for padding. No query attends to padding. None: the mask that `value` carries.
         key_mask: bool (B, S), False for padding. None: the mask that `key` carries.
-        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S). Rank 2 warns if B = T.
-        return_attention_scores: whether to return the weights (B, N, T, S), too, in O(T S) memory.
+        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S). A mask of rank 2 raises
+            a warning if B = T, because it could be a padding mask.
+        return_attention_scores: whether to also return the weights (B, N, T, S), in O(T S) memory.
         training: whether to apply dropout and update state.
         use_causal_mask: whether later positions are masked.
         segment_ids: int (B, T), the document of each token of a packed batch. Each document is one run of a distinct
@@ -135,15 +137,16 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         value_segment_ids: int (B, S), the document of each key of another sequence, used with `segment_ids`. None:
             `segment_ids`, for sequences of equal length.
         memory: float (B, L, D), inputs at the L positions before the query (Transformer-XL segment memory), for
-            self-attention of layers whose pattern has `takes_memory`. It has no gradient, and `attention_mask` does
-            not cover it.
-        memory_segment_ids: int (B, L), the documents of the memory, -1 for empty positions. Without `segment_ids`
-            tokens belong to document 0. None, without `segment_ids`: all positions are visible.
-        mask: the name under which Keras passes the mask of a single `query`; the same as `query_mask`.
+            self-attention of layers whose pattern has `takes_memory`. The memory has no gradient, and `attention_mask`
+            does not apply to it.
+        memory_segment_ids: int (B, L), the documents of the memory, -1 for empty positions. Without `segment_ids`, all
+            tokens of the query belong to document 0. None: all positions of the memory are visible; allowed only
+            without `segment_ids`.
+        mask: same as `query_mask`. Keras passes the mask of a single `query` under this name.
 
     Returns:
-        Float (B, T, D) or (B, H, W, D), or the pair of output and weights. The heads of a query with nothing to attend
-        to are zeros, so its output is the output bias.
+        Float (B, T, D) or (B, H, W, D), or the pair of output and weights. If all keys of a query are masked, its
+        output is the bias of the output projection.
 
     Raises:
         ValueError: if an argument has an invalid type, shape or length, or T = 0.
@@ -202,7 +205,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
 
     @property
     def pattern(self) -> Pattern:
-        """The `tsa.patterns` pattern of the heads. None for `ClusteredAttention`, which has no pattern."""
+        """The `tsa.patterns` pattern of the heads. None for `ClusteredAttention`."""
         if not hasattr(self, "_pattern"):
             raise NotImplementedError(f"{type(self).__name__} must define `pattern`.")
         return self._pattern
@@ -250,7 +253,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         self._groupers = find_layers(self.selectors)
 
     def make_selectors(self) -> list[Selector | None]:
-        """Create the selector of each leaf of the pattern, None for leaves that are not content-based."""
+        """Create the selector of each primitive pattern, None for patterns that are not content-based."""
         return make_selectors(self, head_plans(self))
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
@@ -324,17 +327,20 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return self.attend(query, heads, masks, use_causal_mask, bool(training), return_attention_scores)
 
     def add_extra_masks(self, masks: TokenMasks, query: Tensor) -> TokenMasks:
-        """Add the masks of `extra_mask_names`, which are passed by name, to the `TokenMasks` of a call."""
+        """Add the masks with names in `extra_mask_names` to the `TokenMasks` of a call."""
         return masks
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Project inputs to heads of queries, keys (None where queries are used as keys) and values, heads first."""
+        """Project inputs to per-head queries, keys and values (B, N, T, H).
+
+        Keys are None if queries are used as keys.
+        """
         value = query if value is None else value
         keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
         return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
 
     def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
-        """Project tokens to the heads of queries or keys, normalized if `use_query_key_norm`.
+        """Project tokens to per-head queries or keys, and normalize them if `use_query_key_norm` is True.
 
         Args:
             projection: a projection of the layer.
@@ -357,7 +363,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         training: bool,
         return_weights: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Compute the results of a call from the query (B, T, D), its projected heads and `TokenMasks`."""
+        """Compute the output, and optionally the weights, from a query (B, T, D), projected heads and masks."""
         output, weights = self.compute_attention(heads, masks, causal, training, return_weights)
         if masks.query_mask is not None:
             exists = masks.query_mask[:, None, :, None]
@@ -385,7 +391,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             return_weights: whether to return the weights.
 
         Returns:
-            Pair of the attended heads (B, N, T, Hv) and the weights (B, N, T, S) or None.
+            Pair of the attention output per head (B, N, T, Hv) and the weights (B, N, T, S) or None.
         """
         query, key, value = heads
         attended = attend_pattern(
@@ -434,8 +440,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """Compute the dense reference mask of a call, for tests and pictures, in O(T S) memory.
 
         Args:
-            query: as in a call, like `value` and `key`.
-            use_causal_mask: as in a call.
+            query, value, key, use_causal_mask: as in a call.
             **masks: masks of a call: `query_mask`, `value_mask`, `key_mask`, `attention_mask`, `segment_ids` and
                 `value_segment_ids`.
 
@@ -496,10 +501,10 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             memory: float (B, L, D), inputs at the L positions before the first token, as in a call. The first token
                 keeps position 0. None: no memory.
             memory_mask: bool (B, L), False for empty positions and other documents. None: all are visible.
-            positions_in_cache: whether rotary positions are counted in the cache, as in StreamingLLM (Xiao et al.
-                2024), for windows with or without first tokens. Positions then stay below the size of the cache. With
-                more tokens than the cache holds, results differ from those of a call, and longer prompts raise an
-                error. Default False.
+            positions_in_cache: whether rotary positions are positions in the cache instead of the sequence, as in
+                StreamingLLM (Xiao et al. 2024). Allowed for windows with or without first tokens. Positions then stay
+                below the size of the cache. Beyond the size of the cache, results differ from those of a call. Prompts
+                longer than the cache raise an error. Default False.
 
         Returns:
             Dictionary of tensors: floats in the compute dtype, counters int32, and the mask of a memory.
@@ -625,7 +630,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             index: int32 (B,), the position of the token.
 
         Returns:
-            Pair of the attended heads (B, N, 1, Hv) and the cache after the token.
+            Pair of the attention output per head (B, N, 1, Hv) and the cache after the token.
         """
         query, key, value = heads[:3]
         compared = query, query if key is None else key
@@ -661,7 +666,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             key_mask: bool (B, S). None: the mask that `key` carries.
 
         Returns:
-            Dictionary of tensors, which decoding does not change: floats in the compute dtype, and masks.
+            Dictionary of tensors: floats in the compute dtype, and masks. Decoding does not change them.
 
         Raises:
             ValueError: if the layer is not built or has no cross-attention cache, or if arguments do not match.
@@ -703,7 +708,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return _join_heads(self, x, heads)
 
     def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
-        """Attend to the cross-attention cache: queries (B, N, 1, H) at `index` (B,) to heads (B, N, 1, Hv)."""
+        """Compute cross-attention of queries (B, N, 1, H) at positions `index` (B,). Returns (B, N, 1, Hv)."""
         scaled, _ = self.score_inputs(query, query)
         plans, options = head_plans(self), self.attention_options()
         return decode_cross_pattern(plans, cache, scaled, self.selectors, query, index, options)

@@ -28,9 +28,10 @@ class BlockSelectedAttention(AttentionLayer):
 
     The layer is for causal self-attention only: call it with `use_causal_mask=True` and without `value`.
 
-    `key_convolution` = K replaces key k_i by k_i + silu(sum_l w_l k_{i-l}) for 0 <= l < K, per channel, before rotary
+    `key_convolution` = K replaces key k_i with k_i + silu(sum_l w_l k_{i-l}) for 0 <= l < K, per channel, before rotary
     positions. Block means and attention scores use these keys. Blocks with relevant keys then score higher. The
-    convolution ignores padding and does not cross documents. Its kernel starts at zero, which leaves keys unchanged.
+    convolution ignores padding and does not cross documents. Its kernel starts at zero, so keys are initially
+    unchanged.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189). The convolution
     is from Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
@@ -39,7 +40,7 @@ class BlockSelectedAttention(AttentionLayer):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         block_size: positions per block. Default 128.
-        num_blocks: blocks per query, including its own. Default 3.
+        num_blocks: blocks per query, including the query's own block. Default 3.
         key_convolution: K, kernel size of the causal convolution, 3 to 5 in the paper. None: no convolution.
         use_shared_choice: whether query heads that share a key head (`num_key_value_heads`) select the same blocks, by
             the sum of their scores. Default False: each query head selects separately.

@@ -28,8 +28,8 @@ class ClusteredAttention(AttentionLayer):
     `copy_projections` can copy them. It has no pattern: `pattern` is None. Source: Vyas et al. 2020, "Fast Transformers
     with Clustered Attention".
 
-    The hash planes are random and saved with the layer. K-means starts from evenly spaced tokens, so the result of a
-    row depends only on its own tokens. The assignment to clusters has no gradient. Training differs from evaluation
+    The hash directions are random and saved with the layer. K-means starts from evenly spaced tokens, so the result of
+    a row depends only on its own tokens. The assignment to clusters has no gradient. Training differs from evaluation
     only in dropout.
 
     The layer is not causal, because the mean of a cluster depends on later queries. Causal masks, `segment_ids` and an
@@ -43,8 +43,8 @@ class ClusteredAttention(AttentionLayer):
         num_iterations: number of k-means iterations. Default 10.
         top_k: k, keys per cluster for which each query computes its own weights, 32 in the paper. None: all queries of
             a cluster have the same weights.
-        **kwargs: the other arguments of `AttentionLayer`. `position` must be None or "rotary", because other positions
-            need a bias per pair of query and key. `seed` also determines the hash planes.
+        **kwargs: the other arguments of `AttentionLayer`. `position` must be None or "rotary", because other position
+            encodings need a bias per pair of query and key. `seed` also determines the hash directions.
 
     Raises:
         ValueError: if an argument is invalid, for a causal mask, for `segment_ids`, or for a mask that differs between

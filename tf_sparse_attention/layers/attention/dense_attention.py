@@ -13,8 +13,8 @@ class DenseAttention(AttentionLayer):
     """Dense attention: each query attends to every key, or to all earlier keys under a causal mask, in O(T S).
 
     Use it for cross-attention to short sequences, for a few heads of a `MixedAttention`, and for comparisons. The
-    softmax and the weights are the same as in `keras.layers.MultiHeadAttention`. Position encodings and a KV cache are
-    added. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
+    softmax and the weights are the same as in `keras.layers.MultiHeadAttention`. In addition, the layer has position
+    encodings and a KV cache. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
 
     Args:
         num_heads: N, number of heads.

@@ -22,13 +22,13 @@ HEADS = ("split", "merged", "interleaved")
 class StridedAttention(AttentionLayer):
     """Strided attention: each query attends to the last positions and every `stride`-th position, in O(T (l + T / l)).
 
-    With l = `stride`, the local part attends to keys j with 0 <= i - j < l under a causal mask, and |i - j| < l
-    without. The strided part attends to keys with (i - j) mod l = 0, and j <= i under a causal mask. Two layers connect
-    any two positions, in O(T sqrt(T)) if l is about sqrt(T). Suited to periodic data, such as the rows of an image.
+    With l = `stride`, the local part attends to keys j with |i - j| < l, or with 0 <= i - j < l under a causal mask.
+    The strided part attends to keys with (i - j) mod l = 0, and j <= i under a causal mask. Two layers connect any two
+    positions, in O(T sqrt(T)) if l is about sqrt(T). Suited to periodic data, such as images with rows of l pixels.
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 4.3.
 
-    Note: differs from the paper's text, whose local part includes i - l. The published code does not include it. The
-    union of both parts is the same, because the strided part includes i - l.
+    Note: differs from the paper's text, whose local part includes i - l. The published code excludes i - l. The union
+    of both parts is the same, because the strided part includes i - l.
 
     The sequence can have any length. If it is at most `stride`, the strided part attends only to the query's position.
 
@@ -88,7 +88,7 @@ class FixedAttention(AttentionLayer):
     Sequences with Sparse Transformers", section 4.3, with l of 128 or 256 and c of 8, 16 or 32.
 
     The sequence can have any length. Under a causal mask the first l - c positions have no summary column to attend to,
-    so heads with only the summary part return zeros there.
+    so the attention output of heads with only the summary part is zero there.
 
     Args:
         num_heads: N, number of heads.

@@ -27,30 +27,31 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class GlobalLocalAttention(LocalAttention):
-    """Self-attention to a local neighborhood and to global tokens, which attend to all tokens, in O(T (window + M)).
+    """Self-attention to a local neighborhood and to M global tokens, which attend to all tokens, in O(T (window + M)).
 
     A token attends to its window or blocks and to the global tokens in one softmax. Global tokens attend to every
-    token, with separate projections if `own_projections`. M is the number of global tokens. Sources: Longformer
-    (Beltagy et al. 2020, section 3.1), whose global tokens have separate projections, and BigBird (Zaheer et al. 2020),
-    whose first and last blocks are global.
+    token, with separate projections if `own_projections` is True. Sources: Longformer (Beltagy et al. 2020, section
+    3.1), whose global tokens have separate projections, and BigBird (Zaheer et al. 2020), whose first and last blocks
+    are global.
 
     The layer is not causal: global tokens depend on later tokens, and every token attends to them.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
-        num_global: M, maximum number of global tokens per row. Global tokens after the first M are ignored. Default 64.
+        num_global: M, maximum number of global tokens per row. If more tokens are marked, only the first M are global.
+            Default 64.
         num_first_global: number of leading tokens that are global in every call, for example [CLS]. Default 0.
         own_projections: whether global tokens attend with separate projections, as in Longformer. Default False.
         dense_length: maximum length of sequences with dense attention, as in BigBird's published code. Default 0.
-        **kwargs: the other arguments of `LocalAttention`, except `key_block_size`. Positions are distances in tokens,
-            also to global tokens. `adaptive_span` limits only the window.
+        **kwargs: the other arguments of `LocalAttention`, except `key_block_size`. Position encodings use distances in
+            tokens, including distances to global tokens. `adaptive_span` limits only the window.
 
     Call arguments:
         global_mask: bool (B, T), True for global tokens, in addition to the first `num_first_global`. Or int (B, T):
             the number of times each global token counts in the softmax of other tokens, 0 for tokens that are not
             global. None: only the first `num_first_global` tokens are global.
-        The other call arguments are those of `AttentionLayer` for self-attention, without `memory`.
+        The other call arguments are the same as in `AttentionLayer` for self-attention, without `memory`.
 
     Raises:
         ValueError: if an argument is invalid, for a causal mask, or if `value` or `key` is not the query.
@@ -123,13 +124,13 @@ class GlobalLocalAttention(LocalAttention):
             ]
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Copy projections, also to the global projections, which Longformer initializes the same way."""
+        """Copy the projections. Global projections start from the same weights, as in Longformer."""
         super().copy_projections(attention, heads)
         for own, source in zip(self._global, (self._query, self._key, self._value), strict=False):
             own.set_weights(source.get_weights())
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Project to the heads of all tokens and, with `own_projections`, of global tokens."""
+        """Project inputs to queries, keys and values, followed by the global projections, if any."""
         if value is not None:
             raise ValueError("`value` must be None, because the layer is for self-attention. Received: a value.")
         heads = super().project(query)

@@ -20,10 +20,10 @@ from tf_sparse_attention.types import Config, Shape
 class LocalAttention(AttentionLayer):
     """Local attention: each query attends to a sliding window or to neighboring blocks, in O(T (window + block)).
 
-    With `window`, query i attends to keys j with 0 <= i - j < window under a causal mask, and |i - j| < window without.
-    Without `window`, query i of block g = i // block_size attends to the blocks g - num_blocks_before ..
-    g + num_blocks_after, under a causal mask only up to itself (Roy et al. 2021, section 3). The softmax is over
-    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
+    With `window`, query i attends to keys j with |i - j| < window, or with 0 <= i - j < window under a causal mask.
+    Without `window`, query i of block g = i // block_size attends to the blocks
+    g - num_blocks_before .. g + num_blocks_after (Roy et al. 2021, section 3). Under a causal mask, it attends only to
+    positions j <= i. The softmax is over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
     The sequence can have any length: the last block is padded with masked positions. A sequence shorter than the block
     or the window gets dense attention. Training differs from evaluation only in dropout.
@@ -35,13 +35,13 @@ class LocalAttention(AttentionLayer):
         num_blocks_before: blocks before the query's block. None: 1.
         num_blocks_after: blocks after the query's block. None: 0 under a causal mask, otherwise `num_blocks_before`.
         key_block_size: positions per block of keys and values, for cross-attention to a sequence of another length.
-            Block g of the keys is aligned with block g of the queries. Not causal. None: `block_size`.
+            Block g of the keys is aligned with block g of the queries. Causal masks then raise an error. None:
+            `block_size`.
         window: positions on each side, including the query's own; `num_blocks_*` must then be None. None: blocks.
         sliding_window: alias of `window`, as in Keras.
-        adaptive_span: True if each head learns its span within `window` (Sukhbaatar et al. 2019), or a dictionary with
-            some of the keys "ramp" (positions over which the mask falls from 1 to 0, default 32), "loss" (factor of
-            window times mean span in the loss, default 1e-7) and "initial" (initial fraction of the window, default 0).
-            None: the whole window.
+        adaptive_span: True: each head learns its span, a fraction of `window` (Sukhbaatar et al. 2019). A dictionary
+            sets options: "ramp", positions over which the mask falls from 1 to 0, default 32; "loss", weight of the
+            span loss window * mean(span), default 1e-7; "initial", initial span, default 0. None: the whole window.
         use_successor_values: whether attention to key j reads its successor value, the value of token j + 1. A query
             attends to the last `window` earlier tokens and never to itself (`tsa.patterns.Successors`). Only for causal
             self-attention. Default False.

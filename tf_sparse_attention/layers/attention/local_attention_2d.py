@@ -16,27 +16,28 @@ from tf_sparse_attention.types import Config, Shape
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LocalAttention2D(AttentionLayer):
-    """Two-dimensional local attention: each pixel attends to its block and the surrounding blocks, in O(T s).
+    """Two-dimensional local attention: each pixel attends to s keys in its block and the surrounding blocks, in O(T s).
 
-    The pattern is `tsa.patterns.ImageBlocks`. The layer adds two-dimensional position encodings. The sequence holds the
-    first pixels of an image with `width` columns. Pixel i in block (R, C) of h x w pixels attends to the pixels j of
-    the blocks R - before .. R + after, C - before .. C + after, and under a causal mask only to those with j <= i.
-    These are s = (rows of blocks) (columns of blocks) h w keys, regardless of the image size: 9 blocks of 64 pixels by
-    default, 6 under a causal mask (5 in the order "blocks"). The softmax is over q . k / sqrt(key_dim), as in
-    `keras.layers.MultiHeadAttention`.
+    The pattern is `tsa.patterns.ImageBlocks`. The layer adds two-dimensional position encodings. The sequence contains
+    the pixels of an image with `width` columns, or the first of these pixels. Pixel i in block (R, C) of h x w pixels
+    attends to the blocks R - before .. R + after, C - before .. C + after. Under a causal mask, it attends only to the
+    pixels j <= i of these blocks. Each query has at most s = (number of blocks) * h * w keys, for any image size. By
+    default these are 9 blocks of 64 pixels, or 6 under a causal mask (5 with order="blocks"). The softmax is over
+    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
     The input must have its pixels in the order `order`:
 
     - "raster": row by row, the order of image files. A causal query attends to the earlier pixels of its row and to
       the rows above it, within its block and the surrounding blocks.
     - "blocks": block by block, and row by row within a block. A causal query attends to whole earlier blocks, and to
-      its own block up to itself, as in Parmar et al. 2018 (Image Transformer, section 3.3) and the published code of
-      Roy et al. 2021.
+      its own block up to its position. This is the order of Parmar et al. 2018 (Image Transformer, section 3.3) and of
+      the published code of Roy et al. 2021.
 
     Note: differs from Parmar et al. in that the neighborhood consists of whole blocks.
 
-    Blocks at the edge may be incomplete. Queries and values of different lengths are parts of images of the same width.
-    A query with nothing to attend to gets zeros. Training differs from evaluation only in dropout.
+    Blocks at the edge may be incomplete. Queries and values may have different lengths, but their images must have the
+    same width. If all keys of a query are masked, its attention output is zero. Training differs from evaluation only
+    in dropout.
 
     Args:
         num_heads: N, number of heads.
@@ -49,8 +50,8 @@ class LocalAttention2D(AttentionLayer):
         num_blocks_after: pair, the number of blocks below (ignored under a causal mask) and to the right. None:
             `num_blocks_before`.
         order: "raster" or "blocks". Default "raster".
-        num_class_tokens: number of class tokens before the first pixel. They attend to all tokens and all tokens attend
-            to them, under a causal mask only to earlier tokens. Default 0.
+        num_class_tokens: number of class tokens before the first pixel. Class tokens attend to all tokens, and all
+            tokens attend to class tokens. Under a causal mask, keys after the query are masked. Default 0.
         position: position encoding. Class tokens have no two-dimensional position.
             "rotary_2d" (Heo et al. 2024): half of the channels are rotated by row, half by column. `key_dim` must be a
             multiple of 4.

@@ -26,19 +26,19 @@ SELECTIONS = ("band", "chunks")
 class LSHAttention(AttentionLayer):
     """LSH attention: each query attends to keys of its hash bucket, in O(T bucket_size) per round.
 
-    The bucket of a vector is the nearest of num_buckets / 2 random axes and their opposites. Keys are normalized to
-    length 1, and the score is q . k / sqrt(key_dim). With several rounds, each with separate axes, a query attends to
-    the union of its buckets. A key counts once per round that contains it, and rounds are merged by their log-sum-exp.
-    The axes are random and saved with the layer. The assignment to buckets has no gradient. Source: Kitaev et al. 2020,
-    "Reformer: The Efficient Transformer".
+    The bucket of a vector is the nearest of num_buckets / 2 random directions and their opposites. Keys are normalized
+    to length 1, and the score is q . k / sqrt(key_dim). With several rounds, each with separate directions, a query
+    attends to the union of its buckets. A key counts once for each round in which it shares the query's bucket. Rounds
+    are merged by their log-sum-exp. The directions are random and saved with the layer. The assignment to buckets has
+    no gradient. Source: Kitaev et al. 2020, "Reformer: The Efficient Transformer".
 
-    `selection` determines the keys of a bucket that a query attends to:
+    `selection` determines which keys a query attends to:
 
-    - "band" (default): the last `bucket_size` keys up to its position, including itself, and without a causal mask also
-      the next `bucket_size` - 1 keys. Causal by construction.
+    - "band" (default): the last `bucket_size` keys of the bucket, up to and including the query's position. Without a
+      causal mask, also the next `bucket_size` - 1 keys. Under a causal mask, results never depend on later tokens.
     - "chunks": tokens are sorted by (bucket, position) and cut into chunks of `bucket_size`. A query attends to its
       chunk and the previous chunk, regardless of their buckets. The first chunk of a round attends to the last chunk of
-      the previous round. Never causal.
+      the previous round. Results depend on later tokens, even under a causal mask.
 
     Note: differs from the paper as follows. The paper has only "chunks", where later tokens determine which keys share
     a chunk. The paper hashes padding; here padding belongs to no chunk. The paper sorts by bucket, this layer by
@@ -49,8 +49,8 @@ class LSHAttention(AttentionLayer):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         num_buckets: K, number of buckets, even. A good default is the sequence length divided by `bucket_size`.
-        bucket_size: with "band" the keys on each side that a query attends to, including itself; with "chunks" the
-            tokens per chunk.
+        bucket_size: with "band", keys per side that a query attends to, including the key at its position; with
+            "chunks", tokens per chunk.
         num_rounds: R, number of hash rounds. Default 1.
         selection: "band" or "chunks". Default "band".
         share_qk: whether queries, normalized to length 1, are used as keys. The layer then has no key projection.
@@ -59,8 +59,8 @@ class LSHAttention(AttentionLayer):
             `share_qk`, because with shared queries and keys the token itself has the highest score.
         use_successor_values: as in `RoutingAttention`, only with "band". Default False.
         **kwargs: the other arguments of `AttentionLayer`. Distances of `position="relative"` are differences of ranks
-            in the bucket, or of positions with "chunks". Other positions are in tokens. `seed` also determines the
-            axes.
+            in the bucket, or of positions with "chunks". Other position encodings use distances in tokens. `seed` also
+            determines the directions.
 
     Raises:
         ValueError: if an argument is invalid, or if `value` and `query` have different lengths.

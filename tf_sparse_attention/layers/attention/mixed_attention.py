@@ -29,11 +29,11 @@ from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class MixedAttention(AdaptableMixin, keras.layers.Layer):
-    """Sum of attention layers, which gives heads different patterns.
+    """Sum of attention layers with different patterns.
 
-    Each part is an attention layer with its own projections. The sum equals one output projection of the concatenated
-    heads, as in Roy et al. 2021 (section 4.2), so only the first part has an output bias. `SparseAttention` with
-    `tsa.patterns.Heads` also gives heads different patterns, in a single layer.
+    Each part is an attention layer with its own heads and projections. The sum equals one output projection of the
+    concatenated heads, as in Roy et al. 2021 (section 4.2). Therefore only the first part has an output bias.
+    `SparseAttention` with `tsa.patterns.Heads` also gives heads different patterns, in a single layer.
 
     Args:
         parts: attention layers of this library, in the order of their heads. They become sublayers. All except the
@@ -41,11 +41,12 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`. `dtype` is the dtype of the sum; each part computes in its own dtype.
 
     Call arguments:
-        The arguments of `AttentionLayer`, passed to every part, and the masks in `extra_mask_names`, passed to the
-        parts that accept them, such as "global_mask" of `GlobalLocalAttention`.
+        The arguments of `AttentionLayer` are passed to every part. Masks in `extra_mask_names`, such as "global_mask"
+        of `GlobalLocalAttention`, are passed to the parts that accept them.
 
     Returns:
-        Float (B, T, D), with `return_attention_scores` also the weights (B, N, T, S), in the order of the parts.
+        Float (B, T, D). With `return_attention_scores`, the pair of output and weights (B, N, T, S), in the order of
+        the parts.
 
     Raises:
         ValueError: if `parts` is empty or contains other objects, if a part after the first is already built with an
@@ -101,7 +102,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         """Copy the projections of a built Keras attention layer, with its heads in the order of the parts.
 
         Args:
-            attention: layer with the total number of heads of the parts.
+            attention: attention layer with as many heads as all parts together.
 
         Raises:
             ValueError: if the layer is not built, or has another number of heads or other projections.
@@ -230,7 +231,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """The reason why a part has no KV cache, or None."""
+        """Why the layer cannot decode with a KV cache. None if it can."""
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(
@@ -258,7 +259,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
-        """The reason why a part has no cross-attention cache, or None."""
+        """Why the layer cannot decode with a cross-attention cache. None if it can."""
         return next(
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )

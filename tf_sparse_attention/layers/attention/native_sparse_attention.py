@@ -67,22 +67,22 @@ class NativeSparseAttention(AttentionLayer):
     num_blocks b positions, and the window.
 
     The layer is for causal self-attention only: call it with `use_causal_mask=True` and without `value`. In rows of
-    packed documents, a block still has b positions. Its compressed key and value use only the tokens in the document of
-    its last token, and only tokens of that document attend to it and select it. Padding belongs to no block. A query
-    attends to a compressed block only if its attention mask allows all keys of the block. Returned attention weights
-    are those of S and W, multiplied by their gates.
+    packed documents, a block still has b positions. A block belongs to the document of its last token. Its compressed
+    key and value use only tokens of this document. Only queries of this document attend to the block or select it.
+    Padding belongs to no block. A query attends to a compressed block only if `attention_mask` allows all keys of the
+    block. Returned attention weights are the weights of S and W, multiplied by the gates.
 
     Source: Yuan et al. 2025, "Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention" (arXiv
     2502.11089).
 
     Note: differs from the paper in two points. Blocks of C and S have the same size and do not overlap. Only the
-    query's own block is always selected, but in the paper also the first block and the previous block.
+    query's own block is always selected. The paper also always selects the first and the previous block.
 
     Args:
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         block_size: b, positions per block. Default 64.
-        num_blocks: selected blocks per query, including its own. Default 16.
+        num_blocks: selected blocks per query, including the query's own block. Default 16.
         window: positions of W, including the query's own. Default 512.
         **kwargs: the other arguments of `AttentionLayer`. `position` applies only to S and W.
 
@@ -140,7 +140,7 @@ class NativeSparseAttention(AttentionLayer):
         return [None, None]  # the compressed branch selects
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Copy the projections of another layer, and its key and value projections to all branches."""
+        """Copy the projections of another layer. Every branch gets its key and value projections."""
         super().copy_projections(attention, heads)
         for projection in self._keys:
             projection.set_weights(self._key.get_weights())  # type: ignore[union-attr]  # not None without `share_qk`
@@ -148,7 +148,10 @@ class NativeSparseAttention(AttentionLayer):
             projection.set_weights(self._value.get_weights())
 
     def project(self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None) -> ProjectedHeads:
-        """Project to `_Heads`: query (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H) and values (B, M, T, Hv)."""
+        """Project inputs to queries, gates, and the keys and values of each branch.
+
+        Shapes: queries (B, N, T, H), gates (B, N, T, 3), keys (B, M, T, H), and values (B, M, T, Hv).
+        """
         heads = super().project(query, value, key)
         keys = [self.project_heads(projection, query, norm="key") for projection in self._keys]
         values = [projections.heads_of(projection, query) for projection in self._values]

@@ -38,29 +38,31 @@ DISTANCES = ("rank", "token")
 class RoutingAttention(SparseAttention):
     """Routing attention: each query attends to keys of its k-means cluster, in O(T cluster_size).
 
-    Queries and keys are layer-normalized without scale, x = LN(x W). Scores are LN(q) . LN(k), without the factor
-    1 / sqrt(key_dim). A token belongs to the cluster c with the largest x . mu_c. In training, each centroid mu_c is an
-    exponential moving average of the tokens of its cluster, and `commitment_loss` times mean((x - mu)^2) is added to
-    the loss. Outside training centroids are constant. The layer is a `SparseAttention` with a cluster pattern. Source:
-    Roy et al. 2021, "Efficient Content-Based Sparse Attention with Routing Transformers".
+    Queries and keys are u = LN(x W), layer-normalized without scale. Scores are products of these queries and keys,
+    without the factor 1 / sqrt(key_dim). A token belongs to the cluster c with the largest u . mu_c. In training, each
+    centroid mu_c is an exponential moving average of the vectors u in its cluster. The loss gets the term
+    `commitment_loss` times mean((u - mu)^2). Outside training, centroids are constant. The layer is a `SparseAttention`
+    with a cluster pattern. Source: Roy et al. 2021, "Efficient Content-Based Sparse Attention with Routing
+    Transformers".
 
-    `selection` determines the keys that a query attends to:
+    `selection` determines which keys a query attends to:
 
-    - "nearest" (default): the last `cluster_size` keys of its cluster up to its position, including itself, and without
-      a causal mask also the next `cluster_size` - 1 keys. Causal by construction. Every token attends.
-    - "top_keys": the `cluster_size` keys of the whole sequence with the largest k . mu_c. Of equal keys the earlier
-      comes first. The result of a query does not depend on other queries. For encoders, and for cross-attention to a
-      sequence of any length, with a cross-attention cache. Causal masks and `segment_ids` raise an error. It takes half
-      the time of "nearest" with `share_qk=False`.
+    - "nearest" (default): the last `cluster_size` keys of the query's cluster, up to and including its position.
+      Without a causal mask, also the next `cluster_size` - 1 keys. Under a causal mask, results never depend on later
+      tokens. With `share_qk`, every unmasked query attends to at least one key.
+    - "top_keys": the `cluster_size` keys of the whole sequence with the largest k . mu_c. Among equal scores, the
+      earlier key wins. The result of a query does not depend on other queries. Suited to encoders, and to
+      cross-attention to a sequence of any length, with or without a cache. Causal masks and `segment_ids` raise an
+      error. "top_keys" takes half the time of "nearest" with `share_qk=False`.
     - "top_k": each centroid selects the `cluster_size` closest queries and the `cluster_size` closest keys of the whole
       sequence, and these queries attend to these keys. The output of a token is the mean over the clusters that
-      selected it, or zeros if none did. If T = K `cluster_size`, about (1 - 1/K)^K of the tokens, a third, get zeros.
-      `tsa.analysis.health` counts them. Never causal. Rounding decides between tokens with equal scores, so results can
-      depend on the batch size.
+      selected it, or zeros if none did. If T = K * `cluster_size`, about a third of the tokens, (1 - 1/K)^K, get zeros.
+      `tsa.analysis.health` counts these tokens. Results depend on later tokens, even under a causal mask. Rounding
+      decides between tokens with equal scores, so results can depend on the batch size.
     - "strided": like "top_k", but each centroid selects every (T / `cluster_size`)-th token by descending score. An
-      option of the published code, unrelated to `StridedAttention`. Never causal.
+      option of the published code, unrelated to `StridedAttention`. Results depend on later tokens.
     - "hash": like "top_k", but each hash bucket selects its first `cluster_size` tokens. An option of the published
-      code. Never causal.
+      code. Results depend on later tokens.
     - "random": like "nearest", with clusters that depend only on the position. An ablation in the paper.
 
     Note: differs from the paper, which has only "top_k". With "top_k", outputs depend on later tokens and on other
@@ -70,24 +72,26 @@ class RoutingAttention(SparseAttention):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         num_clusters: K, centroids per head. A power of two for "hash".
-        cluster_size: w, number of keys that a query attends to, on each side for "nearest" and "random".
+        cluster_size: w, number of keys that a query attends to; for "nearest" and "random", number per side.
         selection: "nearest", "top_keys", "top_k", "strided", "hash" or "random". Default "nearest".
-        share_qk: whether queries are used as keys. The layer then has no key projection, `value` must be None, and a
-            token masked by `key_mask` or `value_mask` belongs to no cluster and attends to nothing. Default True, as in
-            the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False for "top_keys".
+        share_qk: whether queries are used as keys. The layer then has no key projection, and `value` must be None. A
+            token masked by `key_mask` or `value_mask` then belongs to no cluster and attends to no key. Default True,
+            as in the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False for
+            "top_keys".
         mask_self: whether a token attends to itself only if it attends to no other token. None (default): True for
             "nearest" and "random" with `share_qk`, because LN(q) . LN(q) = H is then larger than every other score.
-        use_successor_values: whether attention to key j reads its successor value, the value of token j + 1, like an
+        use_successor_values: whether attention to key j reads its successor value, the value of token j + 1, as in an
             induction head. A query attends to the last `cluster_size` earlier tokens of its cluster and never to itself
             (`tsa.patterns.Successors`). Only for causal self-attention with "nearest" or "random". Default False.
         distance: distance of `position="relative"`. "rank" (default): the difference of ranks in the cluster, as
-            published. With "nearest" and "top_keys", a query that is not a key has the rank of the last key up to its
-            position. "token": the difference of positions, added only to scores, at about twice the cost of the layer.
+            published. If keys are separate, "nearest" and "top_keys" give a query the rank of the last key at or before
+            its position. "token": the difference of positions, added only to scores, at about twice the cost of the
+            layer.
         ema_decay: decay of the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss. Default 1e-4. 0 disables it.
-        revive_after: number of training steps without a token after which a centroid moves to the largest cluster.
-            Default 100. 0: never.
-        reproduce_reference: whether to reproduce the published code: means are divided by the count + 0.01, the
+        revive_after: a centroid that gets no token for this many training steps moves to the largest cluster. Default
+            100. 0: never.
+        reproduce_reference: whether to reproduce the published code. Means are then divided by the count + 0.01. The
             commitment loss of shared queries counts twice, and a causal mask compares ranks in the cluster. Default
             False.
         **kwargs: the other arguments of `AttentionLayer`.
@@ -168,7 +172,7 @@ class RoutingAttention(SparseAttention):
         return None if self._clusters is None else self._clusters.centroids
 
     def start_from_data(self, inputs: Tensor, mask: Tensor | None = None, seed: int | None = None) -> None:
-        """Initialize the centroids with random tokens, which shortens the start of training.
+        """Initialize the centroids from random tokens. This speeds up early training.
 
         Args:
             inputs: float (B, T, D), inputs of the layer.
@@ -176,7 +180,7 @@ class RoutingAttention(SparseAttention):
             seed: integer seed. None: the seed of the layer.
 
         Raises:
-            ValueError: if fewer than `num_clusters` tokens remain, or the selection has no centroids.
+            ValueError: if there are fewer than `num_clusters` unmasked tokens, or if the selection has no centroids.
         """
         if self.selection in SELECTIONS_WITHOUT_CENTROIDS:
             raise ValueError(

@@ -26,11 +26,11 @@ class SparseAttention(AttentionLayer):
     `pattern=Window(256) | First(4)` is a sliding window with attention sinks. `Window(128) | Nearest(16, 64)` is a
     window and the query's k-means cluster in one softmax. `Heads([(6, Window(256)), (2, Stride(64))])` gives heads
     different patterns. In a union each key counts once. The cost is the sum over the parts. The softmax is over
-    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`. Positions are distances in tokens.
+    q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`. Position encodings use distances in tokens.
 
-    Each content-based part (`Nearest`, `TopKeys`, `Hashed`) has its own centroids or hash axes. Clusters and buckets
-    compare LN(q) and LN(k), layer-normalized without scale. `Nearest` and `Hashed` are 3 to 4 times faster with
-    `share_qk=True`.
+    Each content-based part (`Nearest`, `TopKeys`, `Hashed`) has its own centroids or hash directions. Clusters and
+    buckets are assigned from LN(q) and LN(k), where LN is layer normalization without scale. `Nearest` and `Hashed` are
+    3 to 4 times faster with `share_qk=True`.
 
     Args:
         num_heads: N, number of heads.
@@ -42,8 +42,8 @@ class SparseAttention(AttentionLayer):
             because with shared queries and keys the token itself has the highest score.
         normalize_queries_and_keys: whether scores are LN(q) . LN(k), as in `RoutingAttention`, times `attention_scale`
             if it is given. Default False: q . k / sqrt(key_dim).
-        **kwargs: the other arguments of `AttentionLayer`. `position="relative"` with a content-based part has a table
-            only for keys, and doubles the cost of the layer. `seed` also determines centroids and axes.
+        **kwargs: the other arguments of `AttentionLayer`. With a content-based part, `position="relative"` has a table
+            only for keys and doubles the cost of the layer. `seed` also determines centroids and hash directions.
 
     Raises:
         ValueError: if an argument is invalid, or if the pattern is for another number of heads.

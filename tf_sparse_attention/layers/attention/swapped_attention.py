@@ -126,14 +126,14 @@ class CallMask(NamedTuple):
 class SwappedAttention(AdaptableMixin, keras.layers.Layer):
     """Sparse self-attention with the call signature of the attention layers of Keras and KerasHub.
 
-    `tsa.convert.replace_attention` inserts it into layers whose code calls dense attention. A mask that is the same for
-    all queries becomes a padding mask. Masked tokens belong to no cluster. In content-based patterns they are also
-    masked as queries.
+    `tsa.convert.replace_attention` inserts this layer into layers whose code calls dense attention. A mask that is the
+    same for all queries becomes a padding mask. Masked tokens belong to no cluster. In content-based patterns, masked
+    tokens do not act as queries either.
 
-    When a KerasHub model generates text, it sets the caches of the sparse layers itself. The argument `cache` has
-    KerasHub's format. For layers with an exact `window` and `value_dim` equal to `key_dim`, such as local and
-    all-attention, it contains keys and values, and a decoding step costs O(window). For other layers it contains the
-    inputs, and a decoding step recomputes attention for all positions.
+    When a KerasHub model with replaced attention generates text, the model sets the caches of its sparse layers. The
+    argument `cache` has KerasHub's format. If the layer has an exact `window` and `value_dim` equals `key_dim` (local
+    attention, all-attention), `cache` contains keys and values. A decoding step then costs O(window). For other layers,
+    `cache` contains the inputs, and a decoding step recomputes attention for all positions.
 
     Args:
         attention: an attention layer of this library.

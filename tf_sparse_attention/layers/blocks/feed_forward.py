@@ -131,8 +131,8 @@ class SoftmaxFeedForward(keras.layers.Layer):
     """Feed-forward layer with a softmax instead of the activation: softmax(x K) V, in O(T M D).
 
     Each position attends to `num_persistent` persistent vectors. This is the variant "FF-attn" of Sukhbaatar et al.
-    2019, "Augmenting self-attention with persistent memory", section 5.3. `AllAttention` merges its softmax with the
-    softmax of the window. The layer can replace `FeedForward` in a `TransformerBlock`.
+    2019, "Augmenting self-attention with persistent memory", section 5.3. `AllAttention` uses one softmax for these
+    vectors and its window. The layer can replace `FeedForward` in a `TransformerBlock`.
 
     Args:
         num_persistent: M, number of learned keys and values.

@@ -35,8 +35,13 @@ SUBLAYERS = ("attention", "cross_attention", "feed_forward")
 class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     """Transformer block: attention, optional cross-attention and feed-forward, with residual connections and norms.
 
-    A sublayer f with norm LN computes x + f(LN(x)) with "pre", LN(x + f(x)) with "post", as in the published Routing
-    Transformer, and x + LN(f(LN(x))) with "pre_and_post", as in Gemma 2. All-attention layers need no `feed_forward`.
+    A sublayer f with norm LN computes:
+
+    - "pre": x + f(LN(x));
+    - "post": LN(x + f(x)), as in the published Routing Transformer;
+    - "pre_and_post": x + LN(f(LN(x))), as in Gemma 2.
+
+    All-attention layers need no `feed_forward`.
 
     Args:
         attention: an attention layer of this library.
@@ -48,13 +53,13 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         dropout: dropout rate of the output of each sublayer, in [0, 1). Default 0.
         epsilon: epsilon of the norms. Default 1e-6.
         remat: whether the backward pass recomputes the sublayers instead of storing their activations. This saves
-            memory, and takes about a third more time. State and dropout seeds are updated once. Default False.
+            memory, but takes about a third more time. State and dropout seeds are updated once. Default False.
         seed: integer seed of the dropout.
-        cross_attention: an attention layer from this sequence to the sequence of an encoder, or None. In a causal block
-            the result of a query must not depend on other queries: `selection="top_keys"` is supported, but
+        cross_attention: an attention layer from this sequence to the sequence of an encoder, or None. In a causal
+            block, the result of a query must not depend on other queries: `selection="top_keys"` is supported, but
             `selection="top_k"` and clustered attention raise an error. Exception: as published, a layer with
-            `reproduce_reference=True` may have `selection="top_k"`. It warns, and `causal_selection` of the block is
-            False.
+            `reproduce_reference=True` may have `selection="top_k"`. The block then raises a warning, and its
+            `causal_selection` is False.
         reproduce_reference: whether to mask padding only as keys, as in the published Routing Transformer. Padded
             queries are then computed, and padded tokens belong to clusters. Default False: padding has no effect.
         **kwargs: `name`, `dtype`, `trainable`. Sublayers compute in their own dtypes. Their outputs are cast to the
@@ -252,7 +257,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """The reason why the block has no KV cache, or None."""
+        """Why the block cannot decode with a KV cache. None if it can."""
         if not self.causal:
             return "it attends to later positions"
         if self.reproduce_reference:
@@ -273,13 +278,13 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         """Create the empty caches of the attention layers, by name, and compute the cross-attention cache.
 
         Args:
-            batch_size: as in `AttentionLayer.init_cache`, like `max_length`, `memory_mask` and `positions_in_cache`.
+            batch_size, max_length, memory_mask, positions_in_cache: as in `AttentionLayer.init_cache`.
             memory: float (B, L, D), inputs of this block.
-            encoder_sequence: as in the call, like `encoder_padding_mask`.
+            encoder_sequence, encoder_padding_mask: as in the call.
 
         Raises:
-            ValueError: as `AttentionLayer.init_cache`, if `encoder_sequence` is missing with `cross_attention`, or if
-                it is given without `cross_attention`.
+            ValueError: as in `AttentionLayer.init_cache`, and if only one of `encoder_sequence` and `cross_attention`
+                is given.
         """
         check_has_cache(self)
         self._check_encoder_sequence(encoder_sequence)
@@ -313,7 +318,8 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             Pair of the output (B, T, D) and the cache after the prompt.
 
         Raises:
-            ValueError: as `AttentionLayer.prefill`, or if the encoder sequence differs from that in `init_cache`.
+            ValueError: as in `AttentionLayer.prefill`, and if the batch size or length of `encoder_sequence` differs
+                from `init_cache`.
         """
         self._check_encoder_sequence(encoder_sequence)
         mask = token_mask("mask", mask, inputs)
@@ -338,7 +344,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             Pair of the output (B, 1, D) and the cache after the token.
 
         Raises:
-            ValueError: as `AttentionLayer.decode`.
+            ValueError: as in `AttentionLayer.decode`.
         """
         return self._decode_sublayers(
             inputs,

@@ -24,13 +24,14 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AdaptiveEmbedding(keras.layers.Layer):
-    """Embedding of words in clusters by frequency, with smaller vectors for rarer clusters (adaptive input).
+    """Adaptive input embedding: words are clustered by frequency, and rarer clusters have smaller vectors.
 
-    A word w of cluster i is embedded as sqrt(D) P_i^T e_w. Its vector e_w has size D // div_value**i, and P_i is a
-    projection to D channels, also for the first cluster. Word ids are sorted by frequency, most frequent first. Cost
-    O(T D (D + D / div_value + ...)) in addition to the look-up. Initial vectors have variance 1 / D, so the output has
-    variance 1. Source: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language Modeling", section 3,
-    as used by the word models of Sukhbaatar et al. 2019.
+    A word w of cluster i is embedded as sqrt(D) P_i^T e_w. Its vector e_w has size D // div_value**i, and P_i projects
+    it to D channels. The first cluster has a projection, too. Word ids are sorted by frequency, most frequent first.
+    Cost O(T D (D + D / div_value + ...)) in addition to the look-up. Initial vectors have variance 1 / (vector size)
+    and initial projections have variance 1 / D, so the output has variance 1. Source: Baevski and Auli 2019, "Adaptive
+    Input Representations for Neural Language Modeling", section 3, as used by the word models of Sukhbaatar et al.
+    2019.
 
     Args:
         vocabulary_size: V, number of words.
@@ -39,7 +40,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
             cluster.
         div_value: ratio of the vector sizes of consecutive clusters. Default 4.
         seed: integer seed of the initial values.
-        mask_zero: whether id 0 is padding, which later layers mask. Default False.
+        mask_zero: whether id 0 is padding, to be masked by later layers. Default False.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -153,16 +154,17 @@ def _add_clusters(layer, vocabulary_size, hidden_dim):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AdaptiveSoftmax(keras.layers.Layer):
-    """Adaptive softmax: log-probabilities of words in clusters by frequency, with smaller vectors for rarer clusters.
+    """Adaptive softmax: log-probabilities of words that are clustered by frequency.
 
-    The head is a softmax over the frequent words and one logit per rare cluster. Each rare cluster has another softmax:
-    log p(w) = log p_head(cluster) + log p_cluster(w). The logit of a word w of cluster i is e_w . (P_i x) + b_w.
-    Source: Grave et al. 2017, "Efficient softmax approximation for GPUs", with the sizes and the tied weights of
-    Baevski and Auli 2019, "Adaptive Input Representations for Neural Language Modeling", section 3.
+    Rarer clusters have smaller vectors. The head is a softmax over the frequent words and one logit per rare cluster.
+    Each rare cluster has its own softmax: log p(w) = log p_head(cluster) + log p_cluster(w). The logit of a word w of
+    cluster i is e_w . (P_i x) + b_w. Source: Grave et al. 2017, "Efficient softmax approximation for GPUs", with the
+    sizes and the tied weights of Baevski and Auli 2019, "Adaptive Input Representations for Neural Language Modeling",
+    section 3.
 
-    `loss` computes a rare cluster only for positions with a word of this cluster. In compiled programs, which have
-    fixed shapes, it computes up to twice as many positions. `predict_words` computes a rare cluster only where the
-    cluster may contain the most likely word. A call returns all log-probabilities, in O(T V).
+    `loss` computes a rare cluster only for positions with a word of this cluster. Compiled programs have fixed shapes:
+    there, `loss` computes up to twice the positions that need the cluster. `predict_words` computes a rare cluster only
+    where the cluster may contain the most likely word. A call returns all log-probabilities, in O(T V).
 
     Args:
         vocabulary_size: V, number of words, most frequent first. None with `embedding`.

@@ -19,9 +19,9 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 class GridEmbedding(keras.layers.Layer):
     """Axial position embedding: the sum of one learned vector per coordinate in a grid, in row-major order.
 
-    y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes are those of the data, for example (rows,
-    columns, channels) of an image. For factorized attention on other data they are (T / stride, stride). Source: Child
-    et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.3.
+    y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes correspond to the data, for example (rows,
+    columns, channels) for an image. For factorized attention on other data, they are (T / stride, stride). Source:
+    Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.3.
 
     Args:
         grid: sizes of the axes in row-major order. Their product is the maximum sequence length.
@@ -97,8 +97,8 @@ class SinusoidalEmbedding(keras.layers.Layer):
     With C = D // 2 and angle a_c = position * max_wavelength^(-c / (C - 1)) for c = 0 .. C - 1, sin a_c is added to
     the first C channels, and cos a_c to the next C channels. If D is odd, the last channel is unchanged.
 
-    Note: differs from the paper, which interleaves sines and cosines, and has C instead of C - 1. The published code is
-    the same as this layer.
+    Note: differs from the paper, which interleaves sines and cosines, and has C instead of C - 1. The published code
+    agrees with this layer.
 
     Args:
         max_wavelength: longest wavelength divided by 2 pi, in positions. Default 10,000.

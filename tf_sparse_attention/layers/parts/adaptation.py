@@ -26,8 +26,8 @@ class LowRankMixin:
         """Freeze the weights and add trainable low-rank kernels to dense sublayers (LoRA, Hu et al. 2021).
 
         A kernel W becomes W + (lora_alpha / rank) A B, which initially equals W. State without gradients, such as
-        centroids, is still updated in training. Keras saves the sum as one kernel, rounded if it is quantized. A loaded
-        model computes the same results, but it has no low-rank kernels and needs a new optimizer.
+        centroids, is still updated in training. Saving merges the low-rank kernels into W. If W is quantized, the sum
+        is rounded. A loaded model computes the same results, but it has no low-rank kernels and needs a new optimizer.
 
         Args:
             rank: number of columns of A, at least 1.

@@ -153,7 +153,7 @@ def make_gate(
 
 
 def gated(gate: keras.layers.Layer | None, query: Tensor, heads: Tensor) -> Tensor:
-    """Multiply attended heads (B, N, T, Hv) of a query (B, T, D) by their gate, if any."""
+    """Multiply the attention output per head (B, N, T, Hv) by the gate of the query (B, T, D), if any."""
     return heads if gate is None else heads * ops.sigmoid(projections.heads_of(gate, query))
 
 

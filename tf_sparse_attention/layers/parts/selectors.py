@@ -206,7 +206,7 @@ class LayerWeights:
 
 
 def make_selectors(layer: Any, plans: Sequence[HeadPlan], normalizes: bool = False) -> list[Selector | None]:
-    """Create the selector of each leaf of the pattern of a layer, None for leaves that are not content-based.
+    """Create the selector of each primitive pattern of a layer, None for patterns that are not content-based.
 
     Args:
         layer: an attention layer that is being built.

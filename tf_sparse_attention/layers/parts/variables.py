@@ -20,7 +20,7 @@ def drawn_seed(seed: int | None) -> int:
 
 
 def random_directions(layer: keras.layers.Layer, name: str, shape: Shape, seed: int | None = None) -> keras.Variable:
-    """Create a non-trainable weight of normal numbers: the axes or planes of a hash.
+    """Create a non-trainable weight of normal numbers: the directions of a hash.
 
     Args:
         layer: the layer that owns the weight.
