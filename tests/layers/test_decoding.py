@@ -15,7 +15,7 @@ from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered,
 from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone
-from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
+from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Successors, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
 # These are decoded below by default, and drawn ones in full.
@@ -66,6 +66,13 @@ def test_prompts_around_a_block_and_of_several_windows(name):
 @pytest.mark.parametrize("name", ["successors", "successors_window", "successors_token_distance"])
 def test_values_of_successors_go_on_after_prompts_of_no_one_and_some_tokens(name):
     assert largest_error(made(name), normal(3, 6, SIZE), np.array([0, 1, 4])) < TOLERANCE
+
+
+@pytest.mark.parametrize("pattern", [Successors(Window(4)), Window(2) | Successors(Window(4))], ids=["alone", "union"])
+def test_a_table_of_distances_with_successor_values(pattern):
+    layer = layers.SparseAttention(2, 4, pattern, position="relative")
+    layer.build((None, None, SIZE))
+    assert largest_error(layer, normal(3, 9, SIZE), np.array([0, 1, 5])) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", first(NAMES[2:] + NAMES[:2], 2))

@@ -5,6 +5,7 @@ import pytest
 from keras import ops
 
 from tests.patterns.small_cases import column
+from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import First
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
@@ -33,3 +34,14 @@ def test_a_query_sees_the_first_tokens_of_its_own_document(causal, count):
         last = np.minimum(np.repeat(ends, lengths), begins + count) - 1
         last = np.minimum(last, np.arange(TOTAL)) if causal else last
         np.testing.assert_allclose(ops.convert_to_numpy(found)[row, 0, :, 0], (begins + last) / 2, rtol=1e-5)
+
+
+def test_documents_of_two_sequences_are_refused():
+    layer, x = SparseAttention(1, 4, First(2)), np.ones((1, 8, 6), "float32")
+    queries, keys = [[0, 0, 1, 1, 1, 1, 2, 2]], [[0, 0, 0, 0, 1, 1, 1, 2]]
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match=r"`value_segment_ids` must be None with First\(per_document=True\)"):
+            call(x, x + 1, segment_ids=np.array(queries), value_segment_ids=np.array(keys))
+        assert call(x, x + 1, segment_ids=np.array(queries)).shape[0] == 1  # the documents of both
+    whole = SparseAttention(1, 4, First(2, per_document=False))
+    assert whole(x, x + 1, segment_ids=np.array(queries), value_segment_ids=np.array(keys)).shape == x.shape

@@ -22,8 +22,9 @@ def numbers(x):
 
 
 @pytest.mark.parametrize("dtype", list(PRECISION))
+@pytest.mark.parametrize("soft_cap", [None, 0.5])
 @pytest.mark.parametrize("batch", [(), (2,)], ids=["for_all", "by_row"])
-def test_they_are_further_keys_that_no_mask_hides(dtype, batch):
+def test_they_are_further_keys_that_no_mask_hides(dtype, batch, soft_cap):
     heads = [ops.cast(draw(2, 2, 5, size, seed=size), dtype) for size in (6, 6, 3)]
     persistent = [ops.cast(draw(*batch, 2, 7, size, seed=size), dtype) for size in (6, 3)]
     mask = draw(1, 1, 5, 5, seed=5) > 0
@@ -31,11 +32,14 @@ def test_they_are_further_keys_that_no_mask_hides(dtype, batch):
     query, key, value = (numbers(x) for x in heads)
     more = [np.broadcast_to(numbers(x), (2, *x.shape[-3:])) for x in persistent]
     scores = query @ np.concatenate([more[0], key], -2).swapaxes(-1, -2)
+    scores = scores if soft_cap is None else soft_cap * np.tanh(scores / soft_cap)
     scores[..., 7:][np.broadcast_to(~mask, (2, 2, 5, 5))] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     masks = TokenMasks(attention_mask=mask)
-    attended = attend_pattern(Window(9), *heads, masks=masks, persistent=persistent, return_weights=True)
+    attended = attend_pattern(
+        Window(9), *heads, masks=masks, persistent=persistent, soft_cap=soft_cap, return_weights=True
+    )
     expected = weights @ np.concatenate([more[1], value], -2)
     np.testing.assert_allclose(numbers(attended.output), expected, rtol=0, atol=PRECISION[dtype])
     np.testing.assert_allclose(numbers(attended.weights), weights[..., 7:], rtol=0, atol=PRECISION[dtype])

@@ -181,13 +181,18 @@ def causal_mask(query_length: Size, key_length: Size) -> Tensor:
     return _offsets(key_length)[None, :] <= _offsets(query_length)[:, None]
 
 
-def query_and_key_starts(masks: TokenMasks) -> tuple[Tensor, Tensor] | None:
-    """Return `document_starts` of queries, int32 (B, 1, T), and keys, (B, 1, S); None without packed documents."""
-    if masks.query_segments is None:
-        return None
-    starts = document_starts(masks.query_segments)[:, None]
-    same = masks.key_segments is masks.query_segments
-    return starts, starts if same else document_starts(masks.key_segments)[:, None]
+def shared_document_starts(masks: TokenMasks) -> Tensor:
+    """Return the `document_starts` of packed documents that queries and keys share, int32 (B, 1, T).
+
+    Raises:
+        ValueError: if keys have other documents than queries.
+    """
+    if masks.key_segments is not masks.query_segments:
+        raise ValueError(
+            "`value_segment_ids` must be None with First(per_document=True), because documents of two sequences begin "
+            "at different positions. Use one row per document. Received: value_segment_ids."
+        )
+    return document_starts(masks.query_segments)[:, None]
 
 
 def document_starts(segments: Tensor) -> Tensor:

@@ -90,19 +90,19 @@ class DocumentGrid(Arrangement):
 
     Args:
         length: T, an integer or a scalar tensor, the length of queries and keys.
-        starts: pair of int32 (B, 1, T), where the documents of queries and keys begin.
+        starts: int32 (B, 1, T), where the document of each token begins.
         count: number of first keys per document.
         causal: whether later keys are masked.
     """
 
-    def __init__(self, length: Size, starts: tuple[Tensor, Tensor], count: int, causal: bool) -> None:
+    def __init__(self, length: Size, starts: Tensor, count: int, causal: bool) -> None:
         self.key_length = length
         after = 0 if causal else -(-(count - 1) // BLOCK_SIZE)
         self._grid = Grid(length, length, BLOCK_SIZE, 0, after)
         self._begins = ops.arange(self._grid.num_blocks, dtype="int32") * BLOCK_SIZE
-        batch = shape(starts[0])[0]
+        batch = shape(starts)[0]
         begins = ops.broadcast_to(self._begins[None, None], (batch, 1, self._grid.num_blocks))
-        first = take_numbers(starts[0], begins)  # (B, 1, G)
+        first = take_numbers(starts, begins)  # (B, 1, G)
         self._first = first[..., None] + ops.arange(count, dtype="int32")  # (B, 1, G, count)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:

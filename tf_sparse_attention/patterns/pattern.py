@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import keras
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.masks import TokenMasks, merge, query_and_key_starts
+from tf_sparse_attention.ops.masks import TokenMasks, merge, shared_document_starts
 from tf_sparse_attention.ops.shapes import arange, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, WholeSequence
@@ -27,8 +27,8 @@ class Call(NamedTuple):
         causal: whether later keys are masked. Default False.
         lead: number of keys before the first query: the keys of the segment memory. -1: key j is at position j + 1, see
             `Successors`. The arrangement has the same `lead`. Default 0.
-        starts: function that returns the position at which the document of each token begins, int (B, 1, T) of queries
-            and (B, 1, S) of keys. None: no packed documents.
+        starts: function that returns the position at which the document of each token begins, int32 (B, 1, T). Queries
+            and keys have the same documents. None: no packed documents.
         group_size: number of query heads that share a key head, N / M. Default 1.
     """
 
@@ -37,7 +37,7 @@ class Call(NamedTuple):
     key_length: Size
     causal: bool = False
     lead: int = 0
-    starts: Callable[[], tuple[Tensor, Tensor]] | None = None
+    starts: Callable[[], Tensor] | None = None
     group_size: int = 1
 
     @classmethod
@@ -51,9 +51,9 @@ class Call(NamedTuple):
             if part.must_be_causal:
                 check_causal(type(part).__name__, causal)
         (batch, _, query_length, _), key_length = shape(query), shape(key)[2]
-        starts: Any = None
+        starts: Callable[[], Tensor] | None = None
         if masks.query_segments is not None:
-            starts = functools.cache(lambda: query_and_key_starts(masks))
+            starts = functools.cache(lambda: shared_document_starts(masks))
         return cls(batch, query_length, key_length, causal, masks.num_memory, starts)
 
 
@@ -84,7 +84,7 @@ def dense_rule(pattern: "Pattern", call: Call, features: TokenFeatures) -> Tenso
     starts: list[Callable[[], Tensor] | None] = [None, None]
     if call.starts is not None:
         begins = call.starts
-        starts = [lambda: begins()[0][..., :, None], lambda: begins()[1][..., None, :]]
+        starts = [lambda: begins()[..., :, None], lambda: begins()[..., None, :]]
     query = TokenInfo(queries[:, None], of_queries, starts[0])
     key = TokenInfo(keys[None, :], of_keys, starts[1])
     past = key.position <= query.position if call.causal else None

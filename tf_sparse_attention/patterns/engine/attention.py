@@ -258,8 +258,8 @@ def arranged_conditions(
     if call.starts is not None:
         begins = call.starts
         starts = [
-            lambda: arrangement.queries(begins()[0], -1)[..., :, None],
-            lambda: arrangement.keys(begins()[1], -1)[..., None, :],
+            lambda: arrangement.queries(begins(), -1)[..., :, None],
+            lambda: arrangement.keys(begins(), -1)[..., None, :],
         ]
     return rule_conditions(pattern, *(TokenInfo(*token) for token in zip(positions, features, starts, strict=True)))
 
