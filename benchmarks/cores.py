@@ -23,6 +23,7 @@ from tf_sparse_attention.patterns import (
 )
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.group_band import GroupSelection
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019
@@ -34,8 +35,9 @@ def scaled(query):
     return query * query.shape[-1] ** -0.5
 
 
-def causal(pattern, query, key, value, **options):
-    return attend_pattern(pattern, query, key, value, causal=True, **options).output
+def causal(pattern, query, key, value, select=None, **options):
+    options = AttentionOptions(**options)
+    return attend_pattern(pattern, query, key, value, causal=True, select=select, options=options).output
 
 
 def local(query, key, value, extras, span):

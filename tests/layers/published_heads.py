@@ -8,8 +8,8 @@ heads go through into the output projection.
 from keras import ops
 
 import tf_sparse_attention as tsa
+from tests.patterns.small_cases import attend_pattern
 from tf_sparse_attention.patterns import Stride
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 HEADS = "attention_nd/"
 OF_KIND = {

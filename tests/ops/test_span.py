@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.patterns.small_cases import attend_pattern
 from tests.programs import differentiate
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.span import Span, closed_clip, needed_window
 from tf_sparse_attention.patterns import Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 
 def to_numpy(x):

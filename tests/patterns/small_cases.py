@@ -5,10 +5,17 @@ from keras import ops
 
 from tf_sparse_attention.patterns import Hashed
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine import attention
+from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.group_band import GroupSelection
 
 VALUES = [1, 2, 4, 8, 16, 32]
+
+
+def attend_pattern(*arguments, **keywords):
+    """Call `attend_pattern` of the engine with the fields of `AttentionOptions` by name."""
+    fields = {name: keywords.pop(name) for name in AttentionOptions._fields if name in keywords}
+    return attention.attend_pattern(*arguments, options=AttentionOptions(**fields), **keywords)
 
 
 def column(x):

@@ -11,11 +11,11 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
+from tests.patterns.small_cases import attend_pattern
 from tests.programs import differentiate
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns import Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 PLAIN = ["seq_plain", "seq_plain_longblock", "seq_pers8"]
 TRIMMED = ["seq_span_trim", "seq_span_trim_cache128", "seq_span_trim_pers", "seq_span_short_cache"]

@@ -10,9 +10,8 @@ from keras import ops
 
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
-from tests.patterns.small_cases import column, selecting
+from tests.patterns.small_cases import attend_pattern, column, selecting
 from tf_sparse_attention.patterns import Blocks, First, Hashed, Heads, InTurn, Stride, Summary, Union, Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.group_band import GroupSelection
 from tf_sparse_attention.patterns.pattern import primitives
 

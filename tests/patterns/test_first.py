@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.patterns.small_cases import column
+from tests.patterns.small_cases import attend_pattern, column
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import First
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.first import BLOCK_SIZE
 
 TOTAL = 6 * BLOCK_SIZE + 2

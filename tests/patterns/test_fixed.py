@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.patterns.small_cases import column, means
+from tests.patterns.small_cases import attend_pattern, column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Blocks, Summary
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 PARTS = ["local", "far", "merged"]
 EVERYTHING = [1, 3 / 2, 7 / 3, 15 / 4, 31 / 5, 63 / 6]  # means of all values up to each

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.patterns.small_cases import selecting
+from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.patterns import Call, Union, Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.global_tokens import Global, GlobalQueries, find_global
 

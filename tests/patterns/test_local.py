@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
+from tests.patterns.small_cases import attend_pattern
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Blocks, Dilated, Window
 from tf_sparse_attention.patterns.arrangement import block_grid, window_grid
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 VALUES = [1, 2, 4, 8, 16, 32]
 

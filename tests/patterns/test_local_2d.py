@@ -10,14 +10,13 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tests.patterns.small_cases import column, means
+from tests.patterns.small_cases import attend_pattern, column, means
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.image_positions import ORDERS, Image
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Alibi
 from tf_sparse_attention.patterns import ImageBlocks
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.image import ImageGrid, image_grid
 
 OWN = {"num_blocks_before": (0, 0), "num_blocks_after": (0, 0)}

@@ -9,10 +9,10 @@ import pytest
 
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.oracle import definitions
+from tests.patterns.small_cases import attend_pattern
 from tests.programs import differentiate
 from tf_sparse_attention.ops.image_positions import Image
 from tf_sparse_attention.patterns import ImageBlocks
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 FORMS = ["7x6_q2x4_f2x4", "8x8_q4x2_f4x0", "8x8_q4x4_f4x4", "8x8_q4x4_f4x4_rel5"]
 CASES = [f"{kind}_{form}" for kind in ("masked", "full") for form in FORMS]

@@ -12,10 +12,10 @@ from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case, shifted_position
 from tests.oracle import definitions
+from tests.patterns.small_cases import attend_pattern
 from tests.programs import differentiate
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import Blocks
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 FORMS = [
     f"{kind}_f{flange}_{table}"

@@ -11,13 +11,12 @@ import pytest
 from keras import ops
 
 from tests.goldens import goldens_of, names_of_cases, read_case
-from tests.patterns.small_cases import selecting
+from tests.patterns.small_cases import attend_pattern, selecting
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import combine_attended
 from tf_sparse_attention.ops.hashing import l2_normalize, lsh_buckets
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import Union
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.hashed import ChunkSelection, HashedChunk
 
 # Without `nodup` (no duplicates) a key counts as often as it is seen; with `nocross` no other bucket is seen.

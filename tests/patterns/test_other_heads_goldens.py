@@ -11,13 +11,12 @@ import pytest
 from keras import ops
 
 from tests.goldens import block_by_block, names_of_cases, read_case
-from tests.patterns.small_cases import attend_members
+from tests.patterns.small_cases import attend_members, attend_pattern
 from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns import Stride
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 STRIDED_CLUSTERS = [
     f"{kind}_{form}" for kind in ("masked", "full") for form in ("len32_norel", "len32_rel3", "len36_norel")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.patterns.small_cases import attend_pattern
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Rotary
 from tf_sparse_attention.patterns import Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 
 PRECISION = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 0.04}
 

@@ -7,12 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
-from tests.patterns.small_cases import selecting
+from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.block_selection import convolve_keys, select_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import SelectedBlocks, selected_blocks
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 
 

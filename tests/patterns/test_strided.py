@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.patterns.small_cases import column, means
+from tests.patterns.small_cases import attend_pattern, column, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Stride, Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.stride import PhaseGrid
 
 PARTS = ["local", "far", "merged"]

@@ -9,14 +9,13 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tests.patterns.small_cases import VALUES, means, selecting
+from tests.patterns.small_cases import VALUES, attend_pattern, means, selecting
 from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, single_cluster_sets
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.top_keys import KeySelection

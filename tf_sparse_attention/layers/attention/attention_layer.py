@@ -403,7 +403,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             select=make_select(self, query, key, masks, training) if any(self.selectors) else None,
             dropout=Dropout.for_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
-            **self.attention_options(training)._asdict(),
+            options=self.attention_options(training),
         )
         return attended.output, attended.weights
 

@@ -213,7 +213,7 @@ class GlobalLocalAttention(LocalAttention):
             select=None if selected is None else lambda *_: selected,
             dropout=Dropout.for_call(self.dropout, self._seeds, training),
             return_weights=return_weights,
-            **options._asdict(),
+            options=options,
         )
         return attended.output, attended.weights
 

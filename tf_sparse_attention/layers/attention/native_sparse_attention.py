@@ -167,15 +167,26 @@ class NativeSparseAttention(AttentionLayer):
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         projected = _Heads(*heads)
-        options = {**self.attention_options(training)._asdict(), "return_weights": return_weights}
-        options |= {"causal": causal, "masks": masks, "dropout": Dropout.for_call(self.dropout, self._seeds, training)}
+        dropout, options = Dropout.for_call(self.dropout, self._seeds, training), self.attention_options(training)
         compressed, blocks = self._attend_compressed(heads, masks, training)
-        query_and_key = self.score_inputs(projected.query, projected.key)
-        selected = attend_pattern(
-            self._selected, *query_and_key, projected.value, select=lambda *_: [BlockSelection(blocks)], **options
-        )
-        query_and_key = self.score_inputs(projected.query, projected.window_key)
-        window = attend_pattern(self._window, *query_and_key, projected.window_value, **options)
+
+        def attend(pattern, key, value, select=None):
+            query, key = self.score_inputs(projected.query, key)
+            return attend_pattern(
+                pattern,
+                query,
+                key,
+                value,
+                causal,
+                masks,
+                select,
+                dropout,
+                return_weights=return_weights,
+                options=options,
+            )
+
+        selected = attend(self._selected, projected.key, projected.value, lambda *_: [BlockSelection(blocks)])
+        window = attend(self._window, projected.window_key, projected.window_value)
         gates, weights = projected.gates, None
         if return_weights:
             weights = gates[..., 1:2] * selected.weights + gates[..., 2:3] * window.weights

@@ -1,7 +1,6 @@
 """Attention of heads under any pattern: arrange, one masked softmax per group, restore."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from keras import ops
 
@@ -46,7 +45,7 @@ def attend_pattern(
     dropout: Dropout | None = None,
     return_weights: bool = False,
     return_log_sum_exp: bool = False,
-    **options: Any,
+    options: AttentionOptions = AttentionOptions(),
 ) -> Attended:
     """Compute attention of heads under a pattern, without an array (T, S).
 
@@ -63,31 +62,31 @@ def attend_pattern(
         dropout: an `attend.Dropout`, or None.
         return_weights: whether to return dense weights. Default False.
         return_log_sum_exp: whether to return the log-sum-exp. Default False.
-        **options: fields of `AttentionOptions`.
+        options: an `AttentionOptions`.
 
     Returns:
         An `Attended`: the output (B, N, T, Hv), zeros for a query with no key to attend to, and optionally the weights
         (B, N, T, S), without those of persistent vectors, and the log-sum-exp (B, N, T).
     """
-    settings, key = AttentionOptions(**options), query if key is None else key
+    key = query if key is None else key
     if key is query and not masks.num_memory:
-        rotated = keys = rotate_key(settings.position, query)  # one tensor, so that it is arranged once
+        rotated = keys = rotate_key(options.position, query)  # one tensor, so that it is arranged once
     else:
-        rotated, keys = rotate_query_and_key(settings.position, query, key, masks.num_memory)
+        rotated, keys = rotate_query_and_key(options.position, query, key, masks.num_memory)
     plans = plan_heads(pattern, query.shape[1], value.shape[1])
     if select is not None:
         selections = select(rotated, keys, plans)
     else:
         selections = _select_without_weights(pattern, plans, SelectionInputs(query, key, rotated, keys, masks))
     call = Call.from_inputs(pattern, query, keys, causal, masks)
-    inputs = Inputs(rotated, keys, value, selections, masks, settings)
-    needs_sum = return_log_sum_exp or settings.persistent is not None or settings.sinks is not None
+    inputs = Inputs(rotated, keys, value, selections, masks, options)
+    needs_sum = return_log_sum_exp or options.persistent is not None or options.sinks is not None
     returns = {"return_weights": return_weights, "return_log_sum_exp": needs_sum}
     results = [
         _attend_heads(plan.leaves, own, call, dropout, returns)
         for plan, own in zip(plans, inputs.split(plans), strict=True)
     ]
-    attended = join_results(results, plans, query, settings, dropout)
+    attended = join_results(results, plans, query, options, dropout)
     return attended if return_log_sum_exp else attended._replace(log_sum_exp=None)
 
 
@@ -174,18 +173,18 @@ def attend_plain(
     if leaf.reads_successors:
         distances = distances.shifted(arrangement.lead)
     query = arrangement.queries(inputs.query)  # (B, N, G, t, H)
-    masks, (position, span, hide_self, *_) = inputs.masks, inputs.options
-    bias = position.score_bias(query, distances)
-    if hide_self == "unless_alone":
+    masks, options = inputs.masks, inputs.options
+    bias = options.position.score_bias(query, distances)
+    if options.hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.self_mask())
-    counts, span = arrangement.key_counts(), span if leaf.pattern.reach is not None else None
+    counts, span = arrangement.key_counts(), options.span if leaf.pattern.reach is not None else None
     if counts is not None:
         log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts
     if dropout is not None and arrangement.sorts_tokens:
         dropout = dropout.with_positions(arrangement.query_positions(), arrangement.key_positions())
     row_has_key = None
-    if masks.attention_mask is None and not leaf.excluded and hide_self != "always":
+    if masks.attention_mask is None and not leaf.excluded and options.hide_self != "always":
         row_has_key = arrangement.row_has_key()
     attended = attend_heads(
         query,
@@ -193,10 +192,10 @@ def attend_plain(
         arrangement.keys(inputs.value),
         mask=visible_pairs(arrangement, leaf, inputs, call),
         bias=bias,
-        value_bias=position.value_bias(distances),
+        value_bias=options.position.value_bias(distances),
         span=None if span is None else span.factor(distances),
         row_has_key=row_has_key,
-        soft_cap=inputs.options.soft_cap,
+        soft_cap=options.soft_cap,
         dropout=dropout,
         **returns,
     )
