@@ -1,4 +1,4 @@
-"""Report which attention of a model runs in kernels, and why the rest uses plain operations."""
+"""Report which attention layers of a model use fused kernels, and why the others do not."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ def kernel_report(
     device: str | None = None,
     **arguments: Any,
 ) -> KernelReport:
-    """Report how each attention layer of a layer or model is computed: by a kernel or by plain operations.
+    """Report whether each attention layer of a layer or model is computed with a fused kernel or with backend ops.
 
     The call is traced, not run. An unbuilt target is built first. Attention without a pattern, such as the compressed
     branch of `NativeSparseAttention`, has no row.

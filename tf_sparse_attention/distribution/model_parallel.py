@@ -39,15 +39,16 @@ def layout_map(device_mesh: keras.distribution.DeviceMesh, model_axis: str = "mo
     are replicated: norms, positions, hash directions, biases of outputs, frame subsampling, and the heads of encoder
     tasks. Optimizer state has the layout of its weight; this includes the factored moments of `tsa.optimizers`.
 
-    `keras.distribution.ModelParallel` requires the numbers of heads, hidden units and words to be divisible by the size
-    of the model axis. If they are not, `tsa.distribution.ModelParallel` splits another axis of the weight.
+    `keras.distribution.ModelParallel` requires the number of heads, the number of hidden units and the vocabulary size
+    to be divisible by the size of the model axis. If one of these numbers is not divisible,
+    `tsa.distribution.ModelParallel` splits another axis of the weight.
 
     Args:
         device_mesh: `keras.distribution.DeviceMesh`, usually with two axes, for data and model parallelism.
         model_axis: name of the mesh axis over which the model is split. Default "model".
 
     Returns:
-        A `keras.distribution.LayoutMap` whose keys match the end of weight paths. You can add more rows.
+        A `keras.distribution.LayoutMap` whose keys match the end of weight paths. You can add more entries.
 
     Raises:
         ValueError: if `device_mesh` is not a mesh, or does not have the axis.

@@ -29,9 +29,9 @@ def sharded_window_attention(
     out_i = sum_j p_ij v_j with p_i = softmax(q_i . k_j / sqrt(H)) over |i - j| < window, or 0 <= i - j < window if
     causal. This is the result of `LocalAttention` on the whole sequence, without position encoding. Each device holds
     T / P positions and computes their outputs in O(T / P window) time. The device receives the keys and values of up to
-    window - 1 positions before its shard. Without `causal`, it also receives up to window - 1 positions after its
-    shard. `jax.lax.ppermute` transfers them from the neighbor devices within the window: (window - 1) N (H + Hv)
-    numbers per batch row and side, for any T.
+    window - 1 positions before its shard. Without `causal`, each device also receives up to window - 1 positions after
+    its shard. `jax.lax.ppermute` transfers these keys and values from neighbor devices. The transfer is at most
+    (window - 1) N (H + Hv) numbers per batch row and side, independent of T.
 
     Works inside and outside of `jax.jit` and `jax.grad`. In the backward pass, gradients of keys and values return to
     their devices with the reverse `ppermute`.
@@ -48,7 +48,7 @@ def sharded_window_attention(
         padding_mask: bool (B, T), False for padding. Default None: no padding.
 
     Returns:
-        (B, T, N, Hv), sharded as the inputs. Zeros for padding and for queries without an unmasked key.
+        (B, T, N, Hv), sharded like the inputs. Zeros for padding and for queries without an unmasked key.
 
     Raises:
         ValueError: if the backend is not JAX, the mesh does not have an axis, or its devices do not divide T or B.

@@ -24,7 +24,7 @@ class BackboneCache:
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why the model cannot decode with a cache. None if it can."""
+        """Reason why the model cannot decode with a KV cache, or None."""
         if not self.causal:
             return "it sees later tokens"
         return next((block.cache_unsupported_reason for block in self.blocks if block.cache_unsupported_reason), None)

@@ -181,7 +181,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why the model cannot decode with a cache. None if it can."""
+        """Reason why the model cannot decode with a KV cache, or None."""
         return self.backbone.cache_unsupported_reason
 
     def init_cache(

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules as published, gradient norms, and skipping of nonfinite updates."""
+"""Optimizers and learning-rate schedules of published models, and mixins for gradient norms and nonfinite updates."""
 
 from tf_sparse_attention.optimizers.adafactor import Adafactor
 from tf_sparse_attention.optimizers.adagrad import Adagrad

@@ -159,7 +159,7 @@ class Adafactor(keras.optimizers.Optimizer):
             self._momentums.append(add_slot(self, variable, "momentum", axes) if self.beta_1 > 0 else None)
 
     def get_slots(self, variable: keras.Variable) -> dict[str, keras.Variable]:
-        """Return the state of a weight, variables by name.
+        """Return the optimizer state of a weight, a dictionary of variables.
 
         Args:
             variable: a weight for which the optimizer was built.

@@ -29,8 +29,9 @@ class Adagrad(keras.optimizers.Optimizer):
     of their "Augmenting self-attention with persistent memory" (2019) use
     `Adagrad(Constant(0.07, warmup_steps=32_000), clip=0.03)`.
 
-    Note: differs from `keras.optimizers.Adagrad(clipnorm=...)`, which adds the clipped gradient to the accumulator. If
-    `keras.optimizers.Adagrad` clips every gradient, its steps are as large as without clipping.
+    Note: differs from `keras.optimizers.Adagrad(clipnorm=...)`, which adds the clipped gradient to the accumulator.
+    Adagrad's step is invariant to the scale of gradients. If `clipnorm` shrinks every gradient by a similar factor, the
+    steps stay as large as without clipping.
 
     Args:
         learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without arguments. Default

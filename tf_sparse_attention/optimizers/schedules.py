@@ -14,8 +14,8 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
     """Constant learning rate, with an optional linear warm-up.
 
     `rate(step) = learning_rate * min(1, (step + 1) / warmup_steps)`, so the rate of the first update is not 0. Without
-    warm-up, the schedule is the same as a float learning rate. It exists so that configurations can select it by name.
-    As with every schedule, the rate cannot be assigned during training.
+    warm-up, the schedule is the same as a float learning rate. The class exists so that configurations can select it by
+    name. As with every schedule, the rate cannot be assigned during training.
 
     Source: the schedule of Sukhbaatar et al., "Adaptive Attention Span in Transformers" (2019).
 
@@ -58,8 +58,8 @@ class Constant(keras.optimizers.schedules.LearningRateSchedule):
 class RsqrtNormalizedDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Constant rate for the first steps, then decay with the inverse square root of the step.
 
-    `rate(step) = peak_learning_rate * sqrt(warmup_steps) / sqrt(max(step, warmup_steps))`. With `use_linear_warmup` it
-    is multiplied by `min(1, step / warmup_steps)`, so the rate of the first update is 0.
+    `rate(step) = peak_learning_rate * sqrt(warmup_steps) / sqrt(max(step, warmup_steps))`. With `use_linear_warmup` the
+    rate is multiplied by `min(1, step / warmup_steps)`, so the rate of the first update is 0.
 
     Source: the learning-rate factors "rsqrt_normalized_decay" and "linear_warmup" of tensor2tensor. The published
     PG-19 model of Roy et al., "Efficient Content-Based Sparse Attention with Routing Transformers" (2021), was trained

@@ -18,8 +18,8 @@ class SkipNonfinite:
     one replica must skip an update, all replicas skip it. The check reads each gradient once. With several TensorFlow
     replicas, each update also copies weights and state.
 
-    `keras.optimizers.LossScaleOptimizer` also skips these updates. It halves the loss scale each time, which is
-    intended for float16.
+    `keras.optimizers.LossScaleOptimizer` also skips these updates. `LossScaleOptimizer` halves the loss scale each
+    time, which is intended for float16.
 
     Put the mixin before the optimizer, and before `GradientNorm`:
 

@@ -16,26 +16,28 @@ from tf_sparse_attention.types import Size, Tensor
 class Arrangement:
     """Queries and keys in G groups of t query slots and s key slots. Queries attend to the keys of their group.
 
-    A subclass defines `queries`, `keys` and `restore`, the positions of the slots (`query_positions`, `key_positions`,
-    `key_exists`), and `key_length`. With `axis` -2, rows (B, N, T, X) become (B, N, G, t, X). With `axis` -1, data of
-    tokens such as masks (B or 1, N or 1, T) become (B or 1, N or 1, G, t). Slots outside the sequence are zero or
-    False. Keys may have M heads, each shared by N / M query heads.
+    A subclass defines three groups of members: the methods `queries`, `keys` and `restore`; the slot methods
+    `query_positions`, `key_positions` and `key_exists`; and the attribute `key_length`. With `axis` -2,
+    rows (B, N, T, X) become (B, N, G, t, X). With `axis` -1, per-token data (B or 1, N or 1, T), such as masks,
+    become (B or 1, N or 1, G, t). Slots outside the sequence are zero or False. Keys may have M heads, each shared by N
+    / M query heads.
 
-    An arrangement with `parts` computes each part separately and merges the results with `combine`. Its other methods
-    are not used.
+    An arrangement with `parts` computes each part separately and merges the results with `combine`. The other methods
+    of this arrangement are not used.
 
     Attributes:
-        parts: the arrangements of the parts. Default: none.
+        parts: the arrangements of the parts. Default: no parts.
         shares_softmax: whether all parts have the same queries, so that `combine` needs their log-sum-exps.
         key_length: S.
         offsets: key position minus query position, a constant int array (t, s), if it is the same in every group. If
-            the arrangement sorts tokens, key rank minus query rank. None: groups differ.
+            the arrangement sorts tokens, key rank minus query rank. None: the values differ between groups.
         is_exact: whether the pattern allows all pairs of all groups, so that no mask rule is evaluated.
         keeps_token_masks: whether the arrangement already excludes padding and other documents.
-        lead: number of keys before the first query. -1: key j is at position j + 1.
+        lead: offset of the key positions: key j is at position j - lead. Positive for a segment memory, -1 for
+            `Successors`.
         sorts_tokens: whether slots depend on content, so that a later token can move other tokens to other slots.
-        limits: smallest and largest value of (key index - query index) over all pairs, in kernel order. Kernels compute
-            this band. None: the arrangement has no kernel order.
+        limits: pair, the smallest and largest (key index - query index) over all pairs, after `to_kernel_order`.
+            Kernels compute this band. None: the arrangement has no kernel order.
         groups: int32 (B, N, T), the group of each query and key in kernel order. None: no groups.
         slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are
             positions or ranks.
@@ -62,7 +64,7 @@ class Arrangement:
         raise NotImplementedError(f"{type(self).__name__} must define `keys`.")
 
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Return grouped queries to sequence order: (..., G, t, ...) to (..., T, ...)."""
+        """Restore the sequence order of grouped queries: (..., G, t, ...) to (..., T, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define `restore`.")
 
     def query_positions(self) -> Tensor:
@@ -74,17 +76,17 @@ class Arrangement:
         raise NotImplementedError(f"{type(self).__name__} must define `key_positions`.")
 
     def rule_positions(self, period: int | None) -> tuple[Tensor, Tensor]:
-        """Return the positions for which a mask rule is evaluated, (..., t, 1) and (..., 1, s).
+        """Return the positions at which the mask rule is evaluated, (..., t, 1) and (..., 1, s).
 
         Args:
-            period: see `Pattern`. If groups are multiples of the period apart, the positions are NumPy constants, so
-                that masks are constants, too.
+            period: see `Pattern`. If the offset between groups is a multiple of the period, positions are NumPy
+                constants. Masks are then constants, too.
         """
         queries, keys = self.pairs()
         return queries, keys - self.lead if self.lead else keys
 
     def key_exists(self) -> Tensor | None:
-        """Return whether key slots hold keys, bool broadcastable to (B, N, G, 1, s). None: all slots hold keys."""
+        """Return whether key slots hold keys, bool broadcastable to (B, N, G, 1, s). None: True for all slots."""
         return None
 
     def causal_mask(self) -> Tensor:
@@ -95,7 +97,10 @@ class Arrangement:
         return keys <= queries
 
     def causal_order(self) -> tuple[Tensor, Tensor]:
-        """Return integers for queries (..., t, 1) and keys (..., 1, s) that sort in the order of their positions."""
+        """Return integer ranks of queries (..., t, 1) and keys (..., 1, s), in the same order as their positions.
+
+        By default, these are the positions.
+        """
         return self.pairs()
 
     def relative_positions(self) -> Tensor:
@@ -104,7 +109,7 @@ class Arrangement:
         return keys - queries
 
     def self_mask(self) -> Tensor:
-        """Return the mask of keys at the position of the query, bool broadcastable to (B, N, G, t, s)."""
+        """Return whether each key is at the query's position, bool broadcastable to (B, N, G, t, s)."""
         return self.relative_positions() == 0 if self.offsets is None else self.offsets == 0
 
     def distances(self) -> Distances:
@@ -124,7 +129,7 @@ class Arrangement:
         return pair
 
     def features(self, selection: Selection | TokenFeatures) -> TokenFeatures:
-        """Return the features of a selection in the slots, (..., t, 1) of queries and (..., 1, s) of keys."""
+        """Return the token features of each slot: (..., t, 1) for queries and (..., 1, s) for keys."""
         of_queries, of_keys = selection.features()
         heads = max((x.shape[1] for x in of_queries.values()), default=None)
         return TokenFeatures(
@@ -137,7 +142,10 @@ class Arrangement:
         return None
 
     def row_has_key(self) -> Tensor | None:
-        """Return whether each query has a key, without the pairwise masks, bool (B, N, G, t, 1). None: unknown."""
+        """Return whether each query has at least one key before pairwise masks are applied, bool (B, N, G, t, 1).
+
+        None: unknown.
+        """
         return None
 
     def to_kernel_order(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -145,11 +153,11 @@ class Arrangement:
         return x
 
     def from_kernel_order(self, x: Tensor) -> Tensor:
-        """Return tokens in kernel order to sequence order, (B, N, T', X) to (B, N, T, X)."""
+        """Restore the sequence order of tokens in kernel order: (B, N, T', X) to (B, N, T, X)."""
         return x
 
     def combine(self, results: Sequence[Attended]) -> Attended:
-        """Merge the `Attended` results of the parts into one for all queries."""
+        """Merge the results of the parts into one `Attended` for all queries."""
         raise NotImplementedError(f"{type(self).__name__} must define `combine`.")
 
 
@@ -212,7 +220,7 @@ class Grid(Arrangement):
         block_size: b, positions per block of queries and keys.
         before: number of key blocks before block g.
         after: number of key blocks after block g.
-        lead: number of keys before the first query: the keys of the segment memory. Default 0.
+        lead: as in `Arrangement`. Default 0.
         key_block_size: positions per block of keys. Key block g is paired with query block g. None: `block_size`.
 
     Example:

@@ -32,7 +32,7 @@ class BestOfCluster(Pattern):
         cluster_size: w, members per cluster.
         causal_by_rank: whether a causal call masks keys by their rank in the cluster, as published, instead of their
             position. Default False.
-        extra_count: added to the number of clusters of a token in the mean: 0.01 in the published code. Default 0.
+        extra_count: added to the number of clusters of a token in the mean, 0.01 in the published code. Default 0.
     """
 
     num_clusters: int

@@ -42,7 +42,7 @@ class CachePolicy:
         return ops.arange(num_slots, dtype="int32")
 
     def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
-        """Return the position in each slot after a prompt, int32 (B, 1 or n, S), negative or too large in empty slots.
+        """Return the position in each slot after a prompt, int32 (B, 1 or n, S), out of range in empty slots.
 
         Args:
             tokens: the `TokenInfo` of the prompt, with features int32 (B, n, T).
@@ -53,7 +53,7 @@ class CachePolicy:
         return ops.where(positions < lengths[:, None], positions, -1)[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        """Return the slot of the next token, int32 (B, 1 or n), and a bool, whether to store the token.
+        """Return the slot of the next token, int32 (B, 1 or n), and a bool that is True if the token is stored.
 
         None instead of the bool: always store.
         """
@@ -114,12 +114,12 @@ def is_full_size(size: Size, num_slots: Size) -> bool:
 
 
 class ReadKeys(NamedTuple):
-    """Keys that a query reads from the cache of another sequence.
+    """Keys that a query reads from a cross-attention cache.
 
     Attributes:
         key: (B, n, s, H), rotated by positions.
         value: (B, n, s, Hv).
-        positions: int32 (1 or B, 1 or n, s), arbitrary where no key exists.
+        positions: int32 (1 or B, 1 or n, s), arbitrary in empty slots.
         exists: bool, shape of `positions`.
         features: further features of the keys by name, int32, broadcastable to (B, n, s).
     """
@@ -177,7 +177,7 @@ class WholeSequence(CrossCachePolicy):
 
 @dataclasses.dataclass(frozen=True)
 class KeyRange(WholeSequence):
-    """`size` consecutive positions. `first` returns the first one, given the position of the query."""
+    """`size` consecutive positions. `first` maps the position of the query to the first of these positions."""
 
     first: Callable[[Tensor], Tensor]
     size: int

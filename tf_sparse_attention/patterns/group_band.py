@@ -54,11 +54,11 @@ from tf_sparse_attention.types import Size, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class GroupBand(Pattern):
-    """Base class: the last `band` keys of the query's group, up to its position.
+    """Base class of patterns that attend to the last `band` keys of the query's group.
 
-    Without a causal mask, also the next `band` - 1 keys. If queries are used as keys, tokens are sorted by (group,
-    position), and attention is a band in this order. The cost is O(T band) plus two integer sorts. Separate keys cost 3
-    to 4 times as much.
+    The last keys end at the query's position. Without a causal mask, queries also attend to the next `band` - 1 keys.
+    If queries are used as keys, tokens are sorted by (group, position), and attention is a band in this order. The cost
+    is O(T band) plus two integer sorts. If keys have their own projection, the cost is 3 to 4 times as high.
 
     A subclass defines `num_groups`, `band` and `make_selector(weights)`, which returns a `GroupSelector`.
     """
@@ -126,13 +126,13 @@ class GroupSelection(Selection):
 
 
 class GroupSelector(Selector):
-    """Selects the group of each token.
+    """Selector that assigns each token to a group.
 
     Args:
         grouper: a `Grouper` for the heads of keys. Several query heads may share a key head.
         num_groups: K.
         num_heads: m, heads of keys.
-        normalizes: whether heads are layer-normalized before they are compared. Default False.
+        normalizes: whether heads are layer-normalized before the comparison. Default False.
         reads_successors: whether key j is at position j + 1 in decoding, see `Successors`. Default False.
     """
 
@@ -150,7 +150,7 @@ class GroupSelector(Selector):
         self.normalizes, self.reads_successors = normalizes, reads_successors
 
     def for_successors(self) -> Self:
-        """Return a copy with `reads_successors`."""
+        """Return a copy with `reads_successors=True`."""
         return type(self)(self.grouper, self.num_groups, self.num_heads, self.normalizes, reads_successors=True)
 
     def assign(self, heads: Tensor, positions: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class GroupSelector(Selector):
         return unfold_groups(self.grouper.assign(fold_groups(heads, self.num_heads), positions), num_heads)
 
     def normalize_heads(self, heads: Tensor) -> Tensor:
-        """Return heads as the grouper compares them."""
+        """Layer-normalize heads if `normalizes` is True."""
         return normalize(heads) if self.normalizes else heads
 
     def group_tokens(self, inputs: SelectionInputs) -> tuple[list[tuple[Tensor, Tensor | None]], list[Tensor]]:
@@ -181,7 +181,7 @@ class GroupSelector(Selector):
         return sides, groups
 
     def train(self, sides: Sequence[tuple[Tensor, Tensor | None]], groups: Sequence[Tensor]) -> None:
-        """Update a grouper that has a method `learn`. Query heads that share a key head count equally."""
+        """Update the grouper if it has a method `learn`. Query heads that share a key head count equally."""
         if hasattr(self.grouper, "learn"):
             self.grouper.learn([self._fold(*side, own) for side, own in zip(sides, groups, strict=True)])
 
@@ -207,7 +207,11 @@ class GroupSelector(Selector):
         return self.assign(key, token_positions(key))
 
     def init(self, key: Tensor) -> dict[str, Tensor]:
-        """Return "count" int32 (B, m, K), the keys per group, and with `reads_successors` "last_group" (B, m, 1)."""
+        """Return the initial decoding state.
+
+        "count", int32 (B, m, K): number of keys per group. With `reads_successors`, also "last_group", int32 (B, m, 1):
+        group of the previous token.
+        """
         batch, heads = shape(key)[:2]
         state = {"count": ops.zeros((batch, heads, self.num_groups), dtype="int32")}
         if self.reads_successors:
@@ -379,7 +383,7 @@ class KeyBlocks(NamedTuple):
         block_size: b, slots and keys per block.
         num_slots: M.
         first: int32 (B, N, G), index of the block of sorted keys with the first key of each block of slots.
-        before, after: number of key blocks before and after that one.
+        before, after: number of key blocks before and after block `first`.
     """
 
     block_size: int

@@ -32,8 +32,8 @@ class ImageBlocks(Pattern):
         after: pair, number of blocks below (0 in a causal call) and to the right. Default (1, 1).
         order: "raster", row by row, or "blocks", block by block. Default "raster".
         height: rows of the image. None: as many as the sequence fills.
-        num_first: tokens before the first pixel, which attend to all keys. Pixels attend to them only in a union,
-            `First(k) | ImageBlocks(width, num_first=k)`. Default 0.
+        num_first: number of tokens before the first pixel. These tokens attend to all keys. Pixels attend to these
+            tokens only in a union, `First(k) | ImageBlocks(width, num_first=k)`. Default 0.
 
     Raises:
         ValueError: if an argument is invalid, or if a static length exceeds the number of pixels plus first tokens.
@@ -57,7 +57,7 @@ class ImageBlocks(Pattern):
 
     @property
     def image(self) -> Image:
-        """The `Image` whose first pixels are the sequence."""
+        """The `Image`. The sequence consists of its first pixels."""
         return Image(self.width, self.block_shape, self.order, self.height)
 
     def check_length(self, name: str, length: Size) -> None:

@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
     @classmethod
     def from_inputs(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:
-        """Return the call of a pattern with queries (B, N, T, H) and keys (B, M, S, H).
+        """Create the `Call` of a pattern from queries (B, N, T, H) and keys (B, M, S, H).
 
         Raises:
             ValueError: if a part of the pattern is for causal self-attention only, and the call is not causal.
@@ -101,12 +101,12 @@ class Pattern:
     two patterns in one softmax, in which each key counts once.
 
     Attributes:
-        period: number of positions by which query and key can move together without changing the mask rule. It is 1 for
-            rules of distances, and the block size for rules of blocks. With a period, masks are constants. None
-            (default): no period.
-        reach: the largest distance of a key. It is the default of `max_distance` for position "relative", and the
-            length of the segment memory if the pattern `takes_memory`. None: keys can be at any distance, and adaptive
-            spans do not apply. Default 0.
+        period: number of positions by which query and key can move together without changing the mask rule. The period
+            is 1 if the rule uses only distances, and the block size if the rule uses blocks. With a period, masks are
+            constants. None (default): no period.
+        reach: the largest distance of a key. The reach is the default of `max_distance` for position "relative", and
+            the length of the segment memory if the pattern `takes_memory`. None: keys can be at any distance, and
+            adaptive spans do not apply. Default 0.
         content_based: whether the pattern has a selector, which computes features for `visible`. Default False.
         takes_memory: whether keys of a segment memory may precede the sequence. Default False.
         must_be_causal: whether the pattern is for causal self-attention only. Default False.
@@ -192,7 +192,7 @@ class Pattern:
         raise NotImplementedError(f"{type(self).__name__} must define `make_selector`.")
 
     def cache(self) -> CachePolicy:
-        """Return the `CachePolicy` of decoding.
+        """Return the `CachePolicy` for decoding.
 
         Raises:
             NotImplementedError: with the reason, if the pattern cannot decode with a KV cache.
@@ -200,7 +200,7 @@ class Pattern:
         raise NotImplementedError(f"{type(self).__name__} has no cache")
 
     def cross_cache(self) -> CrossCachePolicy:
-        """Return the `CrossCachePolicy` of cross-attention decoding."""
+        """Return the `CrossCachePolicy` for cross-attention decoding."""
         return WholeSequence()
 
     def __or__(self, other: "Pattern") -> "Union":
@@ -228,7 +228,7 @@ def primitives(pattern: Pattern) -> "list[Pattern]":
 
 
 def cache_unsupported_reason(pattern: Pattern) -> str | None:
-    """Return why a pattern cannot decode with a KV cache. None if it can."""
+    """Return the reason why a pattern cannot decode with a KV cache, or None."""
     try:
         for primitive in primitives(pattern):
             primitive.cache()

@@ -59,7 +59,7 @@ class InTurn(HeadComposition):
     """Alternating patterns: head h has pattern number h modulo the number of parts.
 
     Args:
-        parts: at least two patterns. Their number must divide the number of heads.
+        parts: at least two patterns. The number of parts must divide the number of heads.
 
     Raises:
         ValueError: if `parts` is not a sequence of at least two patterns.

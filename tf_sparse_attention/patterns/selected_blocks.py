@@ -52,9 +52,10 @@ from tf_sparse_attention.types import Size, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class GivenBlocks(Pattern):
-    """The query's block up to its position, and earlier blocks that are selected elsewhere.
+    """The query's block up to its position, and earlier blocks selected by the layer, as in `NativeSparseAttention`.
 
-    The features of a query are "block_0", "block_1", ..., distinct selected blocks, negative for none.
+    Query features "block_0", "block_1", ... are the indices of the selected blocks. The indices are distinct; a
+    negative value means no block.
 
     Attributes:
         use_shared_choice: whether query heads that share a key head select the same blocks, which are then arranged and
@@ -116,9 +117,9 @@ class SelectedBlocks(GivenBlocks):
     head. With `choice_chunk_size` c, a loop computes at most c T / b scores at a time. Decoding keeps all keys. Each
     token reads T / b means and num_blocks * b keys.
 
-    Block boundaries do not depend on packed documents. A block belongs to the document of its last token. Its mean uses
-    only keys of this document, and only queries of this document can select it. Padding is excluded from means. A
-    document is one run of equal `segment_ids`. Its id must be unique in the row.
+    Block boundaries do not depend on packed documents. A block belongs to the document of its last token. The mean of a
+    block uses only keys of this document. Only queries of this document can select the block. Padding is excluded from
+    means. A document is one run of equal `segment_ids`. The document's id must be unique in the row.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189).
 
@@ -127,7 +128,7 @@ class SelectedBlocks(GivenBlocks):
         num_blocks: blocks per query, including its own block. Default 3.
         use_shared_choice: whether query heads that share a key head select the same blocks, by the sum of their scores.
             Default False: each head selects separately.
-        choice_chunk_size: queries per step of the selection. None: all at once.
+        choice_chunk_size: queries per step of the selection. None: process all queries at once.
 
     Raises:
         ValueError: if an argument is invalid, or if a call is not causal.
@@ -179,7 +180,7 @@ class BlockSelection(Selection):
     """The selected blocks of each query.
 
     Args:
-        blocks: list of int32 (B, n, T), distinct blocks, negative for none.
+        blocks: list of int32 (B, n, T), indices of distinct blocks; a negative value means no block.
     """
 
     blocks: Sequence[Tensor]
@@ -203,7 +204,7 @@ class BlockSelector(Selector):
         )
 
     def init(self, key: Tensor) -> dict[str, Tensor]:
-        """Return "block_sum" float32 (B, m, G, H), the sum of the keys of each block."""
+        """Return the initial decoding state: "block_sum", float32 (B, m, G, H), the sum of the keys of each block."""
         batch, heads, slots, size = shape(key)
         return {"block_sum": ops.zeros((batch, heads, slots // self._pattern.block_size, size), "float32")}
 
@@ -260,7 +261,8 @@ class SelectedTiles(Arrangement):
     are always enough: no pair is dropped.
 
     Args:
-        blocks: list of R int32 (B, N, T), key blocks before the query's block, negative for none.
+        blocks: list of R int32 (B, N, T), indices of key blocks before the query's block; a negative value means no
+            block.
         block_size: b, positions per block.
         key_length: S.
         group_size: N / M consecutive heads that share keys and selections, which are sorted once. Default 1.

@@ -1,8 +1,8 @@
 """Token information for mask rules, and content-based selection of the groups, keys or blocks that queries attend to.
 
-A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer holds with its weights. It
-selects for a whole sequence (`select`), or token by token in decoding (`init`, `fill`, `select_next`), where its state
-is part of the KV cache. The result is a `Selection`, with the features that the mask rule of the pattern reads.
+A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer stores with the weights of the
+selector. `select` selects for a whole sequence. In decoding, `init`, `fill` and `select_next` select token by token,
+and the state is part of the KV cache. The result is a `Selection`, with the features for the mask rule of the pattern.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class TokenInfo:
             `period`, positions may be shifted by multiples of it.
         features: int, further features by name, such as "group" and "rank" of content-based patterns. Each feature is
             also an attribute: `query.group`.
-        document_start: function that returns `start`, or None without packed documents.
+        document_start: function that computes `start`. The attribute is None without packed documents.
     """
 
     position: Tensor
@@ -51,7 +51,7 @@ SelectedKeys: TypeAlias = Tensor | Members  # groups int32 (B, m, S) of keys, or
 
 
 class TokenFeatures(NamedTuple):
-    """Features of tokens that a mask rule reads, by name.
+    """Token features for a mask rule, by name.
 
     Attributes:
         query: int32 (B or 1, n, T), of queries.
@@ -62,7 +62,7 @@ class TokenFeatures(NamedTuple):
     key: Mapping[str, Tensor]
 
     def features(self) -> Self:
-        """Return these features, as a `Selection` does."""
+        """Return self, so that `TokenFeatures` can replace a `Selection`."""
         return self
 
 
@@ -70,7 +70,7 @@ class Selection:
     """Result of a `Selector` for the tokens of a call."""
 
     def features(self) -> TokenFeatures:
-        """Return the `TokenFeatures` of the mask rule, in the order of the sequence."""
+        """Return the `TokenFeatures` for the mask rule, in sequence order."""
         raise NotImplementedError(f"{type(self).__name__} must define `features`.")
 
 
@@ -79,9 +79,9 @@ class SelectionInputs(NamedTuple):
 
     Attributes:
         query: (B, n, T, H), before scale and rotation by positions.
-        key: (B, m, S, H), before rotation; the query itself where queries are used as keys.
-        rotated_query: (B, n, T, H), as scores compare it.
-        rotated_key: (B, m, S, H), as scores compare it.
+        key: (B, m, S, H), before rotation; `query` itself if queries are used as keys.
+        rotated_query: (B, n, T, H), scaled and rotated as in the scores.
+        rotated_key: (B, m, S, H), scaled and rotated as in the scores.
         masks: a `TokenMasks`.
         training: whether weights of the selector are updated.
     """
@@ -101,10 +101,10 @@ class SelectionInputs(NamedTuple):
 
 
 class Selector:
-    """Base class of selectors. A selector without a KV cache only defines `select`.
+    """Base class of selectors. A selector that does not decode with a KV cache defines only `select`.
 
     Attributes:
-        key_features: names of the features of keys, which a KV cache holds.
+        key_features: names of the key features to store in the KV cache.
     """
 
     key_features: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Selector:
         raise NotImplementedError(f"{type(self).__name__} must define `select`.")
 
     def init(self, key: Tensor) -> dict[str, Tensor]:
-        """Return the state before the first token, by name, given empty keys (B, m, S, H) of the cache."""
+        """Return the initial state, a dictionary of tensors. `key` is the empty key cache (B, m, S, H)."""
         return {}
 
     def fill(
@@ -128,14 +128,14 @@ class Selector:
             lengths: int32 (B,), number of tokens per row.
 
         Returns:
-            Pair of the state and the features of the keys, int32 (B, m, T) by name.
+            Pair of the state and the key features, int32 (B, m, T), each as a dictionary.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `fill`.")
 
     def select_next(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
     ) -> tuple[dict[str, Tensor], TokenFeatures]:
-        """Select for the next token of each row, and update the state with the token.
+        """Select groups, keys or blocks for the next token of each row, and update the state.
 
         Args:
             state: result of `init`, `fill` or this method.
@@ -144,7 +144,8 @@ class Selector:
             kept: bool (B, 1), False in rows whose state does not change.
 
         Returns:
-            Pair of the state and the `TokenFeatures`, int32 (B, n, 1) and (B, m, 1) by name.
+            Pair of the state as a dictionary and the `TokenFeatures`, int32 (B, n, 1) for queries and (B, m, 1) for
+            keys.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
 
@@ -213,7 +214,7 @@ class SelectorWeights(Protocol):
         key_dim: H.
         seed: integer.
         dtype: dtype policy of the layer.
-        normalizes: whether the heads must be layer-normalized before they are compared.
+        normalizes: whether the heads must be layer-normalized before the comparison.
     """
 
     num_heads: int

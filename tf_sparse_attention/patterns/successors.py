@@ -19,11 +19,11 @@ class Successors(Pattern):
     one layer. Query i attends to key j if `pattern` lets it attend to position j + 1, the position of the value. This
     is strictly causal, because j + 1 <= i. A query never attends to its own position. The rotary position is the
     position of key j. Key j is masked if token j or j + 1 is padding, or if they are in different documents. A masked
-    key still counts in its cluster.
+    key still counts toward the number of keys of its cluster.
 
     Args:
-        pattern: a `Window` or a `GroupBand`, such as `Nearest` or `Hashed`. Its arrangement must accept a `Call.lead`
-            of -1.
+        pattern: a `Window` or a `GroupBand`, such as `Nearest` or `Hashed`. The arrangement of this pattern must accept
+            a `Call.lead` of -1.
 
     Raises:
         ValueError: if the arrangement of `pattern` does not accept this `lead`, or if a call is not causal.

@@ -52,8 +52,9 @@ class TopKeys(CentroidPattern):
 
     Calls with `segment_ids` raise an error: the keys of a cluster are selected from the whole row, not per document.
 
-    Source: clusters as in Roy et al. 2021. There, each cluster also selects its queries, and outputs are means over the
-    clusters of a query: `RoutingAttention(selection="top_k")`. One cluster per query is specific to this library.
+    Source: clusters as in Roy et al. 2021. In that paper, each cluster also selects its queries, and the output of a
+    query is the mean over its clusters. `RoutingAttention(selection="top_k")` implements this. One cluster per query is
+    specific to this library.
 
     Args:
         num_clusters: K, centroids per head.

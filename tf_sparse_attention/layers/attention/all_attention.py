@@ -45,7 +45,7 @@ class AllAttention(AttentionLayer):
             separate softmaxes, whose outputs are added. "head_split": the first half of the heads attends to the
             window, the second half to the vectors. "single_head": like "split", with one set of vectors for the
             concatenated heads.
-        adaptive_span: as in `LocalAttention`. It limits only the window.
+        adaptive_span: as in `LocalAttention`. The spans limit only the window.
         **kwargs: the other arguments of `AttentionLayer`. With `position="relative"` only keys have a position table.
 
     Raises:
@@ -94,7 +94,7 @@ class AllAttention(AttentionLayer):
 
     @property
     def pattern(self) -> Pattern:
-        """The window. With `mask_self` it is one position longer, because the query's own position is masked."""
+        """The window. With `mask_self`, the window is one position longer, because the query's position is masked."""
         return Window(computed_window(self) + (1 if self.mask_self else 0))
 
     @property
@@ -127,6 +127,7 @@ class AllAttention(AttentionLayer):
         return super().position_encoding.slice_heads(slice(0, self.num_pattern_heads))
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
+        """Return the `AttentionOptions` of a call. In training, also add the span loss with `add_loss`."""
         persistent = self.persistent if self.variant == "all" else None
         options = super().attention_options()
         return options._replace(

@@ -1,4 +1,4 @@
-"""Base of the attention layers: arguments, projections, masks, attention under a pattern, and decoding with a cache."""
+"""Base class of attention layers: arguments, projections, masks, pattern attention, and decoding with a KV cache."""
 
 import functools
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ ProjectedHeads: TypeAlias = tuple[Any, ...]
 
 
 class AttentionLayer(AdaptableMixin, keras.layers.Layer):
-    """Base of the attention layers, with the constructor and the call of `keras.layers.MultiHeadAttention`.
+    """Base class of attention layers, with the constructor and call signatures of `keras.layers.MultiHeadAttention`.
 
     A subclass sets `self._pattern` in its constructor, or overrides the property `pattern`. Attention, the dense
     reference mask and decoding follow from the pattern. A layer without a pattern (`ClusteredAttention`) overrides
@@ -78,9 +78,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     Decoding adds three methods: `init_cache`, `prefill` for a prompt, and `decode` for the next token. A cache is a
     dictionary of tensors with fixed shapes, as `while_loop` requires. The pattern's cache policy decides which keys and
     values the cache keeps. "num_tokens", int32 (B,), is the number of tokens per row. The outputs equal the outputs of
-    one causal call on the whole sequence, without dropout. Compiled programs cannot raise errors on values. A row with
-    an invalid argument gets NaN, and its cache stays unchanged. After an invalid `prefill`, all later outputs of the
-    row are NaN.
+    one causal call on the whole sequence, without dropout. Compiled programs cannot raise errors that depend on tensor
+    values. Instead, a row with an invalid argument gets NaN, and its cache stays unchanged. After an invalid `prefill`,
+    all later outputs of the row are NaN.
 
     Cross-attention decoding has two methods: `init_cross_cache` computes keys and values of the source sequence once,
     and `decode_cross` attends to them. The outputs equal `layer(x, value, key)` without a causal mask.
@@ -93,17 +93,18 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         use_bias: whether projections have biases. Default True.
         use_output_bias: whether the output projection has a bias. None: `use_bias`. In `MixedAttention`, only the first
             part has an output bias.
-        output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query.
+        output_shape: sizes of the output's last axes, an integer or a tuple. None: the size of the query's last axis.
         position: None, "relative" (learned tables, Shaw et al. 2018), "rotary" (`key_dim` must be even) or "alibi".
         max_distance: largest distance in the tables of "relative"; larger distances are clipped. None: the `reach` of
             the pattern.
         kernel_initializer: initializer of projection kernels and position tables. `bias_initializer`,
             `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
-            are as in Keras, too.
+            are also as in Keras.
         seed: integer seed of dropout and random state. None: a new seed per layer.
         num_key_value_heads: M, key and value heads, each shared by N / M consecutive query heads (grouped-query
-            attention, Ainslie et al. 2023). Centroids and hash directions belong to key heads. None: N.
-        attention_scale: factor of q . k. None: the default of the layer, mostly 1 / sqrt(key_dim).
+            attention, Ainslie et al. 2023). In content-based layers, each key head has its own centroids or hash
+            directions. None: N.
+        attention_scale: factor applied to q . k. None: the default of the layer, mostly 1 / sqrt(key_dim).
         logit_soft_cap: cap c: a scaled score x becomes c tanh(x / c). Position biases are added afterwards. None: no
             cap.
         use_sink: whether each head has an attention sink, a learned logit without a value, as in gpt-oss. Default
@@ -113,13 +114,14 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         use_gate: whether the attention output of each head is multiplied by a sigmoid gate computed from the query, as
             in Keras (Qiu et al. 2025, arXiv 2505.06708). Default False.
         rotary_max_wavelength: base of the frequencies of "rotary", default 10000. `rotary_type` ("linear", "dynamic",
-            "yarn" or "llama3") and `rotary_scaling_factor` set their scaling. `rotary_dim` is the number of rotated
-            channels per head. These and further "rotary_" arguments are the fields of `ops.rotary.RotarySettings`.
+            "yarn" or "llama3") and `rotary_scaling_factor` set the frequency scaling. `rotary_dim` is the number of
+            rotated channels per head. These and further "rotary_" arguments are the fields of
+            `ops.rotary.RotarySettings`.
         **kwargs: `num_key_value_heads` and the arguments after it in this list; also `name`, `dtype` and `trainable`.
 
     Call arguments:
-        query: float (B, T, D), or images (B, H, W, D), flattened row by row to T = H W tokens. Masks and segment ids of
-            images may have shape (B, H, W). `value` and `key` may be images, too.
+        query: float (B, T, D), or images (B, height, width, D), flattened row by row to T = height * width tokens.
+            Masks and segment ids of images may have shape (B, height, width). `value` and `key` may be images, too.
         value: float (B, S, D'). None or `query` itself: self-attention.
         key: float (B, S, D''). None: `value`.
         query_mask: bool (B, T), False for padding. Attention outputs of padding are zero. In self-attention, the mask
@@ -127,8 +129,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             neither results nor gradients.
         value_mask: bool (B, S), False for padding. No query attends to padding. None: the mask that `value` carries.
         key_mask: bool (B, S), False for padding. None: the mask that `key` carries.
-        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S). A mask of rank 2 raises
-            a warning if B = T, because it could be a padding mask.
+        attention_mask: bool of rank 2 (T, S), 3 (B, T, S) or 4, broadcastable to (B, N, T, S). A mask of rank 2
+            triggers a warning if B = T, because it could be a padding mask.
         return_attention_scores: whether to also return the weights (B, N, T, S), in O(T S) memory.
         training: whether to apply dropout and update state.
         use_causal_mask: whether later positions are masked.
@@ -145,8 +147,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         mask: same as `query_mask`. Keras passes the mask of a single `query` under this name.
 
     Returns:
-        Float (B, T, D) or (B, H, W, D), or the pair of output and weights. If all keys of a query are masked, its
-        output is the bias of the output projection.
+        Float (B, T, D) or (B, height, width, D), or the pair of output and weights. If all keys of a query are masked,
+        its output is the bias of the output projection.
 
     Raises:
         ValueError: if an argument has an invalid type, shape or length, or T = 0.
@@ -345,7 +347,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         Args:
             projection: a projection of the layer.
             x: tokens (B, T, D).
-            norm: "query" or "key", the norm to apply. None: the name of the projection.
+            norm: "query" or "key", the norm to apply. None: use the name of `projection`.
 
         Returns:
             Heads (B, N, T, H).
@@ -383,8 +385,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """Compute attention of projected heads.
 
         Args:
-            heads: result of `project`: queries (B, N, T, H), not scaled, keys (B, M, S, H) or None where queries are
-                used as keys, and values (B, M, S, Hv).
+            heads: result of `project`: unscaled queries (B, N, T, H); keys (B, M, S, H), or None if queries are used as
+                keys; values (B, M, S, Hv).
             masks: a `TokenMasks`. The caller applies `query_mask` to the result.
             causal: whether later positions are masked.
             training: whether to apply dropout and update state.
@@ -408,7 +410,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return attended.output, attended.weights
 
     def score_inputs(self, query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Scale queries and keys (None where queries are used as keys) for the scores, in the compute dtype."""
+        """Apply the attention scale to queries and keys. `key` is None if queries are used as keys."""
         if key is None:  # both sides of the scores are the same rows, so each has half of the scale
             return query * self.score_scale**0.5, None
         return query * self.score_scale, key
@@ -420,7 +422,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return make_position(self.position, self.num_heads, *tables, self.head_settings.rotary)
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
-        """Return the `AttentionOptions` of a call, and add their losses in training."""
+        """Return the `AttentionOptions` of a call."""
         hides = self.share_qk if self.mask_self is None else self.mask_self
         return AttentionOptions(
             self.position_encoding,
@@ -437,7 +439,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         use_causal_mask: bool = False,
         **masks: Tensor | None,
     ) -> Tensor:
-        """Compute the dense reference mask of a call, for tests and pictures, in O(T S) memory.
+        """Compute the dense reference mask of a call, for tests and plots, in O(T S) memory.
 
         Args:
             query, value, key, use_causal_mask: as in a call.
@@ -479,7 +481,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why the layer cannot decode with a KV cache. None if it can."""
+        """Reason why the layer cannot decode with a KV cache, or None."""
         if not attention_checks.can_be_causal(self):
             return f"{type(self).__name__} cannot mask later positions"
         return cache_unsupported_reason(self.pattern)
@@ -492,7 +494,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> Cache:
-        """Create the cache before the first token.
+        """Create an empty cache.
 
         Args:
             batch_size: B, an integer or a scalar tensor.
@@ -501,13 +503,13 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             memory: float (B, L, D), inputs at the L positions before the first token, as in a call. The first token
                 keeps position 0. None: no memory.
             memory_mask: bool (B, L), False for empty positions and other documents. None: all are visible.
-            positions_in_cache: whether rotary positions are positions in the cache instead of the sequence, as in
-                StreamingLLM (Xiao et al. 2024). Allowed for windows with or without first tokens. Positions then stay
-                below the size of the cache. Beyond the size of the cache, results differ from those of a call. Prompts
-                longer than the cache raise an error. Default False.
+            positions_in_cache: whether RoPE uses the position in the cache instead of the position in the sequence, as
+                in StreamingLLM (Xiao et al. 2024). Allowed for `Window(w)` and `Window(w) | First(n)`. Positions then
+                stay below the size of the cache. Sequences longer than the cache give different results than a call.
+                Prompts longer than the cache raise an error. Default False.
 
         Returns:
-            Dictionary of tensors: floats in the compute dtype, counters int32, and the mask of a memory.
+            Dictionary of tensors: floats in the compute dtype, int32 counters, and the memory mask, if any.
 
         Raises:
             ValueError: if the layer is not built or cannot decode with a cache, if it does not accept the memory, or if
@@ -535,10 +537,10 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def prefill(
         self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
     ) -> tuple[Tensor, Cache]:
-        """Compute a prompt in one pass.
+        """Process a prompt in one pass, and fill the cache.
 
         Args:
-            x: float (B, T, D), from the first token on.
+            x: float (B, T, D), the prompt, starting at position 0.
             cache: result of `init_cache`, without tokens.
             mask: bool (B, T), False for padding, which must be on the right. None: no padding.
             kept: int32 () or (B,), number of leading tokens per row to keep in the cache. None: all except padding.
@@ -576,7 +578,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return output, cache
 
     def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
-        """Compute the next token.
+        """Compute the output for the next token, and update the cache.
 
         Args:
             x: float (B, 1, D).
@@ -622,7 +624,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return fill_cache(head_plans(self), cache, key_rows, value, self.selectors, inputs, lengths)
 
     def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
-        """Compute attention of one token.
+        """Compute attention for the next token, and update the cache.
 
         Args:
             heads: result of `project` for one token.
@@ -643,7 +645,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
-        """Why the layer cannot decode with a cross-attention cache. None if it can."""
+        """Reason why the layer cannot decode with a cross-attention cache, or None."""
         if self.pattern.must_be_causal:
             return f"{attention_checks.describe_pattern(self, 'must_be_causal')} requires causal self-attention"
         if self.share_qk:
@@ -657,7 +659,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
     ) -> Cache:
-        """Compute the keys and values of the source sequence.
+        """Create a cache of the keys and values of the source sequence.
 
         Args:
             value: float (B, S, D').
@@ -687,7 +689,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return cross_cache(head_plans(self), rotated, value, mask, self.selectors, key)
 
     def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
-        """Compute cross-attention of one query per row.
+        """Compute the cross-attention output for one query per row.
 
         Args:
             x: float (B, 1, D).
@@ -767,20 +769,20 @@ def _join_heads(layer: Any, query: Tensor, heads: Tensor) -> Tensor:
 
 
 def head_plans(layer: Any, pattern: Pattern | None = None) -> list[HeadPlan]:
-    """Return the `HeadPlan` of each set of heads of a pattern, by default that of the layer."""
+    """Return the `HeadPlan` of each set of heads of a pattern. Default: the pattern of the layer."""
     return plan_heads(layer.pattern if pattern is None else pattern, layer.num_pattern_heads, layer.num_key_heads)
 
 
 def scored_rows(
     layer: AttentionLayer, query: Tensor, key: Tensor | None, is_rotated: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return queries and keys as scores compare them.
+    """Return the scaled queries and keys of the scores, rotated by default.
 
     Args:
         layer: an attention layer.
         query: projected queries (B, N, T, H).
-        key: projected keys (B, M, T, H), or None where queries are used as keys.
-        is_rotated: whether rotary positions rotate them. Default True.
+        key: projected keys (B, M, T, H), or None if queries are used as keys.
+        is_rotated: whether to apply rotary positions. Default True.
     """
     query, key = layer.score_inputs(query, key)
     key = query if key is None else key

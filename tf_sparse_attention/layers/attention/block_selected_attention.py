@@ -24,14 +24,14 @@ class BlockSelectedAttention(AttentionLayer):
 
     The score of a block is q . mean(k). `tsa.patterns.SelectedBlocks` defines the selection, including padding and
     packed documents. The softmax is over q . k / sqrt(key_dim). Attention costs O(T num_blocks block_size), and the
-    selection O(T^2 / block_size). The result is exact even if many queries select the same block.
+    selection O(T^2 / block_size). Blocks have no capacity limit: any number of queries can select the same block.
 
     The layer is for causal self-attention only: call it with `use_causal_mask=True` and without `value`.
 
     `key_convolution` = K replaces key k_i with k_i + silu(sum_l w_l k_{i-l}) for 0 <= l < K, per channel, before rotary
     positions. Block means and attention scores use these keys. Blocks with relevant keys then score higher. The
-    convolution ignores padding and does not cross documents. Its kernel starts at zero, so keys are initially
-    unchanged.
+    convolution ignores padding and does not cross documents. The convolution kernel is initialized to zero, so keys are
+    initially unchanged.
 
     Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs" (arXiv 2502.13189). The convolution
     is from Xiao et al. 2025, "Optimizing Mixture of Block Attention" (arXiv 2511.11571).
@@ -44,8 +44,8 @@ class BlockSelectedAttention(AttentionLayer):
         key_convolution: K, kernel size of the causal convolution, 3 to 5 in the paper. None: no convolution.
         use_shared_choice: whether query heads that share a key head (`num_key_value_heads`) select the same blocks, by
             the sum of their scores. Default False: each query head selects separately.
-        choice_chunk_size: queries per selection step. It limits the block scores in memory to (chunk size) x
-            (T / block_size) per head. None: all queries at once, which is faster.
+        choice_chunk_size: queries per selection step. The chunk size limits the block scores in memory to
+            (chunk size) x (T / block_size) per head. None: process all queries at once, which is faster.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:

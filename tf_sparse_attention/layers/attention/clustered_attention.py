@@ -22,11 +22,11 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 class ClusteredAttention(AttentionLayer):
     """Clustered attention: dense attention approximated by clusters of queries, in O((T + S) C) for C clusters.
 
-    K-means on hash bits clusters the queries. Each cluster attends to all keys with its mean query, and all its queries
-    get the result. With `top_k` ("improved" clustered attention), every query computes its own weights for the k
-    highest-scoring keys of its cluster. The layer has the weights of `keras.layers.MultiHeadAttention`, so
-    `copy_projections` can copy them. It has no pattern: `pattern` is None. Source: Vyas et al. 2020, "Fast Transformers
-    with Clustered Attention".
+    Queries are clustered by k-means on their hash bits. The mean query of each cluster attends to all keys. All queries
+    of the cluster get this output. With `top_k` ("improved" clustered attention), every query computes its own weights
+    for the k highest-scoring keys of its cluster. The layer has the same weights as `keras.layers.MultiHeadAttention`,
+    so `copy_projections` can copy them. The layer has no pattern: `pattern` is None. Source: Vyas et al. 2020, "Fast
+    Transformers with Clustered Attention".
 
     The hash directions are random and saved with the layer. K-means starts from evenly spaced tokens, so the result of
     a row depends only on its own tokens. The assignment to clusters has no gradient. Training differs from evaluation

@@ -12,9 +12,9 @@ from tf_sparse_attention.patterns.stride import Stride
 class DenseAttention(AttentionLayer):
     """Dense attention: each query attends to every key, or to all earlier keys under a causal mask, in O(T S).
 
-    Use it for cross-attention to short sequences, for a few heads of a `MixedAttention`, and for comparisons. The
-    softmax and the weights are the same as in `keras.layers.MultiHeadAttention`. In addition, the layer has position
-    encodings and a KV cache. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
+    Use it for cross-attention to short sequences, for a few heads of a `MixedAttention`, and as a baseline. The softmax
+    and the weights are the same as in `keras.layers.MultiHeadAttention`. In addition, the layer has position encodings
+    and a KV cache. Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.
 
     Args:
         num_heads: N, number of heads.

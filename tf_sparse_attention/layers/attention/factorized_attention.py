@@ -20,17 +20,19 @@ HEADS = ("split", "merged", "interleaved")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class StridedAttention(AttentionLayer):
-    """Strided attention: each query attends to the last positions and every `stride`-th position, in O(T (l + T / l)).
+    """Strided attention: each query attends to nearby positions and to every `stride`-th position.
 
     With l = `stride`, the local part attends to keys j with |i - j| < l, or with 0 <= i - j < l under a causal mask.
-    The strided part attends to keys with (i - j) mod l = 0, and j <= i under a causal mask. Two layers connect any two
-    positions, in O(T sqrt(T)) if l is about sqrt(T). Suited to periodic data, such as images with rows of l pixels.
-    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 4.3.
+    The strided part attends to keys with (i - j) mod l = 0, and j <= i under a causal mask. The cost is
+    O(T (l + T / l)). Two layers connect any two positions, in O(T sqrt(T)) if l is about sqrt(T). Suited to periodic
+    data, such as images with rows of l pixels. Source: Child et al. 2019, "Generating Long Sequences with Sparse
+    Transformers", section 4.3.
 
     Note: differs from the paper's text, whose local part includes i - l. The published code excludes i - l. The union
     of both parts is the same, because the strided part includes i - l.
 
-    The sequence can have any length. If it is at most `stride`, the strided part attends only to the query's position.
+    The sequence can have any length. If the length is at most `stride`, the strided part attends only to the query's
+    position.
 
     Args:
         num_heads: N, number of heads.
@@ -84,8 +86,8 @@ class FixedAttention(AttentionLayer):
 
     With l = `block_size` and c = `num_summary`, the local part attends to the keys of the query's block. The summary
     part attends to the last c columns of every block, the keys j with l - c <= j mod l < l. Under a causal mask both
-    parts end at the query. Suited to data without a period, such as text. Source: Child et al. 2019, "Generating Long
-    Sequences with Sparse Transformers", section 4.3, with l of 128 or 256 and c of 8, 16 or 32.
+    parts end at the query. Suited to data without periodic structure, such as text. Source: Child et al. 2019,
+    "Generating Long Sequences with Sparse Transformers", section 4.3, with l of 128 or 256 and c of 8, 16 or 32.
 
     The sequence can have any length. Under a causal mask the first l - c positions have no summary column to attend to,
     so the attention output of heads with only the summary part is zero there.
@@ -95,9 +97,9 @@ class FixedAttention(AttentionLayer):
         key_dim: H, size of each head for queries and keys.
         block_size: l, positions per block. Default 128.
         num_summary: c, summary columns per block. Default 8.
-        num_groups: number of different sets of summary columns. Head h of the heads with a summary part attends to the
-            columns l - (g + 1) c .. l - g c - 1 with g = h mod `num_groups`. Default 1. In the paper several sets work
-            better than a larger c.
+        num_groups: number of different sets of summary columns. Heads with a summary part are numbered h = 0, 1, ...
+            Head h uses set g = h mod `num_groups`: the columns l - (g + 1) c .. l - g c - 1. Default 1. In the paper
+            several sets work better than a larger c.
         heads: "split", "merged" or "interleaved", see `StridedAttention`. Default "split".
         layer_index: index of the layer, from 0, only for "interleaved". `Backbone` sets it.
         **kwargs: the other arguments of `AttentionLayer`. For `position="relative"`, `max_distance` is `block_size` by

@@ -43,7 +43,7 @@ class GlobalLocalAttention(LocalAttention):
             Default 64.
         num_first_global: number of leading tokens that are global in every call, for example [CLS]. Default 0.
         own_projections: whether global tokens attend with separate projections, as in Longformer. Default False.
-        dense_length: maximum length of sequences with dense attention, as in BigBird's published code. Default 0.
+        dense_length: sequences up to this length use dense attention, as in BigBird's published code. Default 0.
         **kwargs: the other arguments of `LocalAttention`, except `key_block_size`. Position encodings use distances in
             tokens, including distances to global tokens. `adaptive_span` limits only the window.
 

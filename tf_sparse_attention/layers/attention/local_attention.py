@@ -22,8 +22,8 @@ class LocalAttention(AttentionLayer):
 
     With `window`, query i attends to keys j with |i - j| < window, or with 0 <= i - j < window under a causal mask.
     Without `window`, query i of block g = i // block_size attends to the blocks
-    g - num_blocks_before .. g + num_blocks_after (Roy et al. 2021, section 3). Under a causal mask, it attends only to
-    positions j <= i. The softmax is over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
+    g - num_blocks_before .. g + num_blocks_after (Roy et al. 2021, section 3). Under a causal mask, query i attends
+    only to positions j <= i. The softmax is over q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
     The sequence can have any length: the last block is padded with masked positions. A sequence shorter than the block
     or the window gets dense attention. Training differs from evaluation only in dropout.
@@ -37,11 +37,11 @@ class LocalAttention(AttentionLayer):
         key_block_size: positions per block of keys and values, for cross-attention to a sequence of another length.
             Block g of the keys is aligned with block g of the queries. Causal masks then raise an error. None:
             `block_size`.
-        window: positions on each side, including the query's own; `num_blocks_*` must then be None. None: blocks.
+        window: positions on each side, including the query's own; `num_blocks_*` must then be None. None: use blocks.
         sliding_window: alias of `window`, as in Keras.
         adaptive_span: True: each head learns its span, a fraction of `window` (Sukhbaatar et al. 2019). A dictionary
             sets options: "ramp", positions over which the mask falls from 1 to 0, default 32; "loss", weight of the
-            span loss window * mean(span), default 1e-7; "initial", initial span, default 0. None: the whole window.
+            span loss window * mean(span), default 1e-7; "initial", initial span, default 0. None: use the whole window.
         use_successor_values: whether attention to key j reads its successor value, the value of token j + 1. A query
             attends to the last `window` earlier tokens and never to itself (`tsa.patterns.Successors`). Only for causal
             self-attention. Default False.
@@ -118,7 +118,11 @@ class LocalAttention(AttentionLayer):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of the heads. With `adaptive_span`, its window shrinks with the learned spans."""
+        """The pattern of the heads.
+
+        With `adaptive_span`, the window of the pattern is the window to compute for the learned spans, at most
+        `window`.
+        """
         return self._pattern if self.adaptive_span is None else self._window_pattern(computed_window(self))
 
     def build(
@@ -132,6 +136,7 @@ class LocalAttention(AttentionLayer):
         self.span = make_span(self, self.num_heads)
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
+        """Return the `AttentionOptions` of a call. In training, also add the span loss with `add_loss`."""
         options = super().attention_options()
         return options if self.span is None else options._replace(span=read_span(self, training))
 

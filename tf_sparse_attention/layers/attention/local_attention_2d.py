@@ -18,20 +18,20 @@ from tf_sparse_attention.types import Config, Shape
 class LocalAttention2D(AttentionLayer):
     """Two-dimensional local attention: each pixel attends to s keys in its block and the surrounding blocks, in O(T s).
 
-    The pattern is `tsa.patterns.ImageBlocks`. The layer adds two-dimensional position encodings. The sequence contains
-    the pixels of an image with `width` columns, or the first of these pixels. Pixel i in block (R, C) of h x w pixels
-    attends to the blocks R - before .. R + after, C - before .. C + after. Under a causal mask, it attends only to the
-    pixels j <= i of these blocks. Each query has at most s = (number of blocks) * h * w keys, for any image size. By
-    default these are 9 blocks of 64 pixels, or 6 under a causal mask (5 with order="blocks"). The softmax is over
+    The pattern is `tsa.patterns.ImageBlocks`. The layer adds two-dimensional position encodings. The sequence is an
+    image with `width` columns, or a prefix of its pixels. Pixel i in block (R, C) of h x w pixels attends to the blocks
+    R - before .. R + after, C - before .. C + after. Under a causal mask, pixel i attends only to the pixels j <= i of
+    these blocks. Each query has at most s = (number of blocks) * h * w keys, for any image size. By default the
+    neighborhood is 9 blocks of 64 pixels, or 6 under a causal mask (5 with order="blocks"). The softmax is over
     q . k / sqrt(key_dim), as in `keras.layers.MultiHeadAttention`.
 
-    The input must have its pixels in the order `order`:
+    The pixels of the input must be in the given `order`:
 
-    - "raster": row by row, the order of image files. A causal query attends to the earlier pixels of its row and to
-      the rows above it, within its block and the surrounding blocks.
-    - "blocks": block by block, and row by row within a block. A causal query attends to whole earlier blocks, and to
-      its own block up to its position. This is the order of Parmar et al. 2018 (Image Transformer, section 3.3) and of
-      the published code of Roy et al. 2021.
+    - "raster": row by row, the order of image files. Under a causal mask, a query attends to the earlier pixels of its
+      row and to the rows above it, within its block and the surrounding blocks.
+    - "blocks": block by block, and row by row within a block. Under a causal mask, a query attends to whole earlier
+      blocks, and to its own block up to its position. This is the order of Parmar et al. 2018 (Image Transformer,
+      section 3.3) and of the published code of Roy et al. 2021.
 
     Note: differs from Parmar et al. in that the neighborhood consists of whole blocks.
 
@@ -43,8 +43,8 @@ class LocalAttention2D(AttentionLayer):
         num_heads: N, number of heads.
         key_dim: H, size of each head for queries and keys.
         width: W, pixels per row of the image.
-        height: rows of the image. The sequence may be shorter. Required in the order "blocks" if the height is not a
-            multiple of h. None: any height, a multiple of h in the order "blocks".
+        height: rows of the image. The sequence may be shorter. Required with order="blocks" if the height is not a
+            multiple of h. None: any height. With order="blocks", the height must then be a multiple of h.
         block_shape: (h, w), rows and columns of a block. Default (8, 8).
         num_blocks_before: pair, the number of blocks above and to the left. None: (1, 1).
         num_blocks_after: pair, the number of blocks below (ignored under a causal mask) and to the right. None:
@@ -57,8 +57,8 @@ class LocalAttention2D(AttentionLayer):
             multiple of 4.
             "relative_2d" (Bello et al. 2019): learned vectors for distances in rows and in columns, added only to the
             scores. Distances are clipped at `max_distance`, by default the distance of the farthest key.
-            "relative", "rotary" and "alibi": distances in the sequence. In the order "raster" the pixel above has
-            distance `width`, and "relative" costs O(T max_distance).
+            "relative", "rotary" and "alibi": distances in the sequence. In raster order, the pixel above has distance
+            `width`. "relative" costs O(T max_distance).
             None: no position encoding.
         **kwargs: the other arguments of `AttentionLayer`.
 

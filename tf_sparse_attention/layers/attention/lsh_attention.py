@@ -55,12 +55,12 @@ class LSHAttention(AttentionLayer):
         selection: "band" or "chunks". Default "band".
         share_qk: whether queries, normalized to length 1, are used as keys. The layer then has no key projection.
             Default True.
-        mask_self: whether a token attends to itself only if it attends to no other token in any round. None (default):
-            `share_qk`, because with shared queries and keys the token itself has the highest score.
+        mask_self: whether to mask a token's own key, unless the token can attend to no other key in any round. None
+            (default): `share_qk`, because with shared queries and keys the token itself has the highest score.
         use_successor_values: as in `RoutingAttention`, only with "band". Default False.
-        **kwargs: the other arguments of `AttentionLayer`. Distances of `position="relative"` are differences of ranks
-            in the bucket, or of positions with "chunks". Other position encodings use distances in tokens. `seed` also
-            determines the directions.
+        **kwargs: the other arguments of `AttentionLayer`. With "band", distances of `position="relative"` are
+            differences of ranks in the bucket. With "chunks", they are differences of positions. Other position
+            encodings use distances in tokens. `seed` also determines the directions.
 
     Raises:
         ValueError: if an argument is invalid, or if `value` and `query` have different lengths.

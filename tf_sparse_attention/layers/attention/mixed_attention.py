@@ -36,7 +36,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
     `SparseAttention` with `tsa.patterns.Heads` also gives heads different patterns, in a single layer.
 
     Args:
-        parts: attention layers of this library, in the order of their heads. They become sublayers. All except the
+        parts: attention layers of this library, in the order of their heads. The parts become sublayers. All except the
             first lose their output bias.
         **kwargs: `name`, `dtype`, `trainable`. `dtype` is the dtype of the sum; each part computes in its own dtype.
 
@@ -231,7 +231,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why the layer cannot decode with a KV cache. None if it can."""
+        """Reason why the layer cannot decode with a KV cache, or None."""
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
     def init_cache(
@@ -242,7 +242,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Cache]:
-        """Create the empty caches of the parts, by name; see `AttentionLayer.init_cache`."""
+        """Create a dictionary of empty caches, keyed by layer name; see `AttentionLayer.init_cache`."""
         check_has_cache(self)
         arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
         return {name: part.init_cache(*arguments) for name, part in self._named_parts()}
@@ -259,7 +259,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
-        """Why the layer cannot decode with a cross-attention cache. None if it can."""
+        """Reason why the layer cannot decode with a cross-attention cache, or None."""
         return next(
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )
@@ -271,12 +271,12 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
     ) -> dict[str, Cache]:
-        """Compute the cross-attention caches of the parts, by name; see `AttentionLayer.init_cross_cache`."""
+        """Create a dictionary of cross-attention caches, keyed by layer name; see `AttentionLayer.init_cross_cache`."""
         check_has_cross_cache(self)
         return {name: part.init_cross_cache(value, key, value_mask, key_mask) for name, part in self._named_parts()}
 
     def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
-        """Compute cross-attention of one query per row (B, 1, D); see `AttentionLayer.decode_cross`."""
+        """Compute the cross-attention output (B, 1, D) for one query per row; see `AttentionLayer.decode_cross`."""
         return self._sum([part.decode_cross(x, own, index) for _, part, own in self._parts_with(cache)])
 
     def _named_parts(self) -> list[tuple[str, AttentionLayer]]:

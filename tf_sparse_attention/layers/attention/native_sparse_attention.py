@@ -54,9 +54,9 @@ class NativeSparseAttention(AttentionLayer):
     out_i = g_c C(i) + g_s S(i) + g_w W(i). The three branches share the queries. Each branch has its own keys, values
     and softmax. The gates are sigmoids of a projection of the query, per head. `pattern` is the union of S and W.
 
-    - C attends to one compressed key and value per block that is complete at position i. Both are computed as
-      W silu(sum_s A_s (x_s + p_s) + c) from the keys or values x_s of the b tokens of the block, with learned positions
-      p_s. `position` does not apply to C.
+    - C attends to one compressed key and value per block that is complete at position i. The compressed key is
+      W silu(sum_s A_s (x_s + p_s) + u), where x_s are the b keys of the block, p_s are learned position embeddings, and
+      u is a bias. The compressed value is computed from the values in the same way. `position` does not apply to C.
     - S attends to the query's own block up to i, and to the `num_blocks` - 1 earlier blocks with the largest weights in
       C. The weights are summed over the query heads that share a key head, so these heads select the same blocks. The
       selection has no gradient.
@@ -67,16 +67,16 @@ class NativeSparseAttention(AttentionLayer):
     num_blocks b positions, and the window.
 
     The layer is for causal self-attention only: call it with `use_causal_mask=True` and without `value`. In rows of
-    packed documents, a block still has b positions. A block belongs to the document of its last token. Its compressed
-    key and value use only tokens of this document. Only queries of this document attend to the block or select it.
-    Padding belongs to no block. A query attends to a compressed block only if `attention_mask` allows all keys of the
-    block. Returned attention weights are the weights of S and W, multiplied by the gates.
+    packed documents, a block still has b positions. A block belongs to the document of its last token. The block's
+    compressed key and value use only tokens of this document. Only queries of this document attend to the block or
+    select it. Padding belongs to no block. A query attends to a compressed block only if `attention_mask` allows all
+    keys of the block. Returned attention weights are the weights of S and W, multiplied by the gates.
 
     Source: Yuan et al. 2025, "Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention" (arXiv
     2502.11089).
 
-    Note: differs from the paper in two points. Blocks of C and S have the same size and do not overlap. Only the
-    query's own block is always selected. The paper also always selects the first and the previous block.
+    Note: differs from the paper in two ways. Blocks of C and S have the same size and do not overlap. Only the query's
+    own block is always selected. The paper also always selects the first and the previous block.
 
     Args:
         num_heads: N, number of heads.
@@ -140,7 +140,7 @@ class NativeSparseAttention(AttentionLayer):
         return [None, None]  # the compressed branch selects
 
     def copy_projections(self, attention: keras.layers.Layer, heads: slice = slice(None)) -> None:
-        """Copy the projections of another layer. Every branch gets its key and value projections."""
+        """Copy the projections of another layer. Every branch gets a copy of that layer's key and value projections."""
         super().copy_projections(attention, heads)
         for projection in self._keys:
             projection.set_weights(self._key.get_weights())  # type: ignore[union-attr]  # not None without `share_qk`
@@ -291,15 +291,15 @@ def _gated_sum(gates, *branches):
 
 
 class BlockPooling(keras.layers.Layer):
-    """Learned pooling of the b vectors x_s of a block: W silu(sum_s A_s (x_s + p_s) + c), in O(T H^2) per head.
+    """Learned pooling of the b vectors x_s of a block: W silu(sum_s A_s (x_s + p_s) + u), in O(T H^2) per head.
 
     The heads share the weights. The sum skips masked vectors.
 
     Args:
         block_size: b.
         size: H, channels.
-        use_bias: whether there is a bias c.
-        kernel_initializer: initializer of A, W and the positions p.
+        use_bias: whether there is a bias u.
+        kernel_initializer: initializer of A, W and the position embeddings p.
         **kwargs: `name`, `dtype`, `trainable`.
     """
 

@@ -38,9 +38,9 @@ DISTANCES = ("rank", "token")
 class RoutingAttention(SparseAttention):
     """Routing attention: each query attends to keys of its k-means cluster, in O(T cluster_size).
 
-    Queries and keys are u = LN(x W), layer-normalized without scale. Scores are products of these queries and keys,
+    Queries and keys are u = LN(x W), layer-normalized without scale. Scores are dot products of these queries and keys,
     without the factor 1 / sqrt(key_dim). A token belongs to the cluster c with the largest u . mu_c. In training, each
-    centroid mu_c is an exponential moving average of the vectors u in its cluster. The loss gets the term
+    centroid mu_c is an exponential moving average of the vectors u in its cluster. The layer adds the loss
     `commitment_loss` times mean((u - mu)^2). Outside training, centroids are constant. The layer is a `SparseAttention`
     with a cluster pattern. Source: Roy et al. 2021, "Efficient Content-Based Sparse Attention with Routing
     Transformers".
@@ -53,7 +53,7 @@ class RoutingAttention(SparseAttention):
     - "top_keys": the `cluster_size` keys of the whole sequence with the largest k . mu_c. Among equal scores, the
       earlier key wins. The result of a query does not depend on other queries. Suited to encoders, and to
       cross-attention to a sequence of any length, with or without a cache. Causal masks and `segment_ids` raise an
-      error. "top_keys" takes half the time of "nearest" with `share_qk=False`.
+      error. With `share_qk=False`, "top_keys" takes half the time of "nearest".
     - "top_k": each centroid selects the `cluster_size` closest queries and the `cluster_size` closest keys of the whole
       sequence, and these queries attend to these keys. The output of a token is the mean over the clusters that
       selected it, or zeros if none did. If T = K * `cluster_size`, about a third of the tokens, (1 - 1/K)^K, get zeros.
@@ -78,22 +78,22 @@ class RoutingAttention(SparseAttention):
             token masked by `key_mask` or `value_mask` then belongs to no cluster and attends to no key. Default True,
             as in the paper's causal models. With False, "nearest" takes 3 to 4 times as long. Must be False for
             "top_keys".
-        mask_self: whether a token attends to itself only if it attends to no other token. None (default): True for
+        mask_self: whether to mask a token's own key, unless it is the only key of the token. None (default): True for
             "nearest" and "random" with `share_qk`, because LN(q) . LN(q) = H is then larger than every other score.
         use_successor_values: whether attention to key j reads its successor value, the value of token j + 1, as in an
             induction head. A query attends to the last `cluster_size` earlier tokens of its cluster and never to itself
             (`tsa.patterns.Successors`). Only for causal self-attention with "nearest" or "random". Default False.
-        distance: distance of `position="relative"`. "rank" (default): the difference of ranks in the cluster, as
-            published. If keys are separate, "nearest" and "top_keys" give a query the rank of the last key at or before
-            its position. "token": the difference of positions, added only to scores, at about twice the cost of the
-            layer.
+        distance: kind of distance for `position="relative"`. "rank" (default): the difference of ranks in the cluster,
+            as published. With `share_qk=False`, the rank of a query in "nearest" and "top_keys" is the rank of the last
+            key at or before the query's position. "token": the difference of positions. The position table then applies
+            only to scores, and the layer costs about twice as much.
         ema_decay: decay of the moving averages, in [0, 1). Default 0.999.
         commitment_loss: factor of the commitment loss. Default 1e-4. 0 disables it.
         revive_after: a centroid that gets no token for this many training steps moves to the largest cluster. Default
             100. 0: never.
-        reproduce_reference: whether to reproduce the published code. Means are then divided by the count + 0.01. The
-            commitment loss of shared queries counts twice, and a causal mask compares ranks in the cluster. Default
-            False.
+        reproduce_reference: whether to reproduce the published code. The mean over a token's clusters is then the sum
+            divided by (count + 0.01). With `share_qk`, the commitment loss counts twice. The causal mask compares ranks
+            in the cluster instead of positions. Default False.
         **kwargs: the other arguments of `AttentionLayer`.
 
     Raises:

@@ -38,8 +38,8 @@ class SparseAttention(AttentionLayer):
         pattern: a `tsa.patterns.Pattern`, or its serialized config.
         share_qk: whether queries are used as keys. The layer then has no key projection, and `value` must be None.
             Default False.
-        mask_self: whether a token attends to itself only if it attends to no other token. None (default): `share_qk`,
-            because with shared queries and keys the token itself has the highest score.
+        mask_self: whether to mask a token's own key, unless it is the only key of the token. None (default):
+            `share_qk`, because with shared queries and keys the token itself has the highest score.
         normalize_queries_and_keys: whether scores are LN(q) . LN(k), as in `RoutingAttention`, times `attention_scale`
             if it is given. Default False: q . k / sqrt(key_dim).
         **kwargs: the other arguments of `AttentionLayer`. With a content-based part, `position="relative"` has a table

@@ -126,14 +126,14 @@ class CallMask(NamedTuple):
 class SwappedAttention(AdaptableMixin, keras.layers.Layer):
     """Sparse self-attention with the call signature of the attention layers of Keras and KerasHub.
 
-    `tsa.convert.replace_attention` inserts this layer into layers whose code calls dense attention. A mask that is the
+    `tsa.convert.replace_attention` replaces the dense attention of a layer or model with this layer. A mask that is the
     same for all queries becomes a padding mask. Masked tokens belong to no cluster. In content-based patterns, masked
-    tokens do not act as queries either.
+    tokens also attend to nothing.
 
     When a KerasHub model with replaced attention generates text, the model sets the caches of its sparse layers. The
-    argument `cache` has KerasHub's format. If the layer has an exact `window` and `value_dim` equals `key_dim` (local
-    attention, all-attention), `cache` contains keys and values. A decoding step then costs O(window). For other layers,
-    `cache` contains the inputs, and a decoding step recomputes attention for all positions.
+    argument `cache` has KerasHub's format. For sliding-window layers (`LocalAttention` with `window`, `AllAttention`)
+    with `value_dim` equal to `key_dim`, `cache` contains keys and values. A decoding step then costs O(window). For
+    other layers, `cache` contains the inputs, and a decoding step recomputes attention for all positions.
 
     Args:
         attention: an attention layer of this library.
@@ -158,7 +158,8 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         Float (B, T, D), or the pair of the output and the weights, or of the output and the new cache.
 
     Raises:
-        ValueError: if `value` or `key` is not the query, or if a cache does not match.
+        ValueError: if `value` or `key` is not the query, if the shape of `cache` is invalid, or if `cache` is given
+            without `cache_update_index` or with `return_attention_scores`.
 
     Example:
         >>> layer = SwappedAttention(LocalAttention(num_heads=2, key_dim=8, window=4))

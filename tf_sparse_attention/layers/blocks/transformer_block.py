@@ -55,11 +55,10 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         remat: whether the backward pass recomputes the sublayers instead of storing their activations. This saves
             memory, but takes about a third more time. State and dropout seeds are updated once. Default False.
         seed: integer seed of the dropout.
-        cross_attention: an attention layer from this sequence to the sequence of an encoder, or None. In a causal
-            block, the result of a query must not depend on other queries: `selection="top_keys"` is supported, but
-            `selection="top_k"` and clustered attention raise an error. Exception: as published, a layer with
-            `reproduce_reference=True` may have `selection="top_k"`. The block then raises a warning, and its
-            `causal_selection` is False.
+        cross_attention: cross-attention layer over an encoder sequence, or None. In a causal block, the result of a
+            query must not depend on other queries: `selection="top_keys"` is supported, but `selection="top_k"` and
+            clustered attention raise an error. Exception: as published, a layer with `reproduce_reference=True` may
+            have `selection="top_k"`. The block then issues a warning, and its `causal_selection` is False.
         reproduce_reference: whether to mask padding only as keys, as in the published Routing Transformer. Padded
             queries are then computed, and padded tokens belong to clusters. Default False: padding has no effect.
         **kwargs: `name`, `dtype`, `trainable`. Sublayers compute in their own dtypes. Their outputs are cast to the
@@ -77,7 +76,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         encoder_segment_ids: int (B, S), the documents of `encoder_sequence`, used with `segment_ids`. Tokens attend
             within their document. None: one document per row.
         training: whether to apply dropout and update state.
-        **extra_masks: masks by name for the attention, such as "global_mask" of `GlobalLocalAttention`.
+        **extra_masks: named masks for the attention layer, such as "global_mask" of `GlobalLocalAttention`.
 
     Returns:
         Float (B, T, D).
@@ -257,7 +256,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
 
     @property
     def cache_unsupported_reason(self) -> str | None:
-        """Why the block cannot decode with a KV cache. None if it can."""
+        """Reason why the block cannot decode with a KV cache, or None."""
         if not self.causal:
             return "it attends to later positions"
         if self.reproduce_reference:
@@ -275,7 +274,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         encoder_padding_mask: Tensor | None = None,
         positions_in_cache: bool = False,
     ) -> dict[str, Any]:
-        """Create the empty caches of the attention layers, by name, and compute the cross-attention cache.
+        """Create a dictionary of empty caches, keyed by layer name, and compute the cross-attention cache.
 
         Args:
             batch_size, max_length, memory_mask, positions_in_cache: as in `AttentionLayer.init_cache`.
@@ -308,7 +307,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         """Compute the output for a prompt in one pass, and fill the cache.
 
         Args:
-            inputs: float (B, T, D), from the first token on.
+            inputs: float (B, T, D), the prompt, starting at position 0.
             cache: result of `init_cache`.
             mask: bool (B, T), False for padding, which must be on the right. None: the mask that `inputs` carries.
             encoder_sequence: the same as in `init_cache`.

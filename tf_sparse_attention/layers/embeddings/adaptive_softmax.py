@@ -24,14 +24,14 @@ from tf_sparse_attention.types import Config, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class AdaptiveEmbedding(keras.layers.Layer):
-    """Adaptive input embedding: words are clustered by frequency, and rarer clusters have smaller vectors.
+    """Adaptive input embedding: words are clustered by frequency, and clusters of rarer words have smaller vectors.
 
-    A word w of cluster i is embedded as sqrt(D) P_i^T e_w. Its vector e_w has size D // div_value**i, and P_i projects
-    it to D channels. The first cluster has a projection, too. Word ids are sorted by frequency, most frequent first.
-    Cost O(T D (D + D / div_value + ...)) in addition to the look-up. Initial vectors have variance 1 / (vector size)
-    and initial projections have variance 1 / D, so the output has variance 1. Source: Baevski and Auli 2019, "Adaptive
-    Input Representations for Neural Language Modeling", section 3, as used by the word models of Sukhbaatar et al.
-    2019.
+    A word w of cluster i is embedded as sqrt(D) P_i^T e_w. The vector e_w of word w has size D // div_value**i, and P_i
+    projects it to D channels. The first cluster has a projection, too. Word ids are sorted by frequency, most frequent
+    first. Cost O(T D (D + D / div_value + ...)) in addition to the look-up. Initial vectors have variance 1 / (vector
+    size) and initial projections have variance 1 / D, so the output has variance 1. Source: Baevski and Auli 2019,
+    "Adaptive Input Representations for Neural Language Modeling", section 3, as used by the word-level models of
+    Sukhbaatar et al. 2019.
 
     Args:
         vocabulary_size: V, number of words.
@@ -156,15 +156,16 @@ def _add_clusters(layer, vocabulary_size, hidden_dim):
 class AdaptiveSoftmax(keras.layers.Layer):
     """Adaptive softmax: log-probabilities of words that are clustered by frequency.
 
-    Rarer clusters have smaller vectors. The head is a softmax over the frequent words and one logit per rare cluster.
-    Each rare cluster has its own softmax: log p(w) = log p_head(cluster) + log p_cluster(w). The logit of a word w of
-    cluster i is e_w . (P_i x) + b_w. Source: Grave et al. 2017, "Efficient softmax approximation for GPUs", with the
-    sizes and the tied weights of Baevski and Auli 2019, "Adaptive Input Representations for Neural Language Modeling",
-    section 3.
+    Clusters of rarer words have smaller vectors. The head is a softmax over the frequent words and one logit per rare
+    cluster. Each rare cluster has its own softmax: log p(w) = log p_head(cluster) + log p_cluster(w). The logit of a
+    word w of cluster i is e_w . (P_i x) + b_w. Source: Grave et al. 2017, "Efficient softmax approximation for GPUs",
+    with the sizes and the tied weights of Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
+    Modeling", section 3.
 
-    `loss` computes a rare cluster only for positions with a word of this cluster. Compiled programs have fixed shapes:
-    there, `loss` computes up to twice the positions that need the cluster. `predict_words` computes a rare cluster only
-    where the cluster may contain the most likely word. A call returns all log-probabilities, in O(T V).
+    `loss` evaluates the softmax of a rare cluster only for positions with a word of this cluster. In compiled programs,
+    `loss` pads these positions to a fixed size, at most about twice their number or 1/64 of all positions.
+    `predict_words` evaluates the softmax of a rare cluster only where the cluster may contain the most likely word. A
+    call returns all log-probabilities, in O(T V).
 
     Args:
         vocabulary_size: V, number of words, most frequent first. None with `embedding`.
@@ -172,8 +173,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
             `embedding`.
         div_value: ratio of the vector sizes of consecutive clusters. Default 4. None with `embedding`.
         embedding: an `AdaptiveEmbedding` whose tables and projections are shared (tied weights). Cluster logits and
-            biases are not shared. `keras.models.clone_model` loses the sharing, because it does not track nested
-            layers.
+            biases are not shared. `keras.models.clone_model` does not preserve the sharing, because it does not track
+            nested layers.
         seed: integer seed of the initial values.
         **kwargs: `name`, `dtype`, `trainable`.
 

@@ -20,11 +20,11 @@ class GridEmbedding(keras.layers.Layer):
     """Axial position embedding: the sum of one learned vector per coordinate in a grid, in row-major order.
 
     y_t = x_t + sum over the axes k of E_k[coordinate k of t]. The axes correspond to the data, for example (rows,
-    columns, channels) for an image. For factorized attention on other data, they are (T / stride, stride). Source:
+    columns, channels) for an image. For factorized attention on other data, the axes are (T / stride, stride). Source:
     Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.3.
 
     Args:
-        grid: sizes of the axes in row-major order. Their product is the maximum sequence length.
+        grid: sizes of the axes in row-major order. The product of the sizes is the maximum sequence length.
         seed: integer seed of the initial vectors, which have variance 1 / (number of axes * D).
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -36,8 +36,8 @@ class GridEmbedding(keras.layers.Layer):
         Float (B, T, D).
 
     Raises:
-        ValueError: if an argument is invalid, or if the sequence is longer than the grid. In a program that is compiled
-            for unknown lengths, positions past the end wrap around instead.
+        ValueError: if an argument is invalid, or if the sequence is longer than the grid. In a program compiled for
+            dynamic lengths, positions past the end wrap around instead.
 
     Example:
         >>> image = keras.random.normal((2, 32 * 32 * 3, 64))

@@ -14,7 +14,7 @@ QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes without calibration dat
 
 
 class LowRankMixin:
-    """`enable_lora` for a layer or model with dense sublayers."""
+    """Mixin that adds `enable_lora` to a layer or model with dense sublayers."""
 
     name: str
     trainable_variables: list[keras.Variable]
@@ -31,7 +31,7 @@ class LowRankMixin:
 
         Args:
             rank: number of columns of A, at least 1.
-            lora_alpha: factor of the low-rank kernels. None: `rank`.
+            lora_alpha: scale numerator of the low-rank update. None: `rank`.
             target_layer_names: names of the sublayers to adapt. Default: the projections of queries and values.
 
         Raises:
@@ -68,7 +68,10 @@ def copy_low_rank(source: Mapping[str, keras.layers.Layer], target: Mapping[str,
 
 
 class AdaptableMixin(LowRankMixin):
-    """`enable_lora` and `quantize` for a layer with dense sublayers, whose dtype policies are in the config."""
+    """Mixin that adds `enable_lora` and `quantize` to a layer with dense sublayers.
+
+    The layer's config stores the dtype policies of the sublayers.
+    """
 
     def quantize(
         self, mode: str, type_check: bool = True, config: keras.quantizers.QuantizationConfig | None = None

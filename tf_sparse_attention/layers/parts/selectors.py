@@ -241,7 +241,7 @@ def make_select(
     Args:
         layer: an attention layer.
         query: projected queries (B, N, T, H).
-        key: projected keys (B, M, S, H), or None where queries are used as keys.
+        key: projected keys (B, M, S, H), or None if queries are used as keys.
         masks: a `TokenMasks`.
         training: whether selectors update their weights. Default False.
     """
