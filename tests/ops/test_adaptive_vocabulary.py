@@ -188,7 +188,7 @@ def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_jax):
     code = textwrap.dedent(
         """
         import jax, numpy as np
-        from tests.ops.test_word_clusters import assemble, draw, of_all_words, word_loss
+        from tests.ops.test_adaptive_vocabulary import assemble, draw, of_all_words, word_loss
         rng = np.random.default_rng(0)
         for rows in (1, 70):
             x, words = rng.standard_normal((rows, 8)).astype("float32"), rng.integers(0, 15, rows).astype("int32")
