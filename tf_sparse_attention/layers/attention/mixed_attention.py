@@ -61,6 +61,8 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         (1, 512, 128)
     """
 
+    parts: list[AttentionLayer]
+
     def __init__(self, parts: Sequence[AttentionLayer], **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
@@ -226,8 +228,6 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
             for part, own in zip(self.parts, part_masks, strict=True)
         ]
         return ops.concatenate(patterns, axis=1)
-
-    parts: list[AttentionLayer]
 
     @property
     def cache_unsupported_reason(self) -> str | None:
