@@ -83,7 +83,7 @@ def test_routed_cross_attention_of_a_causal_block_is_allowed_as_published_and_sa
     ("own", "reason"),
     [
         ({}, "the selection depends on padding"),
-        ({"reproduce_reference": False}, "holds depends on la"),
+        ({"reproduce_reference": False}, "a cluster depend on la"),
     ],
 )
 def test_it_has_no_cache(own, reason):
