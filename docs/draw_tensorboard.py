@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 from tensorboard.util import tensor_util
 
-from trainers.shared import workdir
+from tf_sparse_attention.trainers.shared import workdir
 
 PICTURE = pathlib.Path(__file__).with_name("tensorboard.png")
 KINDS = {"train": "tab:orange", "validation": "tab:blue"}

@@ -10,10 +10,10 @@ from typing import Any
 import keras
 import ml_collections
 
-from trainers.configs import speech
-from trainers.shared import components, strategy, training
-from trainers.shared.files import write_json
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.shared import components, strategy, training
+from tf_sparse_attention.trainers.shared.files import write_json
+from tf_sparse_attention.trainers.tasks import registry
 
 CHECKPOINT_EVERY = 20  # steps
 

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.tasks import __main__ as program
 from benchmarks.tasks import made
-from trainers.configs import toys
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.configs import toys
+from tf_sparse_attention.trainers.tasks import registry
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from trainers.shared.workers import LOST
+from tf_sparse_attention.trainers.shared.workers import LOST
 
 pytestmark = pytest.mark.large
 NUM_STEPS = 60  # of runs that get a signal in between; others end before a difference of rounding grows
@@ -65,7 +65,7 @@ class Runs:
     def start(self, name, backend, count=1, devices=1, dropout=0.1, **changes):
         """Start a run of some processes, each with some devices, and return these; see `said`."""
         settings = {**SETTINGS, "num_logical_cpus": devices, "jit_compile": backend == "jax", **changes}
-        command = [sys.executable, "-m", "trainers.train", "--config=trainers/configs/demo.py:tiny"]
+        command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", "--config=demo:tiny"]
         command += [f"--config.train.{key}={value}" for key, value in settings.items()]
         command += [f"--config.data.path={self._folder / 'text'}", f"--config.data.data_dir={self._folder / 'data'}"]
         command += ["--config.data.batch_size=4", f"--config.model.dropout={dropout}", "--config.model.num_layers=1"]

@@ -16,10 +16,10 @@ from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.data.sources.wav_file import read_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
-from trainers.configs import audio as audio_config
-from trainers.shared import callbacks, strategy, training, workdir
-from trainers.tasks import audio_samples, audio_scores, byte_samples, registry
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.configs import audio as audio_config
+from tf_sparse_attention.trainers.shared import callbacks, strategy, training, workdir
+from tf_sparse_attention.trainers.tasks import audio_samples, audio_scores, byte_samples, registry
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
 RATE = 8000
@@ -261,7 +261,7 @@ def test_the_program_writes_and_continues_sound(finished, recordings, tmp_path):
         (["--num_samples=2"], ["samples_0.wav", "samples_1.wav"]),
         ([f"--prompt_file={tmp_path / 'start.wav'}"], ["samples.wav"]),
     ):
-        command = [sys.executable, "-m", "trainers.generate", f"--workdir={finished}", *arguments]
+        command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={finished}", *arguments]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
         assert result.returncode == 0, result.stderr
         assert result.stdout.startswith("seed 0: ") and "Written to" in result.stderr

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tf_sparse_attention import audit
 from tf_sparse_attention.analysis import causality_report
 from tf_sparse_attention.layers import LocalAttention
-from trainers.shared import console
+from tf_sparse_attention.trainers.shared import console
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -28,7 +28,13 @@ def test_an_audit_is_told_in_lines(causal):
 
 @pytest.mark.full
 def test_the_model_of_a_run_is_audited(untrained):
-    command = [sys.executable, "-m", "trainers.audit", f"--workdir={untrained}", "--sequence_length=9"]
+    command = [
+        sys.executable,
+        "-m",
+        "tf_sparse_attention.trainers.audit",
+        f"--workdir={untrained}",
+        "--sequence_length=9",
+    ]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert process.stdout.endswith("\ncausal\n")

@@ -10,10 +10,10 @@ import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
-from trainers.configs import classify
-from trainers.shared import callbacks, overrides, strategy, training, workdir
-from trainers.tasks import class_scores, registry
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.configs import classify
+from tf_sparse_attention.trainers.shared import callbacks, overrides, strategy, training, workdir
+from tf_sparse_attention.trainers.tasks import class_scores, registry
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 

@@ -8,9 +8,9 @@ import pytest
 from absl import flags
 
 from tf_sparse_attention.data.sources.official_counts import official_word_count
-from trainers.shared import evaluation, overrides, scoring, training
-from trainers.shared.compression import compressed_bits_per_byte
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from tf_sparse_attention.trainers.shared import evaluation, overrides, scoring, training
+from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
+from tf_sparse_attention.trainers.shared.resumable_sums import Progress, ResumableSums
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr("trainers.shared.resumable_sums.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("tf_sparse_attention.trainers.shared.resumable_sums.SECONDS_BETWEEN_LINES", -1)
     caplog.set_level("INFO", logger="absl")
     progress = Progress(10)
     progress.begin(4)

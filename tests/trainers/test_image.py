@@ -17,10 +17,10 @@ from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tests.trainers.small_images import SHAPE, make_painter
-from trainers.shared import callbacks, strategy, training, workdir
-from trainers.shared.portable_files import export_portable
-from trainers.tasks import image_scores, registry
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.shared import callbacks, strategy, training, workdir
+from tf_sparse_attention.trainers.shared.portable_files import export_portable
+from tf_sparse_attention.trainers.tasks import image_scores, registry
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
 
@@ -229,7 +229,7 @@ def test_text_has_no_images_to_complete(untrained):
 def test_the_program_writes_samples_and_completions(finished):
     keras.utils.set_random_seed(0)
     for arguments, name in ((["--num_samples=2"], "samples.png"), (["--complete=test"], "completions.png")):
-        command = [sys.executable, "-m", "trainers.generate", f"--workdir={finished}", *arguments]
+        command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={finished}", *arguments]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
         assert result.returncode == 0, result.stderr
         assert "bits per dimension" in result.stdout

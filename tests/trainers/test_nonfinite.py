@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import ops
 
 import tf_sparse_attention as tsa
-from trainers.shared import nonfinite, training, workdir
-from trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.shared import nonfinite, training, workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 
 
 @pytest.fixture

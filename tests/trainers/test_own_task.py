@@ -7,10 +7,10 @@ import pytest
 
 from tests.pages import DOCS, blocks
 from tests.trainers import untrained_run
-from trainers.configs import base
-from trainers.shared import evaluation, settings_help, training, workdir
-from trainers.tasks import registry
-from trainers.tasks.text_task import TextTask
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import evaluation, settings_help, training, workdir
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.text_task import TextTask
 
 SECTION = (DOCS / "tasks.md").read_text(encoding="utf-8").partition("\n## A task of your own\n")[2]
 FILES = ("smoothed.py", "smoothed_config.py")

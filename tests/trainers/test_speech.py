@@ -10,11 +10,11 @@ import pytest
 
 from tests.data.sources.test_speech import tone, write_wav
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.configs import speech
-from trainers.shared import callbacks, overrides, scoring, training, workdir
-from trainers.tasks import registry, speech_scores
-from trainers.tasks.parts import Request
-from trainers.tasks.speech_scores import picture_of
+from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.shared import callbacks, overrides, scoring, training, workdir
+from tf_sparse_attention.trainers.tasks import registry, speech_scores
+from tf_sparse_attention.trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.tasks.speech_scores import picture_of
 
 KINDS = "abcd"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.configs import translate_documents
-from trainers.shared import (
+from tf_sparse_attention.trainers.configs import translate_documents
+from tf_sparse_attention.trainers.shared import (
     callbacks,
     evaluation,
     exporting,
@@ -18,7 +18,7 @@ from trainers.shared import (
     training,
     workdir,
 )
-from trainers.tasks import generated_targets, pair_scores, registry
+from tf_sparse_attention.trainers.tasks import generated_targets, pair_scores, registry
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers.shared import callbacks, sampling, signals
+from tf_sparse_attention.trainers.shared import callbacks, sampling, signals
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from absl import logging
 from tests.conftest import ROOT
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.data import checksums
-from trainers.configs import base
-from trainers.shared import config_files, console, faults, quiet, settings_help, training
-from trainers.shared.nonfinite import NonfiniteError
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import config_files, console, faults, quiet, settings_help, training
+from tf_sparse_attention.trainers.shared.nonfinite import NonfiniteError
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from trainers.shared.nonfinite import NonfiniteError
     ],
 )
 def test_a_wrong_flag_gets_one_line_and_status_2(tmp_path, flags, message):
-    command = [sys.executable, "-m", "trainers.train", "--config=trainers/configs/demo.py:tiny", *flags]
+    command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", "--config=demo:tiny", *flags]
     process = subprocess.run([*command, f"--workdir={tmp_path}/run"], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 2 and "Traceback" not in process.stderr
     assert re.search(message, process.stderr, re.DOTALL), process.stderr
@@ -48,14 +48,14 @@ def test_a_wrong_flag_gets_one_line_and_status_2(tmp_path, flags, message):
     ],
 )
 def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, message):
-    command = [sys.executable, "-X", "importtime", "-m", "trainers.evaluate", *flags]
+    command = [sys.executable, "-X", "importtime", "-m", "tf_sparse_attention.trainers.evaluate", *flags]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 2 and not re.search(r"Traceback|\| (keras|tensorflow)$", process.stderr, re.MULTILINE)
     assert re.search(message, process.stderr), process.stderr
 
 
 def test_a_backend_that_keras_does_not_know_is_named():
-    command = [sys.executable, "-m", "trainers.evaluate", "--workdir=runs/demo"]
+    command = [sys.executable, "-m", "tf_sparse_attention.trainers.evaluate", "--workdir=runs/demo"]
     variables = {**os.environ, "KERAS_BACKEND": "jxa"}
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     assert process.returncode == 2
@@ -157,7 +157,7 @@ def test_an_error_may_have_an_exit_status_of_its_own():
     ],
 )
 def test_a_wrong_configuration_or_variant_gets_one_line_before_any_backend_is_imported(config, message):
-    command = [sys.executable, "-m", "trainers.train", "--workdir=runs/none", "--config", config]
+    command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", "--workdir=runs/none", "--config", config]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 2
     assert re.fullmatch(rf"error: {message}\n\(--verbosity=1 shows where\)\n", process.stderr), process.stderr
@@ -200,7 +200,7 @@ def test_help_is_a_page_with_three_examples_that_name_flags_there_are():
 def test_full_help_needs_no_backend_and_is_no_failure(run_python, name):
     code = f"""
 import runpy, sys
-sys.argv = ["{name}", "--helpfull", "--config=trainers/configs/demo.py:tiny"]
+sys.argv = ["{name}", "--helpfull", "--config=demo:tiny"]
 try:
     runpy.run_module("trainers.{name}", run_name="__main__", alter_sys=True)
 except SystemExit as end:
@@ -240,7 +240,7 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
     rows = dict(re.findall(r"^\| ([\d, ]+) \| (.*) \|$", page, re.MULTILINE))
     assert {int(status) for statuses in rows for status in statuses.split(",")} == set(console.EXIT_STATUSES)
     for status, text in console.EXIT_STATUSES.items():
-        assert status > 100 or re.sub(r"(trainers\.\w+)", r"`\1`", text) == rows[str(status)]
+        assert status > 100 or re.sub(r"(tsa-\w+)", r"`\1`", text) == rows[str(status)]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
 )
 def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = found.replace("CONFIGS", str(ROOT / "trainers" / "configs"))
+    found = found.replace("CONFIGS", str(ROOT / "tf_sparse_attention" / "trainers" / "configs"))
     assert config_files.with_files([f"--config={given}", "--workdir=demo"]) == [f"--config={found}", "--workdir=demo"]
     assert config_files.with_files(["-config", given]) == [f"--config={found}"]
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.optimizers import GradientNorm
-from trainers.shared.callbacks import Report
-from trainers.shared.loss_spikes import LossSpikes
+from tf_sparse_attention.trainers.shared.callbacks import Report
+from tf_sparse_attention.trainers.shared.loss_spikes import LossSpikes
 
 
 def add_all(spikes, losses):

@@ -8,9 +8,9 @@ import pytest
 
 from tests import remote_paths
 from tf_sparse_attention import remote_files
-from trainers.configs import base
-from trainers.shared import remote_run, workdir
-from trainers.shared.remote_run import RemoteRun
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import remote_run, workdir
+from tf_sparse_attention.trainers.shared.remote_run import RemoteRun
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])

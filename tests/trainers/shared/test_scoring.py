@@ -8,9 +8,9 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.draws import first
-from trainers.configs import base
-from trainers.shared import scoring, strategy
-from trainers.shared.one_device import OneDevice
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import scoring, strategy
+from tf_sparse_attention.trainers.shared.one_device import OneDevice
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainers.configs import base
-from trainers.shared import jax_devices, strategy, training
-from trainers.shared.one_device import OneDevice
-from trainers.shared.tensorflow_devices import TensorFlowReplicas
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import jax_devices, strategy, training
+from tf_sparse_attention.trainers.shared.one_device import OneDevice
+from tf_sparse_attention.trainers.shared.tensorflow_devices import TensorFlowReplicas
 
 
 def make_config(num_logical_cpus=1, batch_size=8):
@@ -40,12 +40,12 @@ def test_one_device_compiles_with_xla_unless_told_not_to():
 
 CHOOSE_DEVICES = """
 import pathlib, sys
-from trainers.shared import console
+from tf_sparse_attention.trainers.shared import console
 console.import_backends()
 import jax
 {before}
-from trainers.configs import base
-from trainers.shared import strategy
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import strategy
 strategy.choose_devices(base.get_config())
 jax.jit(lambda x: x + 1)(1.0)
 options = [path.read_text() for path in pathlib.Path({folder!r}).glob("*debug_options")]
@@ -251,7 +251,7 @@ def test_a_wrong_description_of_the_processes_of_jax_is_an_error(run_jax, values
 import os, shlex
 from unittest import mock
 import jax
-from trainers.shared import clusters
+from tf_sparse_attention.trainers.shared import clusters
 variables = dict(zip(clusters.JAX_VARIABLES, shlex.split("{values}")))
 fail = mock.Mock(side_effect=ValueError("no cluster"))  # JAX has computed, and would look for none
 with mock.patch.dict(os.environ, variables), mock.patch.object(jax.distributed, "initialize", fail):
@@ -265,8 +265,8 @@ with mock.patch.dict(os.environ, variables), mock.patch.object(jax.distributed, 
 
 CHOICE_OF_JAX = """
 import keras
-from trainers.shared import strategy
-from trainers.configs import base
+from tf_sparse_attention.trainers.shared import strategy
+from tf_sparse_attention.trainers.configs import base
 config = base.get_config()
 config.train.num_logical_cpus = 2
 devices = strategy.choose_devices(config)
@@ -298,8 +298,8 @@ def test_the_cpu_is_cut_in_two_for_jax_too(run_python):
 
 SPLIT_ON_JAX = """
 import keras, pytest
-from trainers.shared import strategy
-from trainers.configs import base
+from tf_sparse_attention.trainers.shared import strategy
+from tf_sparse_attention.trainers.configs import base
 config = base.get_config()
 config.data.batch_size = 1
 config.train.update(num_logical_cpus=2, model_parallel=2)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from trainers.shared import callbacks, console, workers
+from tf_sparse_attention.trainers.shared import callbacks, console, workers
 
 COUNT = 3
 

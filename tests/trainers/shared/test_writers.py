@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from docs import draw_tensorboard
-from trainers.shared import workdir, writers
+from tf_sparse_attention.trainers.shared import workdir, writers
 
 SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
 

@@ -1,0 +1,261 @@
+"""Trains a model: the body of `tsa-train`. What is trained is a task's business, see `trainers.tasks.registry`."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import keras
+import ml_collections
+from absl import logging
+
+from tf_sparse_attention.atomic_files import remove_stale
+from tf_sparse_attention.trainers.shared import (
+    callbacks,
+    components,
+    faults,
+    lock,
+    nonfinite,
+    remote_run,
+    resume,
+    strategy,
+    workdir,
+    workers,
+    writers,
+)
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
+from tf_sparse_attention.trainers.tasks import registry
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a call of `train` ended: the last step, the `signal.Signals` that ended it or None, and the model."""
+
+    step: int
+    signal: Any
+    model: keras.Model
+
+
+def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outcome:
+    """Trains the model of a configuration, starting at the newest checkpoint in its work folder, if any.
+
+    A run that is killed at any moment and resumed with the same configuration ends with the same weights, bit for bit
+    on one machine.
+
+    Args:
+        config: `ml_collections.ConfigDict`, see `configs/base.py`.
+        folder: the work folder; made if it does not exist. At an address as gs://bucket/run, checkpoints are copied
+            there, see `remote_run`.
+
+    Returns:
+        `Outcome`.
+
+    Raises:
+        RemoteError: If an address cannot be reached at the start, or at the end for the last checkpoint.
+        ValueError: For a wrong setting, or one that differs from that of the checkpoint, or if another process trains
+            in this folder.
+        NonfiniteError: Where loss or weights are not finite; the checkpoints before stay.
+    """
+    _check(config)
+    place = remote_run.open_run(folder, config.train.keep_checkpoints)
+    folder = workdir.open_workdir(place.folder, create=True)
+    devices = strategy.choose_devices(config)
+    devices.check_accumulation(config.optimizer.gradient_accumulation_steps)
+    if not devices.is_single_process and isinstance(place, remote_run.RemoteRun):
+        raise ValueError(f"`workdir` must be on a disk that all processes share. Received: workdir={place.path}.")
+    # Of several processes of one run the chief alone writes.
+    with lock.locked(folder) if devices.is_chief else contextlib.nullcontext():
+        place.fetch()
+        outcome = _train(config, place, devices)
+        place.finish(outcome.step)
+    return outcome
+
+
+def _train(config, place, devices):
+    execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+    if config.train.deterministic:
+        strategy.make_deterministic(execution["jit_compile"])
+    with devices.scope(), workers.connected(devices) as others:
+        run = Run(config, place, devices, execution, others)
+        step = run.restore()
+        signal = None
+        if step < config.train.num_steps:
+            with faults.marked():
+                step, signal = run.fit(step)
+        elif step > config.train.num_steps:
+            logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)
+    if signal is None and devices.is_chief:
+        workdir.save_model(place.folder, run.model)
+    return Outcome(step, signal, run.model)
+
+
+def _check(config):
+    for name, least in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
+        if config.train[name] < least:
+            raise ValueError(f"`config.train.{name}` must be {least} or more. Received: {name}={config.train[name]}.")
+    nonfinite.check_mode(config.train.nonfinite)
+
+
+class Run:
+    """The objects of one process of a run.
+
+    Args:
+        config: as for `train`.
+        place: the `LocalRun` of the work folder.
+        devices: from `strategy.choose_devices`; the run is created and used in its scope.
+        execution: arguments of `keras.Model.compile`, see `one_device.OneDevice.execution`.
+        others: the connection to the other processes, from `workers.connected`.
+    """
+
+    def __init__(
+        self,
+        config: ml_collections.ConfigDict,
+        place: remote_run.LocalRun,
+        devices: Any,
+        execution: dict[str, Any],
+        others: Any,
+    ) -> None:
+        self.config, self.place, self.devices, self._others = config, place, devices, others
+        self.folder = workdir.open_workdir(place.folder)
+        self.task = registry.make_task(config)
+        self._data = self.task.open_data()
+        self._description = resume.describe(config, self._data.fingerprint)
+        # After the data, since preparing it, which only the first start does, draws random numbers.
+        keras.utils.set_random_seed(config.seed)
+        self.model = self.task.make_model()
+        self._training_model = self.task.make_training_model(self.model)
+        optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
+        losses = {"loss": self.task.make_loss(), "weighted_metrics": self.task.make_metrics()}
+        self._training_model.compile(optimizer, **losses, **execution)
+        self._training_model.optimizer.build(self.model.trainable_variables)
+        self._validation: Any = None
+        if config.train.evaluate_every:
+            self._validation = self.task.make_validation(self.model, execution)
+        self._checkpoints = Checkpoints(self.folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
+        self._saved_step: int | None = None
+
+    def restore(self) -> int:
+        """Loads the newest checkpoint, if there is one, and returns its step, else 0."""
+        newest = self._checkpoints.newest_metadata()
+        step = 0 if newest is None else newest["step"]
+        if newest is not None:
+            resume.check_compatible(newest, self._description)
+            self.task.check(self.folder)
+            self._checkpoints.load(step, self._variables())
+            self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
+            self._saved_step = step
+            self.devices.compare_replicas(newest.get("replicas"))
+        if self.devices.is_chief:
+            remove_stale(self.folder)
+            workdir.save_config(self.folder, self.config)
+            self.task.save(self.folder)
+            workdir.save_source(self.folder, self._data.source)
+        logging.info(
+            "%d weights, %d replicas of %s, from step %d to %d in %s",
+            self.model.count_params(),
+            self.devices.num_replicas,
+            keras.backend.backend(),
+            step,
+            self.config.train.num_steps,
+            self.folder,
+        )
+        return step
+
+    def _variables(self):
+        return state_variables(self._training_model, self._training_model.optimizer)
+
+    def save(self, step: int) -> None:
+        """Writes the checkpoint of a step unless it is saved already."""
+        if step != self._saved_step:
+            weight = nonfinite.find_weight(model_variables(self._training_model))
+            if weight is not None:
+                raise self._nonfinite_error(step, f"weights {weight}")
+        if step != self._saved_step and self.devices.is_chief:
+            # The computed windows of adaptive spans are not weights, but affect rounding.
+            more = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
+            self._checkpoints.save(step, self._variables(), {**self._description, **more})
+            self.place.upload(step)
+        self._saved_step = step
+
+    def fit(self, step: int) -> tuple[int, Any]:
+        """Trains from a step to the last, evaluating in between.
+
+        Returns:
+            The step after which it ended, and the signal that ended it or None.
+        """
+        settings = self.config.train
+        (self.folder / workdir.MODEL).unlink(missing_ok=True)  # It is older than the checkpoints to come.
+        described = resume.flat_settings(self._description["config"])
+        outputs = (
+            writers.open_writers(self.folder, settings.num_steps, step, described) if self.devices.is_chief else []
+        )
+        report = callbacks.Report(outputs, settings.log_every, self._data.tokens_per_step)
+        watch = nonfinite.make_callback(settings, self._describe, self._nonfinite_error)
+        saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
+        with callbacks.StopOnSignal(self._others) as stop:
+            while step < settings.num_steps and stop.received is None:
+                self._shrink_windows(step)
+                self._fit_until(step, self._next_stop(step), [watch, report, saver, stop])
+                step = stop.step
+                self._evaluate(step, stop, outputs)
+            self.save(step)
+        return step, stop.received
+
+    def _nonfinite_error(self, step, found):
+        """Returns the error of numbers that are not finite at a step, and in which layer if that can be said."""
+        skips, where = self.config.train.nonfinite == "skip", ""
+        if not skips and self._saved_step is not None and self.devices.num_replicas == 1:
+            # By now all weights may be NaN; with those of the checkpoint the batch may show where it begins.
+            self._checkpoints.load(self._saved_step, self._variables())
+            where = self._describe(step)
+        return nonfinite.make_error(step, found + where, self._saved_step, skips)
+
+    def _describe(self, step):
+        if not self.devices.can_run_alone:
+            return ""
+        batches = self._data.batches.dataset(start_step=step - 1, num_steps=1)
+        return nonfinite.describe(self._training_model, next(iter(batches)))
+
+    def _next_stop(self, step):
+        """Returns the step at which the next call of `fit` has to end."""
+        settings = self.config.train
+        intervals = [every for every in (settings.evaluate_every, settings.shrink_windows_every) if every]
+        return min([settings.num_steps, *((step // every + 1) * every for every in intervals)])
+
+    def _shrink_windows(self, step):
+        """Updates the computed windows of adaptive spans, at steps divisible by `shrink_windows_every`."""
+        settings = self.config.train
+        # Not at other steps, where a run may be resumed: it has to compute what it did before.
+        if settings.shrink_windows_every and step % settings.shrink_windows_every == 0:
+            before = self._training_model.computed_windows
+            window = self._training_model.shrink_windows(settings.shrink_windows_margin)
+            if self._training_model.computed_windows != before:
+                logging.info("Step %d: adaptive spans compute %d positions at most.", step, window)
+
+    def _fit_until(self, step, end, used_callbacks):
+        for callback in used_callbacks:
+            callback.set_initial_step(step)
+        make_dataset = functools.partial(self._data.batches.dataset, start_step=step, num_steps=end - step)
+        batches = self.devices.distribute(make_dataset)
+        self._training_model.fit(
+            batches, steps_per_epoch=end - step, callbacks=used_callbacks, verbose=0, shuffle=False
+        )
+
+    def _evaluate(self, step, stop, outputs):
+        """Scores the validation split if it is due, unless the process was asked to stop."""
+        settings = self.config.train
+        is_due = settings.evaluate_every and (step % settings.evaluate_every == 0 or step == settings.num_steps)
+        if not is_due or stop.received is not None:
+            return
+        scores = self._validation.score(self.devices, [stop])
+        if stop.received is not None:
+            return  # Not all was scored.
+        for writer in outputs:
+            writer.write(step, {f"validation/{name}": value for name, value in scores.items()})
+        if settings.illustrate and outputs:
+            shown = self._validation.show()
+            for writer in outputs:
+                if shown.scalars:
+                    writer.write(step, shown.scalars)
+                writer.show(step, shown.texts, shown.pictures, shown.sounds)
