@@ -114,7 +114,7 @@ def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 
 
     Args:
         model: the classifier.
-        batches: (ids, mask, classes, weights), as `LabeledBuckets.read` returns them.
+        batches: (ids, mask, classes, weights), the ids and their mask first.
         num_repeats: see `Predictor`.
     """
     predictor, seconds, predicted, true = Predictor(model, num_repeats), 0.0, [], []
@@ -173,7 +173,10 @@ def main() -> None:
 
     task, model = registry.load_task(arguments.workdir), workdir.load_model(arguments.workdir)
     buckets = task.open_buckets(arguments.split)
-    batches = [buckets.read(batch) for batch in buckets.batches()]
+    batches = [
+        (inputs["token_ids"], inputs["padding_mask"], classes, weights)
+        for inputs, classes, weights in buckets.evaluation_batches().dataset()
+    ]
     clusters = [int(count) for count in arguments.clusters.split(",")]
     print_table(COLUMNS, rows_of_table(model, batches, clusters, arguments.top_k))
     if arguments.lengths:

@@ -81,8 +81,8 @@ def test_public_functions_carry_types():
 
 def test_init_files_only_re_export():
     inits = {path: source for path, source in sources(LIBRARY).items() if path.endswith("/__init__.py")}
-    # The front door imports its parts on first use; its own tests are at the end of this file. That of the commands sets
-    # how much TensorFlow logs before anything imports it.
+    # The front door imports its parts on first use; its own tests are at the end of this file. That of the commands
+    # sets how much TensorFlow logs before anything imports it.
     del inits[f"{LIBRARY}/__init__.py"], inits[f"{LIBRARY}/trainers/__init__.py"]
     assert not offences({path: more_than_exports(source) for path, source in inits.items()})
 

@@ -42,7 +42,7 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
     optimizer = components.make_optimizer(config, model.backbone.hidden_dim)
     model.compile(optimizer, loss=task.make_loss(), jit_compile=config.train.jit_compile)
     seconds, known = 0.0, set()
-    for inputs, labels, weights in batches.dataset(num_steps=num_steps):
+    for inputs, labels, weights in batches.dataset(stop=num_steps):
         shapes = tuple(inputs["features"].shape), tuple(labels.shape)
         if shapes not in known:
             model.train_on_batch(inputs, labels, sample_weight=weights)

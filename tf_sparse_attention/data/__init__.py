@@ -1,37 +1,27 @@
-"""Data: tokenizers, TFDS sources, token stores and batches of text; images and sound as sequences of bytes."""
+"""Data: tokenizers, sources, stores on disk, and batches of text, pairs, speech, images and audio."""
 
 from tf_sparse_attention.data.audio import AudioCodec, AudioSource, open_audio
 from tf_sparse_attention.data.batches import (
+    Batches,
     FeatureMasks,
     LabeledBuckets,
     LengthBuckets,
-    PairBatches,
     PairBuckets,
-    SegmentBatches,
-    SpeechBatches,
+    Rows,
     SpeechBuckets,
-    SpeechStore,
-    TokenStore,
-    TrainingBatches,
-    distribute_batches,
     evaluation_batches,
     evaluation_segments,
-    open_speech_store,
-    open_token_store,
+    image_batches,
+    image_evaluation_batches,
+    pack_images,
     pack_masked,
     pack_pairs,
     pack_prefixes,
     pack_windows,
-    shard_rows,
+    segment_batches,
+    training_batches,
 )
-from tf_sparse_attention.data.images import (
-    ImageBatches,
-    ImageCodec,
-    ImageSource,
-    image_evaluation_batches,
-    open_images,
-    pack_images,
-)
+from tf_sparse_attention.data.images import ImageCodec, ImageSource, open_images
 from tf_sparse_attention.data.sources import (
     LabeledSource,
     LogMel,
@@ -45,6 +35,13 @@ from tf_sparse_attention.data.sources import (
     open_source,
     open_speech,
 )
+from tf_sparse_attention.data.stores import (
+    ArrayStore,
+    SpeechStore,
+    TokenStore,
+    open_speech_store,
+    open_token_store,
+)
 from tf_sparse_attention.data.tokenizers import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -55,23 +52,22 @@ from tf_sparse_attention.data.tokenizers import (
 )
 
 __all__ = [
+    "ArrayStore",
     "AudioCodec",
     "AudioSource",
+    "Batches",
     "ByteTokenizer",
     "FeatureMasks",
-    "ImageBatches",
     "ImageCodec",
     "ImageSource",
     "LabeledBuckets",
     "LabeledSource",
     "LengthBuckets",
     "LogMel",
-    "PairBatches",
     "PairBuckets",
     "PairSource",
-    "SegmentBatches",
+    "Rows",
     "SentencePieceTokenizer",
-    "SpeechBatches",
     "SpeechBuckets",
     "SpeechSource",
     "SpeechStore",
@@ -79,12 +75,11 @@ __all__ = [
     "TextSource",
     "TokenStore",
     "Tokenizer",
-    "TrainingBatches",
     "Utterance",
     "WordPieceTokenizer",
-    "distribute_batches",
     "evaluation_batches",
     "evaluation_segments",
+    "image_batches",
     "image_evaluation_batches",
     "load_documents",
     "open_audio",
@@ -100,7 +95,8 @@ __all__ = [
     "pack_pairs",
     "pack_prefixes",
     "pack_windows",
-    "shard_rows",
+    "segment_batches",
     "train_subwords",
+    "training_batches",
 ]
 __dir__ = __all__.copy  # without the modules inside

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import AudioCodec, TrainingBatches, evaluation_batches, open_audio, open_token_store
+from tf_sparse_attention.data import AudioCodec, evaluation_batches, open_audio, open_token_store, training_batches
 from tf_sparse_attention.data.audio.source import AudioSource
 from tf_sparse_attention.data.audio.tfds_reader import TfdsReader
 
@@ -77,7 +77,7 @@ def test_a_store_has_the_bytes_of_recordings_with_padding_between_them(folder, t
 def test_every_sample_is_scored_once_given_those_before_it(folder, tmp_path, use_packing):
     path, recordings = folder
     store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
-    batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).as_numpy_iterator())
+    batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
     inputs = np.concatenate([batch[0]["token_ids"].ravel() for batch in batches])
     targets, weights = (np.concatenate([batch[place].ravel() for batch in batches]) for place in (1, 2))
     np.testing.assert_array_equal(
@@ -93,7 +93,7 @@ def test_every_sample_is_scored_once_given_those_before_it(folder, tmp_path, use
 
 def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
     path, _ = folder
-    inputs, targets, weights = TrainingBatches(stored(open_audio(path=path), "train", tmp_path), 4, 16).batch(0)
+    inputs, targets, weights = training_batches(stored(open_audio(path=path), "train", tmp_path), 4, 16)[0]
     assert (targets == 0).any()
     np.testing.assert_array_equal(inputs["padding_mask"], targets != 0)
     np.testing.assert_array_equal(weights, targets != 0)

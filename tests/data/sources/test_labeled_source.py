@@ -102,9 +102,9 @@ def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):
     buckets = LabeledBuckets(store, source.numbers_of("train", ["no", "yes"]), batch_size=2, max_length=128)
     assert buckets.num_cut == 1
     seen = []
-    for dataset in (buckets.evaluation_batches(), buckets.dataset(num_steps=buckets.num_batches)):
+    for batches in (buckets.evaluation_batches(), buckets.training_batches()):
         rows = []
-        for inputs, classes, weights in dataset.as_numpy_iterator():
+        for inputs, classes, weights in batches.grain_dataset(stop=buckets.num_batches):
             assert inputs["token_ids"].shape[1] in (64, 128) and inputs["padding_mask"][:, 0].all()
             for ids, mask, place, weight in zip(*inputs.values(), classes, weights, strict=True):
                 assert not ids[~mask].any() and ids[0] == 0
@@ -114,7 +114,7 @@ def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):
         seen.append(sorted(rows))
     assert seen[0] == seen[1] == sorted([(b"good", 5, 1), (b"bad", 4, 0), (b"x" * 127, 127, 0)])
     some = LabeledBuckets(store, [0, 0, 0], 2, 128, chosen=[1])
-    assert sum(float(weights.sum()) for _, _, weights in some.evaluation_batches().as_numpy_iterator()) == 1
+    assert sum(float(weights.sum()) for _, _, weights in some.evaluation_batches().grain_dataset()) == 1
 
 
 def test_classes_are_as_many_as_documents(opened):

@@ -19,7 +19,7 @@ class AudioSource:
     """The recordings of one data set, all of one sample rate.
 
     Made by `open_audio`. `open_token_store(source, codec, split)` writes them once on the disk, as ids of 2 bytes, for
-    `TrainingBatches` and `evaluation_batches`: its documents are the recordings.
+    `training_batches` and `evaluation_batches`: its documents are the recordings.
 
     Attributes:
         name: name of the data set.

@@ -54,13 +54,13 @@ def make_labeled_source(config: ml_collections.ConfigDict) -> tsa.data.LabeledSo
     return tsa.data.open_labeled(**{name: settings[name] for name in LABELED_SETTINGS if name in settings})
 
 
-def make_batches(config: ml_collections.ConfigDict, store: Any) -> Any:
+def make_batches(config: ml_collections.ConfigDict, store: Any) -> tsa.data.Batches:
     """Returns the batches of a token store that `config` describes: windows, or consecutive segments."""
     data = config.data
     sizes = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
     if config.model.memory_length:
-        return tsa.data.SegmentBatches(store, **sizes, seed=config.seed, use_packing=data.use_packing)
-    return tsa.data.TrainingBatches(
+        return tsa.data.segment_batches(store, **sizes, seed=config.seed, use_packing=data.use_packing)
+    return tsa.data.training_batches(
         store, **sizes, seed=config.seed, use_packing=data.use_packing, mask_rate=data.mask_rate
     )
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -25,7 +25,6 @@ class JaxDevices(OneDevice):
         address = os.environ.get("JAX_COORDINATOR_ADDRESS")
         self.chief_host = address.rpartition(":")[0] if address else clusters.own_host()
         # Each process reads its own rows; Keras would otherwise distribute elements of the data set.
-        self._shard = {"num_shards": self.num_processes, "shard_index": self.process_index}
         self._distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 
     @contextlib.contextmanager
@@ -36,9 +35,6 @@ class JaxDevices(OneDevice):
             yield
         finally:
             keras.distribution.set_distribution(before)
-
-    def distribute(self, make_dataset: Callable) -> Any:
-        return make_dataset(**self._shard)
 
     def from_chief(self, values: Sequence[int]) -> list[int]:
         import numpy as np

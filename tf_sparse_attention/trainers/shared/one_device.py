@@ -1,7 +1,7 @@
 """The devices of a run: what all kinds of them offer, and the answers of one device."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -39,13 +39,16 @@ class OneDevice:
         """Context in which models are made, trained and evaluated."""
         return contextlib.nullcontext()
 
-    def distribute(self, make_dataset: Callable) -> Any:
-        """Returns the data set for `fit` and `predict`, with each replica's part of every batch.
+    def dataset(self, batches: Any, start: int, stop: int) -> Any:
+        """Return the data set that `fit` and `predict` take in this process.
 
         Args:
-            make_dataset: function of `num_shards`, `shard_index` and `num_parts`, see `tsa.data.shard_rows`.
+            batches: `tsa.data.Batches`.
+            start, stop: number of the first batch and number after the last.
         """
-        return make_dataset()
+        if keras.backend.backend() == "jax":  # TensorFlow divides whole batches among processes
+            batches = batches.shard(self.process_index, self.num_processes)
+        return batches.dataset(start, stop)
 
     def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         """Returns the arguments of `keras.Model.compile` about execution.

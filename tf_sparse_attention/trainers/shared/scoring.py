@@ -1,6 +1,5 @@
 """Scores every token of a text once, in nats, summed in float64."""
 
-import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention.data import evaluation_batches, evaluation_segments
-from tf_sparse_attention.data.batches.evaluation import count_windows
+from tf_sparse_attention.data.batches.windows import count_windows
 from tf_sparse_attention.models import Model, StatefulModel
 
 BATCHES_PER_SAVE = 128
@@ -128,15 +127,16 @@ def score(
     }
     num_windows = count_windows(store.num_tokens, sequence_length, overlap)
     windows = num_windows if max_windows is None else min(num_windows, max_windows)
-    num_batches = -(-windows // batch_size)
     if isinstance(scorer.model, StatefulModel):
         # Segment memory is not saved: the text is read from the beginning, without interruption.
         _check_memory(overlap)
         scorer.model.reset_state()
-        make, chunk, partial = functools.partial(_all_segments, store, sizes), num_batches, None
+        batches = evaluation_segments(store, **sizes)
+        chunk, partial = batches.num_batches, None
     else:
-        make, chunk = functools.partial(_some_batches, store, sizes, mask_rate, overlap), BATCHES_PER_SAVE
-    sums = sum_batches(scorer, devices, make, num_batches, chunk, callbacks, partial, progress)
+        batches = evaluation_batches(store, **sizes, mask_rate=mask_rate, overlap=overlap)
+        chunk = BATCHES_PER_SAVE
+    sums = sum_batches(scorer, devices, batches, chunk, callbacks, partial, progress)
     tokens = int(sums["tokens"])
     whole = tokens == store.num_tokens
     num_bytes, num_words = (
@@ -144,15 +144,6 @@ def score(
     )
     result = compute_metrics(sums["nats"], tokens, num_bytes, num_words)
     return {**result, "windows": windows, "seconds": sums["seconds"]}
-
-
-def _all_segments(store, sizes, first, count, **shard):
-    return evaluation_segments(store, **sizes, **shard)
-
-
-def _some_batches(store, sizes, mask_rate, overlap, first, count, **shard):
-    options = {"mask_rate": mask_rate, "overlap": overlap, "first_batch": first, "num_batches": count}
-    return evaluation_batches(store, **sizes, **options, **shard)
 
 
 def _check_memory(overlap):
@@ -166,8 +157,7 @@ def _check_memory(overlap):
 def sum_batches(
     scorer: Any,
     devices: Any,
-    make: Callable[..., Any],
-    num_batches: int,
+    batches: Any,
     chunk: int = BATCHES_PER_SAVE,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     partial: Any = None,
@@ -178,12 +168,11 @@ def sum_batches(
     Args:
         scorer: a compiled `Scorer`.
         devices: from `strategy.choose_devices`.
-        make: function of the number of the first batch and of how many, and of a shard's arguments, that returns a
-            `tf.data.Dataset` of `(inputs, targets, weights)`.
-        num_batches: of all.
+        batches: `tsa.data.Batches` of `(inputs, targets, weights)`, each once.
         chunk: batches after which the sums are saved.
         callbacks, partial, progress: as for `score`.
     """
+    num_batches, batches = batches.num_batches, batches.map(_as_inputs)
     shown = None if progress is None else progress(num_batches)
     first, sums = (0, None) if partial is None else partial.load()
     if sums is None:
@@ -191,11 +180,10 @@ def sum_batches(
     callbacks = [*callbacks, *([] if shown is None else [shown])]
     while first < num_batches:
         begin, count = time.perf_counter(), min(chunk, num_batches - first)
-        part = functools.partial(make, first, count)
-        batches = devices.distribute(lambda part=part, **shard: part(**shard).map(_as_inputs))
         if shown is not None:
             shown.begin(first)
-        result = scorer.predict(batches, steps=count, verbose=0, callbacks=callbacks)
+        part = devices.dataset(batches, first, first + count)
+        result = scorer.predict(part, steps=count, verbose=0, callbacks=callbacks)
         totals = scorer.totals(np.asarray(result, np.float64))
         sums = _added(sums, {**totals, "seconds": time.perf_counter() - begin})
         first += count

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tf_sparse_attention.trainers.shared import clusters
@@ -23,11 +23,6 @@ class TensorFlowReplicas(OneDevice):
 
     def scope(self) -> Any:
         return self.strategy.scope()
-
-    def distribute(self, make_dataset: Callable) -> Any:
-        from tf_sparse_attention.data import distribute_batches
-
-        return distribute_batches(self.strategy, make_dataset)
 
     def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         # Keras compiles the whole step with the strategy inside, which XLA refuses; a TPU compiles anyway.

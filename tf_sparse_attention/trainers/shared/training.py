@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 from typing import Any
 
@@ -214,8 +213,7 @@ class Run:
     def _describe(self, step):
         if not self.devices.can_run_alone:
             return ""
-        batches = self._data.batches.dataset(start_step=step - 1, num_steps=1)
-        return nonfinite.describe(self._training_model, next(iter(batches)))
+        return nonfinite.describe(self._training_model, self._data.batches[step - 1])
 
     def _next_stop(self, step):
         """Returns the step at which the next call of `fit` has to end."""
@@ -236,10 +234,9 @@ class Run:
     def _fit_until(self, step, end, used_callbacks):
         for callback in used_callbacks:
             callback.set_initial_step(step)
-        make_dataset = functools.partial(self._data.batches.dataset, start_step=step, num_steps=end - step)
-        batches = self.devices.distribute(make_dataset)
+        dataset = self.devices.dataset(self._data.batches, step, end)
         self._training_model.fit(
-            batches, steps_per_epoch=end - step, callbacks=used_callbacks, verbose=0, shuffle=False
+            dataset, steps_per_epoch=end - step, callbacks=used_callbacks, verbose=0, shuffle=False
         )
 
     def _evaluate(self, step, stop, outputs):

@@ -1,9 +1,6 @@
 """The scores of recordings, every sample once, and what TensorBoard shows and plays of a model of them."""
 
-from typing import Any
-
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.batches.evaluation import count_windows
 from tf_sparse_attention.trainers.shared import illustrations
 from tf_sparse_attention.trainers.tasks import audio_samples, byte_scores
 from tf_sparse_attention.trainers.tasks.parts import Request, Shown
@@ -14,26 +11,11 @@ class Validation(byte_scores.Validation):
 
     metric = "bits_per_byte"
 
-    def num_windows(self, most: int | None) -> int:
-        """Returns the number of segments to score."""
+    def make_batches(self, most: int | None) -> tsa.data.Batches:
+        """Return the batches to score, of at most `most` windows."""
         data = self.task.config.data
-        count = count_windows(self.data.num_tokens, data.sequence_length, data.overlap)
-        return count if most is None else min(count, most)
-
-    def make_batches(self, most: int | None, first: int, count: int, **shard: Any) -> Any:
-        """Returns batches of segments."""
-        data = self.task.config.data
-        return tsa.data.evaluation_batches(
-            self.data,
-            data.batch_size,
-            data.sequence_length,
-            data.use_packing,
-            max_windows=most,
-            overlap=data.overlap,
-            first_batch=first,
-            num_batches=count,
-            **shard,
-        )
+        sizes = data.batch_size, data.sequence_length, data.use_packing
+        return tsa.data.evaluation_batches(self.data, *sizes, max_windows=most, overlap=data.overlap)
 
     def counts(self) -> dict[str, int]:
         """Returns the number of recordings."""

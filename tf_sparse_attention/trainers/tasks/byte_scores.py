@@ -1,6 +1,5 @@
 """The scores of images and of sound, every byte once, and what TensorBoard shows of clusters."""
 
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -22,9 +21,8 @@ LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"
 class Validation:
     """Base of what scores the validation split and shows what a model is like.
 
-    A subclass has `metric`, the name of the bits a byte; `num_windows(most)`, the rows to score, at most so many;
-    `make_batches(most, first, count, **shard)`, their batches; `counts()`, numbers by name for the file of scores, the
-    first of the items; and `show()`.
+    A subclass has `metric`, the name of the bits per byte; `make_batches(most)`, the batches to score, of at most so
+    many rows; `counts()`, numbers by name for the file of scores, the first of the items; and `show()`.
 
     Args:
         task: a `ByteTask`.
@@ -40,12 +38,8 @@ class Validation:
         self._scorer = scoring.make_scorer(model, execution, task.config.data.batch_size)
         self._health: tsa.analysis.Health | None = None  # the report before, from which drift is measured
 
-    def num_windows(self, most: int | None) -> int:
-        """Returns the number of rows to score."""
-        raise NotImplementedError
-
-    def make_batches(self, most: int | None, first: int, count: int, **shard: Any) -> Any:
-        """Returns batches number `first` and so on, a `tf.data.Dataset`."""
+    def make_batches(self, most: int | None) -> tsa.data.Batches:
+        """Return the batches to score, of at most `most` rows. None: of all."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
@@ -60,10 +54,7 @@ class Validation:
 
     def sums(self, devices: Any, most: int | None = None, **options: Any) -> dict[str, float]:
         """Returns the nats and the bytes; `options` as for `scoring.sum_batches`."""
-        num_batches = -(-self.num_windows(most) // self.task.config.data.batch_size)
-        return scoring.sum_batches(
-            self._scorer, devices, functools.partial(self.make_batches, most), num_batches, **options
-        )
+        return scoring.sum_batches(self._scorer, devices, self.make_batches(most), **options)
 
     def show_health(self, ids: np.ndarray, pictures: dict[str, Any]) -> Shown:
         """Returns the use of clusters on ids (T,), and these and other pictures."""

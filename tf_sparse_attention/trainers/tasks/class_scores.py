@@ -63,8 +63,8 @@ class Validation:
 
     def sums(self, devices: Any, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, Any]:
         """Returns the totals of all texts, see `ClassScorer`; `options` as for `scoring.sum_batches`."""
-        make, count = self.buckets.evaluation_batches, self.buckets.num_batches
-        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, **options)
+        batches = self.buckets.evaluation_batches()
+        return scoring.sum_batches(self._scorer, devices, batches, callbacks=callbacks, **options)
 
     def show(self) -> Shown:
         """Returns some texts with the class that the model says they have and the one they have."""
@@ -74,7 +74,7 @@ class Validation:
         for place, (document, probabilities) in enumerate(
             zip(ids, self.task.probabilities(self.model, ids), strict=True)
         ):
-            true = self.task.labels[self.buckets.class_of(numbers[place])]
+            true = self.task.labels[self.buckets.classes[numbers[place]]]
             predicted = self.task.labels[int(np.argmax(probabilities))]
             head = f"predicted {predicted} ({probabilities.max():.2f}), true {true}"
             texts[f"example_{place}"] = f"{head}\n\n{tokenizer.detokenize(document[:-1])[:SHOWN_CHARACTERS]}"

@@ -10,7 +10,7 @@ import ml_collections
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.batches.labeled import rows_of
+from tf_sparse_attention.data.batches.labeled import pack_texts
 from tf_sparse_attention.trainers.shared import components, exporting, sampling, workdir
 from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
 from tf_sparse_attention.trainers.tasks import class_scores
@@ -98,14 +98,14 @@ class Task(TextTask):
         chosen = None
         if max_texts is not None and max_texts < store.num_documents:
             chosen = np.linspace(0, store.num_documents - 1, max_texts).astype("int64")
-        sizes = data.batch_size, data.sequence_length, self.config.seed
+        sizes = data.batch_size, data.sequence_length
         return tsa.data.LabeledBuckets(store, source.numbers_of(split, self.labels), *sizes, chosen)
 
     def open_data(self) -> TrainingData:
         """Returns the texts of the training split."""
         data, source = self.config.data, self.source
-        buckets = self.open_buckets(data.train_split)
-        return TrainingData(source, source.fingerprint, buckets, data.batch_size * data.sequence_length)
+        batches = self.open_buckets(data.train_split).training_batches(self.config.seed)
+        return TrainingData(source, source.fingerprint, batches, data.batch_size * data.sequence_length)
 
     def make_model(self) -> keras.Model:
         """Returns a `SequenceClassifier`, see `classifier.make_classifier`."""
@@ -135,8 +135,7 @@ class Task(TextTask):
         while length < longest and length < self.config.data.sequence_length:
             length *= 2
         length = min(length, self.config.data.sequence_length)
-        ids, mask = rows_of(documents, length)
-        logits = model({"token_ids": ids, "padding_mask": mask}, training=False)
+        logits = model(pack_texts(documents, length), training=False)
         return keras.ops.convert_to_numpy(keras.ops.softmax(logits, axis=-1))
 
     def evaluate(

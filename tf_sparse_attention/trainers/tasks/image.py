@@ -76,7 +76,7 @@ class Task(ByteTask):
         """Returns the images of the training split."""
         data, codec, source = self.config.data, self.codec, self.source
         images = self.open_split(data.train_split)
-        batches = tsa.data.ImageBatches(images, codec, data.batch_size, self.config.seed, data.use_flips)
+        batches = tsa.data.image_batches(images, codec, data.batch_size, self.config.seed, data.use_flips)
         return TrainingData(source, source.fingerprint, batches, data.batch_size * codec.length)
 
     def make_model(self) -> keras.Model:

@@ -1,7 +1,5 @@
 """The scores of images, every byte once, and what TensorBoard shows of a model of them."""
 
-from typing import Any
-
 import numpy as np
 
 import tf_sparse_attention as tsa
@@ -16,14 +14,9 @@ class Validation(byte_scores.Validation):
 
     metric = "bits_per_dim"
 
-    def num_windows(self, most: int | None) -> int:
-        """Returns the number of images to score."""
-        return len(self.data) if most is None else min(len(self.data), most)
-
-    def make_batches(self, most: int | None, first: int, count: int, **shard: Any) -> Any:
-        """Returns batches of images."""
-        sizes = self.task.codec, self.task.config.data.batch_size, most
-        return tsa.data.image_evaluation_batches(self.data, *sizes, first, count, **shard)
+    def make_batches(self, most: int | None) -> tsa.data.Batches:
+        """Return the batches to score, of at most `most` images."""
+        return tsa.data.image_evaluation_batches(self.data, self.task.codec, self.task.config.data.batch_size, most)
 
     def counts(self) -> dict[str, int]:
         """Returns the number of images."""

@@ -55,10 +55,8 @@ class Validation:
 
     def sums(self, devices: Any, use_source: bool, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, float]:
         """Returns the nats and the tokens of all targets; `options` as for `scoring.sum_batches`."""
-        make = functools.partial(self.buckets.evaluation_batches, use_source)
-        return scoring.sum_batches(
-            self._scorer, devices, make, self.buckets.num_batches, callbacks=callbacks, **options
-        )
+        batches = self.buckets.evaluation_batches(use_source=use_source)
+        return scoring.sum_batches(self._scorer, devices, batches, callbacks=callbacks, **options)
 
     @functools.cached_property
     def num_bytes(self) -> int:

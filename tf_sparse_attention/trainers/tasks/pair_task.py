@@ -71,7 +71,7 @@ class PairTask(TextTask):
     def open_data(self) -> TrainingData:
         """Returns the pairs of the training split."""
         data, pairs = self.config.data, self.pairs
-        batches = tsa.data.PairBatches(self.open_buckets(data.train_split), self.config.seed)
+        batches = self.open_buckets(data.train_split).training_batches(self.config.seed)
         tokens_per_step = (2 if self.has_encoder else 1) * data.batch_size * data.sequence_length
         return TrainingData(pairs, pairs.fingerprint, batches, tokens_per_step)
 

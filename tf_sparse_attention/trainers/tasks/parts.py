@@ -9,7 +9,7 @@ class TrainingData(NamedTuple):
     Attributes:
         source: has a `name`, for work folders.
         fingerprint: a string that identifies it.
-        batches: its `dataset(start_step, num_steps, **shard)` is a `tf.data.Dataset` that can begin at any step.
+        batches: `tsa.data.Batches`.
         tokens_per_step: for the log.
     """
 

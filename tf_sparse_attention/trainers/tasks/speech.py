@@ -9,7 +9,7 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.batches.speech_store import separator_of, transcript_of
+from tf_sparse_attention.data.stores.speech_store import separator_of, transcript_of
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.trainers.shared import components, exporting, sampling, workdir
 from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
@@ -114,7 +114,7 @@ class Task:
             data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
         )
         store = self.training_store
-        batches = tsa.data.SpeechBatches(store, *sizes, seed=self.config.seed, masks=masks)
+        batches = tsa.data.SpeechBuckets(store, *sizes).training_batches(self.config.seed, masks)
         return TrainingData(self.source, self.source.fingerprint, batches, data.batch_size * data.sequence_length)
 
     def make_model(self) -> keras.Model:

@@ -82,8 +82,8 @@ class Validation:
 
     def sums(self, devices: Any, callbacks: Sequence[Any] = (), **options: Any) -> dict[str, float]:
         """Returns the `SUMS` of all recordings; `options` as for `scoring.sum_batches`."""
-        make, count = self.buckets.evaluation_batches, self.buckets.num_batches
-        return scoring.sum_batches(self._scorer, devices, make, count, callbacks=callbacks, **options)
+        batches = self.buckets.evaluation_batches()
+        return scoring.sum_batches(self._scorer, devices, batches, callbacks=callbacks, **options)
 
     def rates(self, sums: dict[str, float]) -> dict[str, float]:
         """Returns the scores by name."""
@@ -98,18 +98,19 @@ class Validation:
         first, sums = partial.load()
         sums = dict.fromkeys(SUMS[1:], 0.0) if sums is None else sums
         shown.begin(first)
-        for number, (inputs, labels, weights) in enumerate(self.buckets.evaluation_batches(first_batch=first)):
-            used = np.asarray(weights) > 0
+        batches = self.buckets.evaluation_batches()
+        for number, (inputs, labels, weights) in enumerate(batches.dataset(first), first):
+            used = weights > 0
             log_probs = program(inputs)[used]
             rows = [ctc_beam_search(row, num_beams)[0].ids for row in log_probs]
             hypotheses = np.zeros((len(rows), max(1, *map(len, rows))), "int32")
             for row, ids in zip(hypotheses, rows, strict=True):
                 row[: len(ids)] = ids
-            columns = edits_of(np.asarray(labels)[used], hypotheses, self._scorer.separator)
+            columns = edits_of(labels[used], hypotheses, self._scorer.separator)
             added = [float(np.sum(ops.convert_to_numpy(column))) for column in columns]
             sums = {name: sums[name] + value for name, value in zip(SUMS[1:], added, strict=True)}
-            partial.save(first + number + 1, sums)
-            shown.on_predict_batch_end(number)
+            partial.save(number + 1, sums)
+            shown.on_predict_batch_end(number - first)
         return sums
 
     def show(self) -> Shown:

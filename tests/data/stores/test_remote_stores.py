@@ -7,7 +7,6 @@ import pytest
 from tests import remote_paths  # noqa: F401  # registers the schemes
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.data import ByteTokenizer, open_token_store
-from tf_sparse_attention.data.batches import remote_stores
 from tf_sparse_attention.data.checksums import DamagedDataError
 
 
@@ -35,7 +34,7 @@ def text_of(store):
 def test_a_store_is_copied_once_built_and_fetched_elsewhere(open_at):
     store = open_at([b"one"])
     (name,) = remote_files.names(open_at.place)
-    files = ["checksums.json", "documents.bin", "metadata.json", "tokens.bin"]
+    files = ["documents.bin", "metadata.json", "tokens.bin"]
     assert remote_files.names(open_at.place / name) == files
     del store
     shutil.rmtree(open_at.cache)
@@ -71,8 +70,8 @@ def test_a_damaged_or_missing_file_at_the_address_is_named(open_at):
     remote_files.remove(path)
     with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .*tokens.bin is missing"):
         open_at([b"never read"])
-    remote_files.write_bytes(open_at.place / name / "checksums.json", b"{")
-    with pytest.raises(DamagedDataError, match=r"Received: .*checksums.json, which is damaged"):
+    remote_files.write_bytes(open_at.place / name / "metadata.json", b"{")
+    with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with another content"):
         open_at([b"never read"])
 
 
@@ -97,10 +96,10 @@ def test_a_store_that_is_half_copied_is_built_anew(open_at, monkeypatch):
         return upload(source, target)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(remote_stores.remote_files, "upload", stop)
+        patch.setattr(remote_files, "upload", stop)
         open_at([b"one"])
     (name,) = remote_files.names(open_at.place)
-    assert not remote_files.exists(open_at.place / name / "checksums.json")
+    assert not remote_files.exists(open_at.place / name / "metadata.json")
     shutil.rmtree(open_at.cache)
     assert text_of(open_at([b"one"])) == "one"
     shutil.rmtree(open_at.cache)
@@ -112,7 +111,7 @@ def test_what_was_built_here_is_copied_by_the_next_opening(open_at, monkeypatch)
         raise remote_files.RemoteError
 
     with monkeypatch.context() as patch, pytest.raises(remote_files.RemoteError):
-        patch.setattr(remote_stores.remote_files, "upload_folder", fail)
+        patch.setattr(remote_files, "upload_folder", fail)
         open_at([b"one"])
     open_at([b"never read"])
     shutil.rmtree(open_at.cache)

@@ -1,6 +1,5 @@
 """Token stores: what they hold, when they are rebuilt, and how they are written."""
 
-import json
 import os
 import shutil
 import time
@@ -8,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from tf_sparse_attention.data import ByteTokenizer, TokenStore, checksums, open_token_store
-from tf_sparse_attention.data.batches.token_store import read_windows
+from tf_sparse_attention.data import ByteTokenizer, TokenStore, open_token_store
+from tf_sparse_attention.data.stores import array_store
 
 
 class CountingTokenizer(ByteTokenizer):
@@ -40,8 +39,8 @@ def test_metadata_counts_documents_tokens_bytes_and_words(make_store):
     store = make_store(["one two\nthree", "é\u00a0e"])
     assert (store.num_documents, store.num_bytes, store.num_words) == (2, 13 + 5, 3 + 2)
     assert store.num_tokens == store.num_bytes + store.num_documents
-    assert store.metadata["tokenizer"] == {"class_name": "ByteTokenizer", "config": {}}
-    assert (store.metadata["source"], store.metadata["split"]) == ("list", "train")
+    tokenizer = {"class_name": "ByteTokenizer", "config": {}}
+    assert store.metadata["identity"] == {"source": "list", "split": "train", "tokenizer": tokenizer}
 
 
 def test_words_are_counted_as_pg19_counts_them(shared_data, make_store):
@@ -123,8 +122,8 @@ def killed_build(make_source, tmp_path, monkeypatch):
 
 
 def test_what_a_killed_build_leaves_is_never_used(killed_build, make_store):
-    with pytest.raises(ValueError, match=r"`folder` must hold a complete token store. Received: folder="):
-        TokenStore(killed_build)
+    with pytest.raises(ValueError, match=r"metadata.json, which is missing"):
+        TokenStore(next(killed_build.iterdir()))
     assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
     assert killed_build.exists()  # It could be the work of a process that is still running.
 
@@ -149,28 +148,25 @@ def test_two_builds_at_once_end_with_one_good_store(make_source, tmp_path):
     assert len(folders(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("damage", ["tokens.bin", "documents.bin", "metadata.json"])
-def test_a_damaged_store_is_an_error_and_built_again(damage, make_store, tmp_path):
+@pytest.mark.parametrize("name", ["tokens.bin", "documents.bin", "metadata.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make_store, tmp_path, monkeypatch):
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
-    (folder / damage).write_bytes((folder / damage).read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"`folder` must hold a complete token store"):
+    content = (folder / name).read_bytes()
+    changed = {"cut": content[:-1], "changed": content.replace(b"1", b"2") if name[0] == "m" else b"\7" + content[1:]}
+    (folder / name).unlink()
+    if damage in changed:
+        (folder / name).write_bytes(changed[damage])
+    monkeypatch.setattr(array_store, "_checked", set())  # a test may be faster than the clock of the files
+    found = "which is missing" if damage == "missing" else "with another content"
+    with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
         TokenStore(folder)
-    assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
-    assert folders(tmp_path) == [folder.name]
-
-
-@pytest.mark.parametrize("damage", ["tokens.bin", "documents.bin", "metadata.json"])
-def test_a_store_with_another_content_is_an_error_that_says_what_to_delete(damage, make_store, tmp_path, monkeypatch):
-    make_store([b"one"])
-    (folder,) = (tmp_path / "token_stores").iterdir()
-    content = (folder / damage).read_bytes()
-    edited = content.replace(b'"num_words": 1', b'"num_words": 2')
-    (folder / damage).write_bytes(edited if edited != content else b"\7" + content[1:])
-    monkeypatch.setattr(checksums, "_checked", set())  # a test may be faster than the clock of the files
-    for open_again in (lambda: TokenStore(folder), lambda: make_store([b"one"])):
-        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{damage}, with another content"):
-            open_again()
+    if (damage, name) == ("missing", "metadata.json"):  # which is written last
+        assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
+    else:
+        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
+            make_store([b"one"])
 
 
 def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
@@ -184,34 +180,17 @@ def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
         open_token_store(make_source([b"train"]), ByteTokenizer(), "train")
 
 
-def test_missing_checksums_are_an_error(make_store, tmp_path):
-    make_store([b"one"])
-    (folder,) = (tmp_path / "token_stores").iterdir()
-    (folder / "checksums.json").unlink()
-    with pytest.raises(ValueError, match=r"Received: .*checksums.json, which is missing."):
-        make_store([b"one"])
-
-
-def test_damaged_checksums_are_an_error(make_store, tmp_path):
-    make_store([b"one"])
-    (folder,) = (tmp_path / "token_stores").iterdir()
-    (folder / "checksums.json").write_text("{")
-    with pytest.raises(ValueError, match=r"Received: .*checksums.json, which is damaged."):
-        make_store([b"one"])
-
-
 def test_a_store_is_read_once_in_a_process_to_be_checked(make_store, monkeypatch):
     make_store([b"one"])
-    monkeypatch.setattr(checksums, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
+    monkeypatch.setattr(array_store, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
     make_store([b"one"])
 
 
-def test_a_store_of_another_format_is_not_read(make_store, tmp_path):
+def test_a_store_of_another_format_is_not_read(make_store, tmp_path, monkeypatch):
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
-    metadata = json.loads((folder / "metadata.json").read_text())
-    (folder / "metadata.json").write_text(json.dumps(metadata | {"format": 0}))
-    with pytest.raises(ValueError, match=r"`folder` must hold a complete token store"):
+    monkeypatch.setattr(array_store, "FORMAT", 0)
+    with pytest.raises(ValueError, match=r"metadata.json, with another content"):
         TokenStore(folder)
 
 
@@ -229,18 +208,3 @@ def test_special_ids_and_ids_outside_the_vocabulary_are_errors(offset, make_sour
 def test_the_folder_of_stores_can_be_given(make_source, tmp_path):
     open_token_store(make_source([b"one"]), ByteTokenizer(), "train", folder=tmp_path / "here")
     assert len(list((tmp_path / "here").iterdir())) == 1
-
-
-def test_a_window_past_the_end_is_padded():
-    tokens = np.arange(2, 7, dtype=np.uint16)
-    np.testing.assert_array_equal(read_windows(tokens, [0, 3, 9], 3), [[2, 3, 4], [5, 6, 0], [0, 0, 0]])
-
-
-def test_a_window_that_wraps_goes_on_at_the_beginning():
-    tokens = np.arange(2, 7, dtype=np.uint16)
-    np.testing.assert_array_equal(read_windows(tokens, [3], 4, wrap=True), [[5, 6, 2, 3]])
-
-
-def test_a_window_that_wraps_reads_no_token_twice():
-    tokens = np.arange(2, 5, dtype=np.uint16)
-    np.testing.assert_array_equal(read_windows(tokens, [1, 0], 5, wrap=True), [[3, 4, 2, 0, 0], [2, 3, 4, 0, 0]])
