@@ -43,12 +43,12 @@ def main(folder):
     subwords = tsa.data.train_subwords(source.documents("train"), 60)
     tokenizer = tsa.data.ByteTokenizer()
     store = tsa.data.open_token_store(source, tokenizer, "train")
-    batches = tsa.data.TrainingBatches(store, batch_size=2, sequence_length=32, seed=1)
+    batches = tsa.data.training_batches(store, batch_size=2, sequence_length=32, seed=1)
     heads = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 8, "num_clusters": 2, "cluster_size": 8}
     model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 16, [heads], 32))
     model.compile("adam", loss=tsa.models.language_model_loss())
     history = model.fit(batches.dataset(), steps_per_epoch=5, shuffle=False, verbose=0)
-    loss = model.evaluate(tsa.data.evaluation_batches(store, 2, 32), verbose=0)
+    loss = model.evaluate(tsa.data.evaluation_batches(store, 2, 32).dataset(), verbose=0)
     model.save(folder / "model.keras")
     again = keras.saving.load_model(folder / "model.keras")
     return {
@@ -56,7 +56,7 @@ def main(folder):
         "sample": again.generate("text", 6, tokenizer=tokenizer),
         "documents": len(list(source.documents("train"))),
         "subwords": subwords.detokenize(subwords.tokenize("text 1")),
-        "batch": batches.batch(3)[1].tolist(),
+        "batch": batches[3][1].tolist(),
         "export": message(lambda: tsa.export),
         "wordpiece": message(lambda: tsa.data.WordPieceTokenizer(["[UNK]", "a"]).tokenize("a")),
         "imported": sorted(HIDDEN & set(sys.modules)),

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.jax_worker import ROOT
-from tf_sparse_attention.data import ByteTokenizer, TrainingBatches, open_source, open_token_store
+from tf_sparse_attention.data import ByteTokenizer, open_source, open_token_store, training_batches
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def test_it_trains_scores_samples_and_saves(found):
 def test_documents_and_batches_are_those_that_tensorflow_reads(found, folder):
     source = open_source(path=folder / "texts", data_dir=folder / "with")
     assert found["documents"] == len(list(source.documents("train")))
-    batches = TrainingBatches(open_token_store(source, ByteTokenizer(), "train"), 2, 32, seed=1)
-    assert found["batch"] == batches.batch(3)[1].tolist()
+    batches = training_batches(open_token_store(source, ByteTokenizer(), "train"), 2, 32, seed=1)
+    assert found["batch"] == batches[3][1].tolist()
 
 
 def test_what_needs_tensorflow_says_so(found):

@@ -195,7 +195,7 @@ def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, mak
         ValueError, match=r"must have images of the shape \(2, 2, 3\), which the model is for\. Received"
     ):
         task.evaluate(finished, "test")
-    with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `trainers\.train` writes\. Received"):
+    with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `tsa-train` writes\. Received"):
         type(task).load(tmp_path)
 
 

@@ -121,5 +121,3 @@ def test_classes_are_as_many_as_documents(opened):
     store = open_token_store(opened().text, ByteTokenizer(), "train")
     with pytest.raises(ValueError, match=r"`classes` must be as many as the documents .*Received: 2 classes, 3 docu"):
         LabeledBuckets(store, np.zeros(2), 2, 128)
-    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1"):
-        LabeledBuckets(store, np.zeros(3), 2, 128, seed=-1)

@@ -68,7 +68,7 @@ def test_a_damaged_or_missing_file_at_the_address_is_named(open_at):
     with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .* with another content"):
         open_at([b"never read"])
     remote_files.remove(path)
-    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .*tokens.bin is missing"):
+    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .*tokens.bin, which is missing"):
         open_at([b"never read"])
     remote_files.write_bytes(open_at.place / name / "metadata.json", b"{")
     with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with another content"):

@@ -130,7 +130,7 @@ def test_what_a_killed_build_leaves_is_never_used(killed_build, make_store):
 
 def test_what_a_killed_build_leaves_is_removed_after_a_day(killed_build, make_store):
     yesterday = time.time() - 25 * 3600
-    for path in (*killed_build.iterdir(), killed_build):
+    for path in (*killed_build.rglob("*"), killed_build):
         os.utime(path, (yesterday, yesterday))
     make_store([b"two"])
     assert not killed_build.exists()
@@ -154,7 +154,7 @@ def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
     content = (folder / name).read_bytes()
-    changed = {"cut": content[:-1], "changed": content.replace(b"1", b"2") if name[0] == "m" else b"\7" + content[1:]}
+    changed = {"cut": content[:-3], "changed": content.replace(b"1", b"2") if name[0] == "m" else b"\7" + content[1:]}
     (folder / name).unlink()
     if damage in changed:
         (folder / name).write_bytes(changed[damage])

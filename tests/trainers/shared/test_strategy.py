@@ -4,7 +4,6 @@ import json
 import re
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -74,19 +73,6 @@ def test_two_logical_cpus_are_two_replicas(two_replicas):
     assert (two_replicas.num_replicas, two_replicas.is_chief) == (2, True)
     with two_replicas.scope():
         assert tf.distribute.get_strategy() is two_replicas.strategy
-
-
-def test_each_replica_gets_its_rows_of_a_batch(two_replicas):
-    rows = {}
-
-    def make_dataset(num_shards, shard_index, num_parts):
-        rows.update(num_shards=num_shards, shard_index=shard_index, num_parts=num_parts)
-        return tf.data.Dataset.range(4).batch(2)
-
-    first = next(iter(two_replicas.distribute(make_dataset)))
-    assert rows == {"num_shards": 1, "shard_index": 0, "num_parts": 2}
-    parts = two_replicas.strategy.experimental_local_results(first)
-    np.testing.assert_array_equal(parts, [[0, 1], [2, 3]])
 
 
 def test_several_replicas_are_never_compiled_with_xla(two_replicas):
@@ -274,14 +260,12 @@ print(type(devices).__name__, devices.num_replicas, devices.is_chief)
 with devices.scope():
     print(type(keras.distribution.distribution()).__name__)
 print(keras.distribution.distribution())
-print(devices.distribute(lambda num_shards, shard_index: (num_shards, shard_index)))
 print(devices.execution(True, 4))
 """
 CHOSEN = [
     "JaxDevices 2 True",
     "DataParallel",
     "None",
-    "(1, 0)",
     "{'jit_compile': True, 'steps_per_execution': 4}",
 ]
 

@@ -121,8 +121,13 @@ class Batches:
             shape = array.shape if self.has_fixed_shapes else (*(None for _ in array.shape[:2]), *array.shape[2:])
             return tf.TensorSpec(shape, array.dtype)
 
-        return tf.data.Dataset.from_generator(
+        made = tf.data.Dataset.from_generator(
             lambda: iter(dataset), output_signature=keras.tree.map_structure(spec, self[0])
+        )
+        count = max(0, self._stop(stop) - start)
+        is_endless = count > ENDLESS // 2
+        return made.apply(
+            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY if is_endless else count)
         )
 
     def grain_dataset(self, start: int = 0, stop: int | None = None) -> "grain.IterDataset":
@@ -133,7 +138,9 @@ class Batches:
         """
         import grain
 
-        stop = min(ENDLESS if stop is None else stop, ENDLESS if self.num_batches is None else self.num_batches)
-        numbers = grain.MapDataset.range(start, max(start, stop))
+        numbers = grain.MapDataset.range(start, max(start, self._stop(stop)))
         options = grain.ReadOptions(num_threads=NUM_THREADS, prefetch_buffer_size=PREFETCH)
         return numbers.map(self.__getitem__).to_iter_dataset(options)
+
+    def _stop(self, stop):
+        return min(ENDLESS if limit is None else limit for limit in (stop, self.num_batches))

@@ -42,10 +42,7 @@ class ArrayStore:
     def __init__(self, folder: str | os.PathLike) -> None:
         folder = pathlib.Path(folder)
         self.metadata = _read_metadata(folder / METADATA, folder)
-        self.arrays = {
-            name: _open_array(folder, name, *(saved[key] for key in ("dtype", "shape", "crc32")))
-            for name, saved in self.metadata["arrays"].items()
-        }
+        self.arrays = {name: _open_array(folder, name, saved) for name, saved in self.metadata["arrays"].items()}
 
     @classmethod
     def open(
@@ -182,19 +179,24 @@ def _read_metadata(path, remove):
     return content
 
 
-def _open_array(folder, name, dtype, shape, crc32):
-    path = folder / _file_name(name)
+def _open_array(folder, name, saved):
+    path, shape = folder / _file_name(name), tuple(saved["shape"])
+    _check_file(path, saved, folder, path)
+    # An empty file cannot be mapped.
+    return np.memmap(path, saved["dtype"], "r", shape=shape) if np.prod(shape) else np.zeros(shape, saved["dtype"])
+
+
+def _check_file(path, saved, remove, named):
+    """Compare the file of an array with its metadata. An error calls it `named` and says to delete `remove`."""
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise DamagedDataError(message(folder, f"{path}, which is missing")) from error
-    expected = int(np.prod(shape, dtype="int64")) * np.dtype(dtype).itemsize
-    seen = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, crc32)
-    if status.st_size != expected or (seen not in _checked and _crc32(path) != crc32):
-        raise DamagedDataError(message(folder, f"{path}, with another content"))
+        raise DamagedDataError(message(remove, f"{named}, which is missing")) from error
+    size = int(np.prod(saved["shape"], dtype="int64")) * np.dtype(saved["dtype"]).itemsize
+    seen = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
+    if status.st_size != size or (seen not in _checked and _crc32(path) != saved["crc32"]):
+        raise DamagedDataError(message(remove, f"{named}, with another content"))
     _checked.add(seen)
-    # An empty file cannot be mapped.
-    return np.memmap(path, dtype, "r", shape=tuple(shape)) if expected else np.zeros(shape, dtype)
 
 
 def _crc32(path):
@@ -213,9 +215,9 @@ def _download(remote, local):
         temporary.mkdir()
         remote_files.download(remote / METADATA, temporary / METADATA)
         content = _read_metadata(temporary / METADATA, remote)
-        for name in content["arrays"]:
-            try:
-                remote_files.download(remote / _file_name(name), temporary / _file_name(name))
-            except ValueError as error:  # it is missing there
-                raise DamagedDataError(message(remote, str(error))) from error
+        for name, saved in content["arrays"].items():
+            source, target = remote / _file_name(name), temporary / _file_name(name)
+            if remote_files.exists(source):
+                remote_files.download(source, target)
+            _check_file(target, saved, remote, source)
         (temporary / UPLOADED).touch()
