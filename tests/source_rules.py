@@ -66,10 +66,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/layers/data_parallel.py",
     "tf_sparse_attention/models/programs.py",
     "tf_sparse_attention/optimizers/skip_nonfinite.py",
-    "tf_sparse_attention/trainers/shared/clusters.py",
-    "tf_sparse_attention/trainers/shared/jax_devices.py",
-    "tf_sparse_attention/trainers/shared/strategy.py",
-    "tf_sparse_attention/trainers/shared/tensorflow_devices.py",
+    "tf_sparse_attention/trainers/shared/devices.py",
 }
 # Functions that import, or run, the module that their first argument names.
 IMPORT_CALLS = {"import_module", "__import__", "run_module", "find_spec"}

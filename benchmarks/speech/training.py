@@ -11,7 +11,7 @@ import keras
 import ml_collections
 
 from tf_sparse_attention.trainers.configs import speech
-from tf_sparse_attention.trainers.shared import components, strategy, training
+from tf_sparse_attention.trainers.shared import components, devices, training
 from tf_sparse_attention.trainers.shared.files import write_json
 from tf_sparse_attention.trainers.tasks import registry
 
@@ -34,7 +34,7 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
     Programs, one for each length, are made before they are timed.
     """
     config = config_of(kind, 0, num_steps, path, folder)
-    strategy.make_deterministic(config.train.jit_compile)  # as the trainer does
+    devices.make_deterministic(config.train.jit_compile)  # as the trainer does
     task = registry.make_task(config)
     batches = task.open_data().batches
     keras.utils.set_random_seed(config.seed)

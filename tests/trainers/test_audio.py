@@ -17,7 +17,8 @@ from tf_sparse_attention.data.sources.wav_file import read_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import audio as audio_config
-from tf_sparse_attention.trainers.shared import callbacks, strategy, training, workdir
+from tf_sparse_attention.trainers.shared import callbacks, training, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import audio_samples, audio_scores, byte_samples, registry
 from tf_sparse_attention.trainers.tasks.parts import Request
 
@@ -201,7 +202,7 @@ def test_a_picture_has_a_waveform_and_a_spectrogram():
 
 def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
     task = registry.load_task(finished)
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     store = task.open_split("test")
     shown = audio_scores.Validation(task, player.model, store, execution).show()
     assert set(shown.sounds) == {"recording", "sample"} and set(shown.pictures) <= {"recording", "sample"}

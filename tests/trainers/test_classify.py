@@ -11,7 +11,8 @@ import pytest
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
 from tf_sparse_attention.trainers.configs import classify
-from tf_sparse_attention.trainers.shared import callbacks, overrides, strategy, training, workdir
+from tf_sparse_attention.trainers.shared import callbacks, overrides, training, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import class_scores, registry
 from tf_sparse_attention.trainers.tasks.parts import Request
 
@@ -160,7 +161,7 @@ def test_the_exported_model_classifies_where_the_library_is_not(finished):
 
 def test_tensorboard_shows_texts_with_both_labels(finished, lines):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     shown = class_scores.Validation(task, model, task.open_buckets("validation"), execution).show()
     given = {line["text"]: line["label"] for line in lines}
     assert len(shown.texts) == class_scores.NUM_SHOWN

@@ -17,7 +17,8 @@ from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tests.trainers.small_images import SHAPE, make_painter
-from tf_sparse_attention.trainers.shared import callbacks, strategy, training, workdir
+from tf_sparse_attention.trainers.shared import callbacks, training, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.shared.portable_files import export_portable
 from tf_sparse_attention.trainers.tasks import image_scores, registry
 from tf_sparse_attention.trainers.tasks.parts import Request
@@ -110,7 +111,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
 def test_tensorboard_shows_images_and_what_a_pixel_looks_at(finished, arrays):
     task = registry.load_task(finished)
     model = make_painter(task, workdir.load_model(finished)).model
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     validation = image_scores.Validation(task, model, arrays["validation"], execution)
     shown = validation.show()
     assert set(shown.pictures) == {"samples", "completions", "what a pixel looks at"}
@@ -127,7 +128,7 @@ def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, array
     task = registry.load_task(finished)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     shown = image_scores.Validation(task, task.make_model(), arrays["validation"], execution).show()
     assert "samples" not in shown.pictures and "what a pixel looks at" in shown.pictures
     assert "health" in shown.texts and shown.scalars

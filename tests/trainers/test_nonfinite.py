@@ -71,8 +71,7 @@ def test_updates_that_are_never_finite_end_the_run():
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(Careful(), loss="mse")
-    watch = nonfinite.TellSkipped(50, lambda step: "", lambda step, found: nonfinite.make_error(step, found, 7, True))
-    watch.set_initial_step(0)
+    watch = nonfinite.LogSkipped(0, 50, lambda step: "", lambda step, found: nonfinite.make_error(step, found, 7, True))
     x = np.full((110, 1), np.nan, "float32")
     with pytest.raises(
         nonfinite.NonfiniteError, match=r"100 updates in a row .* at step 100. Now the .* step 7 is kept"

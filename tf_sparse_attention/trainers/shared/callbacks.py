@@ -1,4 +1,4 @@
-"""Callbacks of `fit`: reports, checkpoints, and stopping on a signal."""
+"""Callbacks of `fit`: reports, validation, checkpoints, and stopping on a signal."""
 
 import math
 import signal
@@ -8,53 +8,110 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
+from tf_sparse_attention.trainers.shared.devices import OneDevice
 from tf_sparse_attention.trainers.shared.loss_spikes import LossSpikes
 from tf_sparse_attention.trainers.shared.signals import SignalContext
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base of callbacks that count the steps of the run, not those of one call of `fit`.
+    """Base of callbacks that count the steps of the run, including those before it was resumed.
+
+    Args:
+        start: step at which `fit` starts. Default 0.
 
     Attributes:
-        step: training steps done since the beginning of the run.
+        step: number of training steps since the beginning of the run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
         super().__init__()
-        self.step = 0
-
-    def set_initial_step(self, step: int) -> None:
-        """Sets the step at which the next call of `fit` starts."""
-        self._start = self.step = step
+        self._start = self.step = start
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        # With several steps in an execution `batch` is the last of them, or beyond the end.
+        # With several steps per execution, `batch` is the last of them, or beyond the end.
         before, self.step = self.step, min(self._start + batch + 1, self._start + self.params["steps"])
         self.on_steps_end(before, logs)
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
-        """Called after each execution, which did the steps from `before` to `self.step`."""
+        """Handle the end of an execution of the steps after `before`, up to `self.step`."""
         raise NotImplementedError(f"{type(self).__name__} must define `on_steps_end`.")
 
     def has_passed(self, before: int, every: int) -> bool:
-        """Returns whether a multiple of `every` is among the steps after `before`."""
+        """Return whether a multiple of `every` is among the steps of an execution after `before`."""
         return every > 0 and self.step // every > before // every
 
     def sync(self) -> None:
-        """Brings the values of the model's variables up to date, which JAX does not update during `fit`."""
+        """Update the variables of the model, which JAX does not update during `fit`."""
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()
 
 
-class SaveCheckpoints(StepCallback):
-    """Calls `save(step)` every `every` steps."""
+class ShrinkWindows(StepCallback):
+    """Shrinks the windows of adaptive spans to the learned spans, see `tsa.models.Model.shrink_windows`.
 
-    def __init__(self, save: Callable[[int], None], every: int) -> None:
-        super().__init__()
+    Args:
+        start: see `StepCallback`.
+        every: steps between two updates. 0: never.
+        margin: positions by which spans can grow in between.
+    """
+
+    def __init__(self, start: int, every: int, margin: int) -> None:
+        super().__init__(start)
+        self._every, self._margin = every, margin
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._every and self.step == 0:  # later windows are those of the checkpoint
+            self._shrink()
+
+    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
+        if self.has_passed(before, self._every):
+            self.sync()
+            self._shrink()
+
+    def _shrink(self):
+        before = self.model.computed_windows
+        window = self.model.shrink_windows(self._margin)
+        if self.model.computed_windows != before:
+            logging.info("Step %d: adaptive spans compute %d positions at most.", self.step, window)
+            self.model.make_train_function()
+
+
+class Validate(StepCallback):
+    """Calls `validate(step)` every `every` steps and after the last one.
+
+    Args:
+        start: see `StepCallback`.
+        validate: function of a step.
+        every: steps between two calls. 0: never.
+    """
+
+    def __init__(self, start: int, validate: Callable[[int], None], every: int) -> None:
+        super().__init__(start)
+        self._validate, self._every = validate, every
+
+    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
+        is_last = self._every > 0 and self.step == self._start + self.params["steps"]
+        if is_last or self.has_passed(before, self._every):
+            self.sync()
+            self._validate(self.step)
+
+
+class SaveCheckpoints(StepCallback):
+    """Calls `save(step)` every `every` steps.
+
+    Args:
+        start: see `StepCallback`.
+        save: function of a step.
+        every: steps between two calls. 0: never.
+    """
+
+    def __init__(self, start: int, save: Callable[[int], None], every: int) -> None:
+        super().__init__(start)
         self._save, self._every = save, every
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
@@ -66,70 +123,81 @@ class SaveCheckpoints(StepCallback):
 class StopOnSignal(SignalContext, StepCallback):
     """Ends `fit` after the current step on SIGINT (Ctrl-C), SIGTERM (preemption) or SIGHUP (a closed terminal).
 
-    Use it as a context around the training; see `SignalContext`.
+    All processes of a run end after the same step. Use it as a context around the training; see `SignalContext`.
 
     Args:
-        workers: `workers.Workers`, which stop together where one of them has a signal. Default: None, one process.
+        devices: from `devices.choose_devices`.
+        start: see `StepCallback`.
+
+    Attributes:
+        agreed: the signal that ended `fit`, the same in all processes, or None.
     """
 
     END = "stopping after this step"
 
-    def __init__(self, workers: Any = None) -> None:
-        super().__init__()
-        self._workers = workers
+    def __init__(self, devices: OneDevice, start: int = 0) -> None:
+        super().__init__(start)
+        self._devices = devices
+        self.agreed: signal.Signals | None = None
 
-    @property
-    def received(self) -> signal.Signals | None:
-        """The first `signal.Signals` that was received, or None; of several workers from the step where they stop."""
-        return self.first if self._workers is None else self._workers.agreed
-
-    def on_signal(self) -> None:
-        if self._workers is not None:
-            self._workers.ask_to_stop(self.first)
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._workers is not None:
-            self._workers.begin()
-
-    def on_predict_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._workers is not None:
-            self._workers.begin()
+    def signals_to_handle(self) -> Sequence[signal.Signals]:
+        return self._devices.signals_to_handle()
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
-        if self.received is not None:
+        self.agreed = self._devices.agree_on_signal(self.first, self.step)
+        if self.agreed is not None:
             self.model.stop_training = True
 
+    @property
+    def interrupts_validation(self) -> bool:
+        """Whether a signal ends a validation that is running. Other processes of a run would wait for this one."""
+        return self.first is not None and self._devices.is_single_process
+
+
+class StopPrediction(keras.callbacks.Callback):
+    """Ends the `predict` of a validation when a signal is received.
+
+    Args:
+        stop: the `StopOnSignal` of the training.
+    """
+
+    def __init__(self, stop: StopOnSignal) -> None:
+        super().__init__()
+        self._stop = stop
+
     def on_predict_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self.received is not None:
+        if self._stop.interrupts_validation:
             self.model.stop_predicting = True
 
 
 class Report(StepCallback):
     """Measures training and passes the metrics to writers.
 
-    Every `every` steps each writer gets `write(step, scalars)` with the mean "loss" since the last report, the largest
-    one of a step, "loss_peak", and the number of "loss_spikes" among them, see `LossSpikes`; the "learning_rate", the
-    "gradient_norm" of the last step, "skipped_updates" of an optimizer that leaves some out, "tokens_per_second"
-    without the time of evaluation and checkpoints; for each routing layer "routing/PATH/used", the fraction of
-    centroids that had a token in the last step, and "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a
-    single one); for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads
-    in positions. A loss that is not finite is left out. After every execution it gets `progress(step, loss)`.
+    Every `every` steps each writer gets `write(step, scalars)` with
+
+    - the mean "loss" since the last report, unless it is not finite, "loss_peak", the largest loss of a step, and
+      "loss_spikes", see `LossSpikes`;
+    - "learning_rate", "gradient_norm" of the last step, and "skipped_updates" of an optimizer that skips some;
+    - "tokens_per_second", without the time of validation and checkpoints;
+    - for each routing layer "routing/PATH/used", the fraction of centroids that had a token in the last step, and
+      "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a single one);
+    - for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads in
+      positions.
+
+    After every execution it gets `progress(step, loss)`.
 
     Args:
+        start: see `StepCallback`.
         writers: objects with these two methods.
         every: steps between two reports.
         tokens_per_step: tokens in a batch.
     """
 
-    def __init__(self, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:
-        super().__init__()
+    def __init__(self, start: int, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:
+        super().__init__(start)
         self._writers, self._every, self._tokens_per_step = writers, every, tokens_per_step
         self._steps, self._seconds, self._compiled = 0, 0.0, False
         self._spikes = LossSpikes()
-
-    def set_initial_step(self, step: int) -> None:
-        super().set_initial_step(step)
-        self._spikes.forget()  # `fit` begins with new metrics
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._begin = time.perf_counter()

@@ -7,7 +7,8 @@ from typing import Any
 import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, strategy, workdir
+from tf_sparse_attention.trainers.shared import components, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.shared.files import write_json
 from tf_sparse_attention.trainers.shared.overrides import SETTINGS, SOURCE_SETTINGS, WINDOW_SETTINGS
 from tf_sparse_attention.trainers.shared.resumable_sums import ResumableSums
@@ -57,7 +58,7 @@ class EvaluationRun:
         path: the `pathlib.Path` of the scores, WORKDIR/evaluation-SPLIT.json for the run's own data.
         sizes: the settings of `config.data` about windows and batches, a dictionary.
         identity: plain data that identifies model, data, split, variant and sizes.
-        devices: from `strategy.choose_devices`.
+        devices: from `devices.choose_devices`.
         execution: the arguments of `keras.Model.compile` about execution.
 
     Raises:
@@ -75,7 +76,7 @@ class EvaluationRun:
         self.path = workdir.evaluation_path(folder, split, source, variant)
         self.sizes = {name: config.data[name] for name in WINDOW_SETTINGS}
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.sizes]
-        self.devices = strategy.choose_devices(config)
+        self.devices = choose_devices(config)
         self.execution = self.devices.execution(config.train.jit_compile, config.train.steps_per_execution)
         self._partial: list[ResumableSums] = []
 

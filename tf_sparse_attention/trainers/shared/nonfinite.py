@@ -49,11 +49,12 @@ class StopOnNonfinite(StepCallback):
     """Ends `fit` where the loss is NaN or infinite, before it is reported or anything is saved.
 
     Args:
+        start: see `StepCallback`.
         make_error: function of a step and of what was found there that returns the error to raise.
     """
 
-    def __init__(self, make_error: Callable[[int, str], Exception]) -> None:
-        super().__init__()
+    def __init__(self, start: int, make_error: Callable[[int, str], Exception]) -> None:
+        super().__init__(start)
         self._make_error = make_error
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
@@ -63,19 +64,26 @@ class StopOnNonfinite(StepCallback):
             raise self._make_error(self.step, f"a loss of {loss}")
 
 
-class TellSkipped(StepCallback):
+class LogSkipped(StepCallback):
     """Logs the updates that a `tsa.optimizers.SkipNonfinite` left out, and ends `fit` after 100 in a row.
 
     It looks where the loss is not finite, which it takes out of the mean that is reported, and at every report.
 
     Args:
+        start: see `StepCallback`.
         every: steps between two reports.
         describe: function of a step that returns where its numbers stop being finite, as text.
         make_error: see `StopOnNonfinite`.
     """
 
-    def __init__(self, every: int, describe: Callable[[int], str], make_error: Callable[[int, str], Exception]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        start: int,
+        every: int,
+        describe: Callable[[int], str],
+        make_error: Callable[[int, str], Exception],
+    ) -> None:
+        super().__init__(start)
         self._every, self._describe, self._make_error = every, describe, make_error
         self._last: tuple[int, int] | None = None
         self._in_a_row = 0
@@ -103,12 +111,12 @@ class TellSkipped(StepCallback):
 
 
 def make_callback(
-    settings: Any, describe: Callable[[int], str], make_error: Callable[[int, str], Exception]
+    start: int, settings: Any, describe: Callable[[int], str], make_error: Callable[[int, str], Exception]
 ) -> StepCallback:
-    """Returns the callback of a mode of `config.train`; see `TellSkipped`."""
+    """Return the callback of a mode of `config.train`; see `LogSkipped`."""
     if settings.nonfinite == "stop":
-        return StopOnNonfinite(make_error)
-    return TellSkipped(settings.log_every, describe, make_error)
+        return StopOnNonfinite(start, make_error)
+    return LogSkipped(start, settings.log_every, describe, make_error)
 
 
 def describe(model: keras.Model, batch: Any) -> str:

@@ -16,7 +16,7 @@ class SignalContext:
         first: the first `signal.Signals` that was received, or None.
     """
 
-    # What a second one of each does. Windows has no SIGHUP.
+    # The effect of a second signal of each kind. Windows has no SIGHUP.
     SECOND: ClassVar[dict[str, Any]] = {
         "SIGINT": signal.default_int_handler,
         "SIGTERM": signal.SIG_DFL,
@@ -31,9 +31,13 @@ class SignalContext:
         """The signal for which the program ends, or None."""
         return self.first
 
+    def signals_to_handle(self) -> Sequence[signal.Signals]:
+        """Return the signals for which handlers are installed."""
+        return [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
+
     def __enter__(self):
-        numbers = [getattr(signal, name) for name in self.SECOND if hasattr(signal, name)]
-        self._before = {number: signal.signal(number, self._take) for number in numbers if not _is_ignored(number)}
+        numbers = [number for number in self.signals_to_handle() if not _is_ignored(number)]
+        self._before = {number: signal.signal(number, self._take) for number in numbers}
         return self
 
     def __exit__(self, *exception):

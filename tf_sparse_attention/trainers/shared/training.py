@@ -13,14 +13,13 @@ from tf_sparse_attention.atomic_files import remove_stale
 from tf_sparse_attention.trainers.shared import (
     callbacks,
     components,
+    devices,
     faults,
     lock,
     nonfinite,
     remote_run,
     resume,
-    strategy,
     workdir,
-    workers,
     writers,
 )
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, model_variables, state_variables
@@ -59,24 +58,24 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
     _check(config)
     place = remote_run.open_run(folder, config.train.keep_checkpoints)
     folder = workdir.open_workdir(place.folder, create=True)
-    devices = strategy.choose_devices(config)
-    devices.check_accumulation(config.optimizer.gradient_accumulation_steps)
-    if not devices.is_single_process and isinstance(place, remote_run.RemoteRun):
+    used = devices.choose_devices(config)
+    used.check_accumulation(config.optimizer.gradient_accumulation_steps)
+    if not used.is_single_process and isinstance(place, remote_run.RemoteRun):
         raise ValueError(f"`workdir` must be on a disk that all processes share. Received: workdir={place.path}.")
-    # Of several processes of one run the chief alone writes.
-    with lock.locked(folder) if devices.is_chief else contextlib.nullcontext():
+    # Of several processes of one run only the chief writes.
+    with lock.locked(folder) if used.is_chief else contextlib.nullcontext():
         place.fetch()
-        outcome = _train(config, place, devices)
+        outcome = _train(config, place, used)
         place.finish(outcome.step)
     return outcome
 
 
-def _train(config, place, devices):
-    execution = devices.execution(config.train.jit_compile, config.train.steps_per_execution)
+def _train(config, place, used):
+    execution = used.execution(config.train.jit_compile, config.train.steps_per_execution)
     if config.train.deterministic:
-        strategy.make_deterministic(execution["jit_compile"])
-    with devices.scope(), workers.connected(devices) as others:
-        run = Run(config, place, devices, execution, others)
+        devices.make_deterministic(execution["jit_compile"])
+    with used.scope():
+        run = Run(config, place, used, execution)
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
@@ -84,7 +83,7 @@ def _train(config, place, devices):
                 step, signal = run.fit(step)
         elif step > config.train.num_steps:
             logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)
-    if signal is None and devices.is_chief:
+    if signal is None and used.is_chief:
         workdir.save_model(place.folder, run.model)
     return Outcome(step, signal, run.model)
 
@@ -102,20 +101,18 @@ class Run:
     Args:
         config: as for `train`.
         place: the `LocalRun` of the work folder.
-        devices: from `strategy.choose_devices`; the run is created and used in its scope.
-        execution: arguments of `keras.Model.compile`, see `one_device.OneDevice.execution`.
-        others: the connection to the other processes, from `workers.connected`.
+        used: from `devices.choose_devices`; the run is created and used in its scope.
+        execution: arguments of `keras.Model.compile`, see `devices.OneDevice.execution`.
     """
 
     def __init__(
         self,
         config: ml_collections.ConfigDict,
         place: remote_run.LocalRun,
-        devices: Any,
+        used: devices.OneDevice,
         execution: dict[str, Any],
-        others: Any,
     ) -> None:
-        self.config, self.place, self.devices, self._others = config, place, devices, others
+        self.config, self.place, self.devices = config, place, used
         self.folder = workdir.open_workdir(place.folder)
         self.task = registry.make_task(config)
         self._data = self.task.open_data()
@@ -144,7 +141,7 @@ class Run:
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
             self._saved_step = step
-            self.devices.compare_replicas(newest.get("replicas"))
+            self.devices.warn_if_replicas_differ(newest.get("replicas"))
         if self.devices.is_chief:
             remove_stale(self.folder)
             workdir.save_config(self.folder, self.config)
@@ -178,28 +175,35 @@ class Run:
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:
-        """Trains from a step to the last, evaluating in between.
+        """Train from a step to the last.
 
         Returns:
-            The step after which it ended, and the signal that ended it or None.
+            The step after which training ended, and the signal that ended it or None.
         """
         settings = self.config.train
-        (self.folder / workdir.MODEL).unlink(missing_ok=True)  # It is older than the checkpoints to come.
+        (self.folder / workdir.MODEL).unlink(missing_ok=True)  # older than the checkpoints to come
         described = resume.flat_settings(self._description["config"])
-        outputs = (
+        self._outputs = (
             writers.open_writers(self.folder, settings.num_steps, step, described) if self.devices.is_chief else []
         )
-        report = callbacks.Report(outputs, settings.log_every, self._data.tokens_per_step)
-        watch = nonfinite.make_callback(settings, self._describe, self._nonfinite_error)
-        saver = callbacks.SaveCheckpoints(self.save, settings.checkpoint_every)
-        with callbacks.StopOnSignal(self._others) as stop:
-            while step < settings.num_steps and stop.received is None:
-                self._shrink_windows(step)
-                self._fit_until(step, self._next_stop(step), [watch, report, saver, stop])
-                step = stop.step
-                self._evaluate(step, stop, outputs)
-            self.save(step)
-        return step, stop.received
+        with callbacks.StopOnSignal(self.devices, step) as stop:
+            self._stop = stop
+            self._training_model.fit(
+                self.devices.dataset(self._data.batches, step, settings.num_steps),
+                steps_per_epoch=settings.num_steps - step,
+                callbacks=[
+                    nonfinite.make_callback(step, settings, self._describe, self._nonfinite_error),
+                    callbacks.Report(step, self._outputs, settings.log_every, self._data.tokens_per_step),
+                    callbacks.ShrinkWindows(step, settings.shrink_windows_every, settings.shrink_windows_margin),
+                    callbacks.Validate(step, self._validate, settings.evaluate_every),
+                    callbacks.SaveCheckpoints(step, self.save, settings.checkpoint_every),
+                    stop,
+                ],
+                verbose=0,
+                shuffle=False,
+            )
+            self.save(stop.step)
+        return stop.step, stop.agreed
 
     def _nonfinite_error(self, step, found):
         """Returns the error of numbers that are not finite at a step, and in which layer if that can be said."""
@@ -215,44 +219,16 @@ class Run:
             return ""
         return nonfinite.describe(self._training_model, self._data.batches[step - 1])
 
-    def _next_stop(self, step):
-        """Returns the step at which the next call of `fit` has to end."""
-        settings = self.config.train
-        intervals = [every for every in (settings.evaluate_every, settings.shrink_windows_every) if every]
-        return min([settings.num_steps, *((step // every + 1) * every for every in intervals)])
-
-    def _shrink_windows(self, step):
-        """Updates the computed windows of adaptive spans, at steps divisible by `shrink_windows_every`."""
-        settings = self.config.train
-        # Not at other steps, where a run may be resumed: it has to compute what it did before.
-        if settings.shrink_windows_every and step % settings.shrink_windows_every == 0:
-            before = self._training_model.computed_windows
-            window = self._training_model.shrink_windows(settings.shrink_windows_margin)
-            if self._training_model.computed_windows != before:
-                logging.info("Step %d: adaptive spans compute %d positions at most.", step, window)
-
-    def _fit_until(self, step, end, used_callbacks):
-        for callback in used_callbacks:
-            callback.set_initial_step(step)
-        dataset = self.devices.dataset(self._data.batches, step, end)
-        self._training_model.fit(
-            dataset, steps_per_epoch=end - step, callbacks=used_callbacks, verbose=0, shuffle=False
-        )
-
-    def _evaluate(self, step, stop, outputs):
-        """Scores the validation split if it is due, unless the process was asked to stop."""
-        settings = self.config.train
-        is_due = settings.evaluate_every and (step % settings.evaluate_every == 0 or step == settings.num_steps)
-        if not is_due or stop.received is not None:
-            return
-        scores = self._validation.score(self.devices, [stop])
-        if stop.received is not None:
-            return  # Not all was scored.
-        for writer in outputs:
+    def _validate(self, step):
+        """Score the validation split and write the scores, unless a signal interrupts it."""
+        scores = self._validation.score(self.devices, [callbacks.StopPrediction(self._stop)])
+        if self._stop.interrupts_validation:
+            return  # Some batches are not scored.
+        for writer in self._outputs:
             writer.write(step, {f"validation/{name}": value for name, value in scores.items()})
-        if settings.illustrate and outputs:
+        if self.config.train.illustrate and self._outputs:
             shown = self._validation.show()
-            for writer in outputs:
+            for writer in self._outputs:
                 if shown.scalars:
                     writer.write(step, shown.scalars)
                 writer.show(step, shown.texts, shown.pictures, shown.sounds)

@@ -2,15 +2,16 @@
 
 import json
 import re
+import signal
 
 import keras
 import pytest
 import tensorflow as tf
 
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import jax_devices, strategy, training
-from tf_sparse_attention.trainers.shared.one_device import OneDevice
-from tf_sparse_attention.trainers.shared.tensorflow_devices import TensorFlowReplicas
+from tf_sparse_attention.trainers.shared import devices as trainer_devices
+from tf_sparse_attention.trainers.shared import training
+from tf_sparse_attention.trainers.shared.devices import OneDevice, TensorFlowReplicas, choose_devices
 
 
 def make_config(num_logical_cpus=1, batch_size=8):
@@ -22,11 +23,11 @@ def make_config(num_logical_cpus=1, batch_size=8):
 
 @pytest.fixture
 def two_replicas():
-    return strategy.choose_devices(make_config(num_logical_cpus=2))
+    return choose_devices(make_config(num_logical_cpus=2))
 
 
 def test_one_cpu_is_one_device():
-    devices = strategy.choose_devices(make_config())
+    devices = choose_devices(make_config())
     assert type(devices) is OneDevice
     assert (devices.num_replicas, devices.is_chief) == (1, True)
 
@@ -44,8 +45,8 @@ console.import_backends()
 import jax
 {before}
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import strategy
-strategy.choose_devices(base.get_config())
+from tf_sparse_attention.trainers.shared.devices import choose_devices
+choose_devices(base.get_config())
 jax.jit(lambda x: x + 1)(1.0)
 options = [path.read_text() for path in pathlib.Path({folder!r}).glob("*debug_options")]
 print(bool(options) and all("xla_gpu_deterministic_ops: true" in text for text in options))
@@ -63,10 +64,10 @@ def test_a_deterministic_run_on_jax_has_xla_s_flag_before_there_are_devices(run_
 
 def test_a_deterministic_run_is_refused_where_jax_has_used_a_gpu(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(jax_devices, "has_gpus_in_use", lambda: True)
+    monkeypatch.setattr(trainer_devices, "_jax_uses_gpus", lambda: True)
     monkeypatch.setenv("XLA_FLAGS", "--xla_abc=1")
     with pytest.raises(ValueError, match=r"`config.train.deterministic` must be False in .* XLA_FLAGS='--xla_abc=1'"):
-        strategy.choose_devices(make_config())
+        choose_devices(make_config())
 
 
 def test_two_logical_cpus_are_two_replicas(two_replicas):
@@ -100,19 +101,19 @@ def test_several_replicas_accumulate_no_gradients(make_plain_config, tmp_path):
 
 def test_a_batch_that_cannot_be_divided_is_an_error():
     with pytest.raises(ValueError, match=r"`config.data.batch_size` must be divisible .*batch_size=7, 2 replicas"):
-        strategy.choose_devices(make_config(num_logical_cpus=2, batch_size=7))
+        choose_devices(make_config(num_logical_cpus=2, batch_size=7))
 
 
 def test_more_logical_cpus_than_a_started_tensorflow_has_is_an_error():
     tf.config.list_logical_devices()
     with pytest.raises(ValueError, match=r"`config.train.num_logical_cpus` must be at most .*=64, 2 devices"):
-        strategy.choose_devices(make_config(num_logical_cpus=64))
+        choose_devices(make_config(num_logical_cpus=64))
 
 
 def test_another_backend_is_an_error(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ValueError, match=r"`KERAS_BACKEND` must be tensorflow or jax. Received: torch"):
-        strategy.choose_devices(make_config())
+        choose_devices(make_config())
 
 
 @pytest.mark.parametrize("num_logical_cpus", [1, 2])
@@ -120,7 +121,7 @@ def test_a_model_is_not_split_on_tensorflow(num_logical_cpus):
     config = make_config(num_logical_cpus)
     config.train.model_parallel = 2
     with pytest.raises(ValueError, match=r"`config.train.model_parallel` must be 1, .*Received: .*=2, tensorflow"):
-        strategy.choose_devices(config)
+        choose_devices(config)
 
 
 class Made(Exception):
@@ -135,7 +136,7 @@ def test_a_named_tpu_is_connected_to(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", refuse)
     with pytest.raises(Made) as made:
-        strategy.choose_devices(make_config())
+        choose_devices(make_config())
     assert made.value.args[1] == {"tpu": "my-tpu"}
 
 
@@ -146,20 +147,20 @@ def test_a_tpu_that_does_not_answer_is_an_error(monkeypatch, error):
 
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", fail)
-    with pytest.raises(ValueError, match=r"`TPU_NAME`, a variable of the env.*, must be .*TPU_NAME=my-tpu \(no\)"):
-        strategy.choose_devices(make_config())
+    with pytest.raises(ValueError, match=r"`TPU_NAME`, an environment variable, must be .*TPU_NAME=my-tpu \(no\)"):
+        choose_devices(make_config())
 
 
 def test_an_empty_name_of_a_tpu_is_an_error(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "")
-    with pytest.raises(ValueError, match=r"`TPU_NAME`, a variable of the env.*, must be .* Received: an empty one"):
-        strategy.choose_devices(make_config())
+    with pytest.raises(ValueError, match=r"`TPU_NAME`, an environment variable, must be .* Received: an empty one"):
+        choose_devices(make_config())
 
 
 def test_a_description_of_workers_that_is_no_json_is_an_error(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{cluster}")
-    with pytest.raises(ValueError, match=r"`TF_CONFIG`, a variable of the environment, must be JSON .*{cluster}"):
-        strategy.choose_devices(make_config())
+    with pytest.raises(ValueError, match=r"`TF_CONFIG`, an environment variable, must be JSON .*{cluster}"):
+        choose_devices(make_config())
 
 
 def test_several_workers_are_taken_from_tf_config(monkeypatch):
@@ -167,20 +168,20 @@ def test_several_workers_are_taken_from_tf_config(monkeypatch):
     workers = {"cluster": {"worker": ["one:1", "two:1"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
     with pytest.raises(Made):
-        strategy.choose_devices(make_config())
+        choose_devices(make_config())
 
 
 def test_a_cluster_of_one_worker_is_one_device(monkeypatch):
     workers = {"cluster": {"worker": ["one:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
-    assert type(strategy.choose_devices(make_config())) is OneDevice
+    assert type(choose_devices(make_config())) is OneDevice
 
 
 def test_several_gpus_are_mirrored(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"] if kind == "GPU" else [])
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", refuse)
     with pytest.raises(Made):
-        strategy.choose_devices(make_config())
+        choose_devices(make_config())
 
 
 class Resolver:
@@ -207,29 +208,31 @@ def test_the_first_worker_writes_the_files(task, jobs, index):
 
     devices = TensorFlowReplicas(Strategy())
     assert (devices.process_index, devices.is_chief) == (index, index == 0)
-    assert (devices.num_processes, devices.is_single_process, devices.chief_host) == (2, False, "one")
+    assert (devices.num_processes, devices.is_single_process) == (2, False)
 
 
 def test_another_number_of_replicas_than_before_is_told_with_what_may_differ(two_replicas, caplog):
     for before in (None, 2, 4):
-        two_replicas.compare_replicas(before)
+        two_replicas.warn_if_replicas_differ(before)
     (told,) = caplog.messages
     assert told.startswith("The checkpoint is one of 4 replicas, and this run has 2") and "dropout" in told
 
 
-def test_the_chief_tells_the_others_what_it_has(two_replicas):
+@pytest.mark.parametrize("received", [None, signal.SIGINT, signal.SIGTERM])
+def test_several_processes_agree_on_a_signal(received, two_replicas, monkeypatch):
+    monkeypatch.setattr(two_replicas, "num_processes", 2)
     with two_replicas.scope():
-        assert two_replicas.from_chief([0, 255, 7]) == [0, 255, 7]
+        assert two_replicas.agree_on_signal(received, step=3) == received
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("one:1 2 2", "`JAX_COORDINATOR_ADDRESS, .*`, variables .* Received: .*=one:1, .*=2, JAX_PROCESS_ID=2."),
-        ("one:1 '' 0", "`JAX_COORDINATOR_ADDRESS, .*`, variables"),
-        ("one:70000 2 0", "`JAX_COORDINATOR_ADDRESS, .*`, variables"),
-        ("one 2 0", "`JAX_COORDINATOR_ADDRESS, .*`, variables"),
-        ("'' auto ''", "`JAX_NUM_PROCESSES`, a variable .* must be a number.* Received: JAX_NUM_PROCESSES=auto"),
+        ("one:1 2 2", "`JAX_COORDINATOR_ADDRESS, .*`, environment variables.* Received: .*=2, JAX_PROCESS_ID=2."),
+        ("one:1 '' 0", "`JAX_COORDINATOR_ADDRESS, .*`, environment variables"),
+        ("one:70000 2 0", "`JAX_COORDINATOR_ADDRESS, .*`, environment variables"),
+        ("one 2 0", "`JAX_COORDINATOR_ADDRESS, .*`, environment variables"),
+        ("'' auto ''", "`JAX_NUM_PROCESSES`, an environment variable, must be a number.* Received: .*=auto"),
     ],
 )
 def test_a_wrong_description_of_the_processes_of_jax_is_an_error(run_jax, values, message):
@@ -237,12 +240,12 @@ def test_a_wrong_description_of_the_processes_of_jax_is_an_error(run_jax, values
 import os, shlex
 from unittest import mock
 import jax
-from tf_sparse_attention.trainers.shared import clusters
-variables = dict(zip(clusters.JAX_VARIABLES, shlex.split("{values}")))
+from tf_sparse_attention.trainers.shared import devices
+variables = dict(zip(devices.JAX_VARIABLES, shlex.split("{values}")))
 fail = mock.Mock(side_effect=ValueError("no cluster"))  # JAX has computed, and would look for none
 with mock.patch.dict(os.environ, variables), mock.patch.object(jax.distributed, "initialize", fail):
     try:
-        clusters.join_jax_processes()
+        devices.join_jax_processes()
     except ValueError as error:
         print(error)
 """
@@ -251,11 +254,11 @@ with mock.patch.dict(os.environ, variables), mock.patch.object(jax.distributed, 
 
 CHOICE_OF_JAX = """
 import keras
-from tf_sparse_attention.trainers.shared import strategy
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.configs import base
 config = base.get_config()
 config.train.num_logical_cpus = 2
-devices = strategy.choose_devices(config)
+devices = choose_devices(config)
 print(type(devices).__name__, devices.num_replicas, devices.is_chief)
 with devices.scope():
     print(type(keras.distribution.distribution()).__name__)
@@ -282,19 +285,19 @@ def test_the_cpu_is_cut_in_two_for_jax_too(run_python):
 
 SPLIT_ON_JAX = """
 import keras, pytest
-from tf_sparse_attention.trainers.shared import strategy
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.configs import base
 config = base.get_config()
 config.data.batch_size = 1
 config.train.update(num_logical_cpus=2, model_parallel=2)
-devices = strategy.choose_devices(config)
+devices = choose_devices(config)
 print(devices.num_replicas)
 with devices.scope():
     distribution = keras.distribution.distribution()
     print(type(distribution).__name__, distribution.device_mesh.shape)
 config.train.model_parallel = 3
 with pytest.raises(ValueError, match="`config.train.model_parallel` must divide .*=3, 2 devices, 1 processes."):
-    strategy.choose_devices(config)
+    choose_devices(config)
 """
 
 
