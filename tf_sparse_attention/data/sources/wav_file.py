@@ -1,4 +1,4 @@
-"""Reads WAV files."""
+"""Reads and writes WAV files."""
 
 import io
 import wave
@@ -33,3 +33,14 @@ def read_wav(content: bytes) -> Recording | str:
         return f"which cannot be read: {len(found) // (channels * width)} of its {length} samples are there"
     samples = np.frombuffer(found, "<i2").astype(np.int16)
     return Recording(samples.reshape(-1, channels) if channels > 1 else samples, rate)
+
+
+def encode_wav(samples: np.ndarray, sample_rate: int) -> bytes:
+    """Return samples, int16 (T,), as the bytes of a WAV file of 16-bit PCM."""
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(sample_rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+    return content.getvalue()

@@ -1,12 +1,14 @@
 """Writers of the metrics of a run: the terminal, a file of JSON lines, TensorBoard."""
 
+import io
 import json
 import os
 import pathlib
 import re
+import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import tqdm
 from absl import logging
 
-from tf_sparse_attention.backends import has_tensorflow
+from tf_sparse_attention.data.sources.wav_file import encode_wav
 from tf_sparse_attention.trainers.shared import workdir
 from tf_sparse_attention.trainers.shared.files import atomic_file
 
@@ -156,33 +158,32 @@ def _step_of(row):
 class TensorBoard(Writer):
     """Event files for TensorBoard: validation and training as two of its runs, so that they share charts.
 
+    Events are on the disk when a method returns. TensorFlow is not needed.
+
     Args:
         folder: the folder of the two.
+        start_step: TensorBoard drops later events, of a run that was killed.
         settings: those of the run by name, for the table of HParams.
     """
 
-    def __init__(self, folder: str | os.PathLike, settings: Mapping[str, Any]) -> None:
-        import tensorflow as tf
-        from tensorboard.plugins.hparams import api as hparams
+    def __init__(self, folder: str | os.PathLike, start_step: int, settings: Mapping[str, Any]) -> None:
+        from tensorboard.plugins.hparams import summary_v2
 
-        self._writers = {
-            kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("train", "validation")
-        }
-        # Beside the two and not in one of them, so that the table has the figures of both.
-        with tf.summary.create_file_writer(str(folder)).as_default():
-            kinds = (bool, int, float, str)
-            hparams.hparams({name: value for name, value in settings.items() if isinstance(value, kinds)})
+        self._files = {kind: EventFile(os.path.join(folder, kind)) for kind in ("train", "validation")}
+        for file in self._files.values():
+            file.drop_after(start_step)
+        known = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
+        # In the folder above the two, so that the table has the metrics of both.
+        EventFile(folder).write(0, [*summary_v2.hparams_pb(known).value])
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        import tensorflow as tf
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-        for name, value in scalars.items():
-            kind = "validation" if name.startswith("validation/") else "train"
-            # A perplexity per word of a text of one word may be beyond float32, which TensorFlow refuses: infinite.
-            with self._writers[kind].as_default(step), np.errstate(over="ignore"):
-                tf.summary.scalar(name.removeprefix("validation/"), np.float32(value))
-        for writer in self._writers.values():
-            writer.flush()
+        for kind, file in self._files.items():
+            chosen = {name: scalars[name] for name in scalars if name.startswith("validation/") == (kind != "train")}
+            with np.errstate(over="ignore"):  # a perplexity may be beyond float32: infinite
+                values = {name.removeprefix("validation/"): np.float32(value) for name, value in chosen.items()}
+            file.write(step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
 
     def show(
         self,
@@ -191,22 +192,66 @@ class TensorBoard(Writer):
         pictures: Mapping[str, np.ndarray],
         sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
     ) -> None:
-        import tensorflow as tf
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text import summary_v2
 
-        writer = self._writers["validation"]
-        with writer.as_default(step):
-            for name, text in texts.items():
-                # Markdown, in which a block of code keeps lines and signs as they are.
-                tf.summary.text(name, "".join(f"    {row}\n" for row in text.split("\n")))
-            for name, picture in pictures.items():
-                tf.summary.image(name, picture[None])
-            for name, (samples, sample_rate) in sounds.items():
-                tf.summary.audio(name, (samples / 32768).astype(np.float32)[None, :, None], sample_rate)
-        writer.flush()
+        values = []
+        for name, text in texts.items():
+            # Markdown, in which a block of code keeps line breaks and punctuation.
+            values += summary_v2.text_pb(name, "".join(f"    {row}\n" for row in text.split("\n"))).value
+        for name, picture in pictures.items():
+            height, width, channels = picture.shape
+            image = Summary.Image(height=height, width=width, colorspace=channels)
+            image.encoded_image_string = encode_png(picture)
+            values.append(Summary.Value(tag=name, image=image))
+        for name, (samples, sample_rate) in sounds.items():
+            audio = Summary.Audio(sample_rate=sample_rate, num_channels=1, length_frames=len(samples))
+            audio.encoded_audio_string, audio.content_type = encode_wav(samples, sample_rate), "audio/wav"
+            values.append(Summary.Value(tag=name, audio=audio))
+        self._files["validation"].write(step, values)
+
+
+class EventFile:
+    """A new event file of TensorBoard.
+
+    Args:
+        folder: its folder, which is created.
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        os.makedirs(folder, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns():020}.{socket.gethostname()}.{os.getpid()}"
+        self._path = os.path.join(folder, name)
+        self._add(file_version="brain.Event:2")
+
+    def write(self, step: int, values: Sequence[Any]) -> None:
+        """Write values, `Summary.Value`s, of a step."""
+        for value in values:
+            self._add(step=step, summary={"value": [value]})
+
+    def drop_after(self, step: int) -> None:
+        """Make TensorBoard ignore later steps in older files of the folder."""
+        self._add(step=step + 1, session_log={"status": 1})  # START
+
+    def _add(self, **content):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        with open(self._path, "ab") as file:
+            RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+
+
+def encode_png(picture: np.ndarray) -> bytes:
+    """Return a picture, uint8 (height, width, 1, 3 or 4), as the bytes of a PNG file."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(content, "png")
+    return content.getvalue()
 
 
 def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any]) -> list[Writer]:
-    """Returns the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder.
+    """Return the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder.
 
     Args:
         folder: the work folder.
@@ -215,8 +260,5 @@ def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings
         settings: those of the run by name.
     """
     shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
-    writers: list[Writer] = [shown, JsonLines(folder / workdir.METRICS, start_step)]
-    if has_tensorflow():
-        return [*writers, TensorBoard(folder / workdir.TENSORBOARD, settings)]
-    logging.info("TensorFlow is not installed: figures are in %s alone, not in TensorBoard.", workdir.METRICS)
-    return writers
+    metrics = JsonLines(folder / workdir.METRICS, start_step)
+    return [shown, metrics, TensorBoard(folder / workdir.TENSORBOARD, start_step, settings)]

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import wave
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.audio.source import mixed_down
-from tf_sparse_attention.data.sources.wav_file import read_wav
+from tf_sparse_attention.data.sources.wav_file import encode_wav, read_wav
 from tf_sparse_attention.trainers.shared import illustrations, sampling
 from tf_sparse_attention.trainers.shared.files import atomic_file
 from tf_sparse_attention.trainers.tasks import byte_samples
@@ -109,11 +108,8 @@ def _ids_of(codec, prompt):
 
 def write_wav(path: str | os.PathLike, samples: np.ndarray, sample_rate: int) -> None:
     """Writes samples, int16 (T,), as a WAV file of 16-bit PCM, atomically."""
-    with atomic_file(path) as temporary, wave.open(str(temporary), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(sample_rate)
-        file.writeframes(samples.astype("<i2").tobytes())
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(encode_wav(samples, sample_rate))
 
 
 def as_picture(samples: np.ndarray, sample_rate: int) -> np.ndarray:
