@@ -1,8 +1,8 @@
 """Exact, atomic checkpoints, the same files on TensorFlow and JAX.
 
-A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable
-and "metadata.json". It is written to a temporary file, flushed to the disk and renamed; the archive has a checksum of
-every array, so that a damaged file is detected before it is used.
+A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable,
+"metadata.json", and in runs at an address the other files of the run. It is written to a temporary file, flushed to the
+disk and renamed; the archive has a checksum of every member, so that a damaged file is detected before it is used.
 """
 
 import collections
@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -24,6 +25,7 @@ from tf_sparse_attention.trainers.shared import damage
 
 FORMAT = 2
 METADATA = "metadata.json"
+FILES = "files/"  # of the run, in the archive
 
 
 def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
@@ -157,20 +159,27 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints that there are, in order."""
-        found = (re.fullmatch(r"step_(\d+)\.npz", path.name) for path in self.folder.glob("step_*.npz"))
-        return sorted(int(match[1]) for match in found if match)
+        found = (step_of(path.name) for path in self.folder.glob("step_*.npz"))
+        return sorted(step for step in found if step is not None)
 
     def path(self, step: int) -> pathlib.Path:
         """Returns the path of the checkpoint of a step."""
         return self.folder / f"step_{step:09d}.npz"
 
-    def save(self, step: int, variables: dict[str, Any], metadata: dict[str, Any]) -> None:
+    def save(
+        self,
+        step: int,
+        variables: dict[str, Any],
+        metadata: dict[str, Any],
+        files: Sequence[pathlib.Path] = (),
+    ) -> None:
         """Writes the checkpoint of a step, then removes all but the newest `keep`.
 
         Args:
             step: number of training steps done.
             variables: dictionary of variables, see `state_variables`.
             metadata: plain data about the run, returned by `newest_metadata`.
+            files: further files to store by name. Default: none.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_stale(self.folder)
@@ -181,6 +190,8 @@ class Checkpoints:
             for name, variable in variables.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, _to_bits(variable), allow_pickle=False)
+            for path in files:
+                archive.write(path, FILES + path.name)
         self.remove_old(step)
 
     def remove_old(self, step: int) -> None:
@@ -201,11 +212,10 @@ class Checkpoints:
         formats = set()
         for step in reversed(self.steps()):
             try:
-                return _read_metadata(self.path(step))
+                if self.is_complete(step):
+                    return _read_metadata(self.path(step))
             except _OtherFormatError as error:
                 formats.add(error.format)
-            except (OSError, *damage.ERRORS) as error:
-                logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
         if formats:
             raise ValueError(
                 f"`workdir` must have checkpoints of format {FORMAT}: finish the run with the version that started it, "
@@ -217,6 +227,26 @@ class Checkpoints:
                 f"Received: {len(self.steps())} damaged ones in {self.folder}."
             )
         return None
+
+    def is_complete(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is as it was written; log a warning if it is damaged."""
+        try:
+            with zipfile.ZipFile(self.path(step)) as archive:
+                bad = archive.testzip()
+                if bad is not None:
+                    raise ValueError(f"the checksum of {bad!r} is wrong")
+                json.loads(archive.read(METADATA))
+        except (OSError, *damage.ERRORS) as error:
+            logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
+            return False
+        return True
+
+    def extract_files(self, step: int, folder: pathlib.Path) -> None:
+        """Write the files that the checkpoint of a step holds into a folder."""
+        with zipfile.ZipFile(self.path(step)) as archive:
+            for name in archive.namelist():
+                if name.startswith(FILES):
+                    (folder / os.path.basename(name)).write_bytes(archive.read(name))
 
     def load(self, step: int, variables: dict[str, Any]) -> None:
         """Assigns the checkpoint of a step to variables.
@@ -257,11 +287,14 @@ class _OtherFormatError(Exception):
         self.format = found
 
 
+def step_of(name: str) -> int | None:
+    """Return the step of a checkpoint by the name of its file, None for other files."""
+    match = re.fullmatch(r"step_(\d+)\.npz", name)
+    return int(match[1]) if match else None
+
+
 def _read_metadata(path):
     with zipfile.ZipFile(path) as archive:
-        bad = archive.testzip()
-        if bad is not None:
-            raise ValueError(f"the checksum of {bad!r} is wrong")
         metadata = json.loads(archive.read(METADATA))
     if metadata["format"] != FORMAT:
         raise _OtherFormatError(metadata["format"])

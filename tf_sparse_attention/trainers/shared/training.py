@@ -170,7 +170,7 @@ class Run:
         if step != self._saved_step and self.devices.is_chief:
             # The computed windows of adaptive spans are not weights, but affect rounding.
             more = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
-            self._checkpoints.save(step, self._variables(), {**self._description, **more})
+            self._checkpoints.save(step, self._variables(), {**self._description, **more}, self.place.files())
             self.place.upload(step)
         self._saved_step = step
 
