@@ -32,9 +32,9 @@ RANKS = {
     "analysis": 7,
     "convert": 7,
     "export": 7,
-    "audit": 8,
     LIBRARY: 8,  # the whole of it, `import tf_sparse_attention as tsa`
     "trainers": 9,
+    "audit": 10,  # a command that also reads runs
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {

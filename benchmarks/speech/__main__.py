@@ -108,9 +108,9 @@ def main(argv: list[str] | None = None) -> None:
     """Runs what is asked for and prints the tables."""
     options = parse(argv)
     if not options.show:
-        from tf_sparse_attention.trainers.shared.console import import_backends
+        from tf_sparse_attention.backends import check_backend
 
-        import_backends()
+        check_backend()
         run(options)
     print(tables(results.read_lines(options.results)))
 

@@ -15,7 +15,7 @@ Examples:
 from absl import flags, logging
 from ml_collections import config_flags
 
-from tf_sparse_attention.trainers.shared import config_files, console
+from tf_sparse_attention.trainers.shared import command_line, config_files
 
 CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration.")
 MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")
@@ -32,7 +32,7 @@ def main() -> None:
 def run() -> None:
     """Runs the program."""
     flags.mark_flags_as_required(["model", "workdir"])
-    console.run(__name__, main)
+    command_line.run(__name__, main)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from tf_sparse_attention.trainers.shared import console
+from tf_sparse_attention.backends import check_backend
+from tf_sparse_attention.trainers.shared import command_line
 
 NOT_CAUSAL_NOTE = (
     "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
@@ -29,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, or 2 with a message on standard error if the input is wrong.
     """
     options = _parser().parse_args(arguments)  # help needs no backend
-    console.import_backends()
+    check_backend()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         options.run(options)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
-        return console.WRONG_COMMAND
+        return command_line.WRONG_COMMAND
     return 0
 
 

@@ -15,7 +15,7 @@ Examples:
 
 from absl import flags, logging
 
-from tf_sparse_attention.trainers.shared import console, overrides
+from tf_sparse_attention.trainers.shared import command_line, overrides
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to evaluate.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the data set.")
@@ -37,7 +37,7 @@ def main() -> None:
 def run() -> None:
     """Runs the program."""
     flags.mark_flag_as_required("workdir")
-    console.run(__name__, main)
+    command_line.run(__name__, main)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import os
 
 from absl import flags, logging
 
-from tf_sparse_attention.trainers.shared import console
+from tf_sparse_attention.trainers.shared import command_line
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
 FORMAT = flags.DEFINE_enum("format", "saved_model", ["saved_model", "litert", "onnx"], "What is written, see above.")
@@ -46,7 +46,7 @@ def run() -> None:
     flags.mark_flag_as_required("workdir")
     # SavedModels are TensorFlow's, whatever backend the run was trained with; Keras reads this when it is imported.
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    console.run(__name__, main)
+    command_line.run(__name__, main)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 from absl import flags, logging
 
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import console
+from tf_sparse_attention.trainers.shared import command_line
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to sample from.")
 MODEL = flags.DEFINE_string("model", None, "A file NAME.keras with a language model, for instance a converted one.")
@@ -160,7 +160,7 @@ def run() -> None:
     """Runs the program."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
-    console.run(__name__, main)
+    command_line.run(__name__, main)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 from absl import flags, logging
 from ml_collections import config_flags
 
-from tf_sparse_attention.trainers.shared import console
+from tf_sparse_attention.trainers.shared import command_line
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The configuration: a file, or the name of one in trainers/configs, such as demo."
@@ -44,7 +44,7 @@ def main() -> None:
 def run() -> None:
     """Runs the program."""
     flags.mark_flags_as_required(["config", "workdir"])
-    console.run(__name__, main)
+    command_line.run(__name__, main)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import itertools
 from absl import flags, logging
 from ml_collections import config_flags
 
-from tf_sparse_attention.trainers.shared import config_files, console
+from tf_sparse_attention.trainers.shared import command_line, config_files
 
 CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration whose text is read.")
 OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
@@ -37,7 +37,7 @@ def main() -> None:
 def run() -> None:
     """Runs the program."""
     flags.mark_flag_as_required("output")
-    console.run(__name__, main)
+    command_line.run(__name__, main)
 
 
 if __name__ == "__main__":

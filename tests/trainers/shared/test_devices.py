@@ -40,8 +40,8 @@ def test_one_device_compiles_with_xla_unless_told_not_to():
 
 CHOOSE_DEVICES = """
 import pathlib, sys
-from tf_sparse_attention.trainers.shared import console
-console.import_backends()
+from tf_sparse_attention.backends import has_tensorflow
+has_tensorflow()
 import jax
 {before}
 from tf_sparse_attention.trainers.configs import base

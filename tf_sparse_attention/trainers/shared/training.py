@@ -12,9 +12,9 @@ from absl import logging
 from tf_sparse_attention.atomic_files import remove_stale
 from tf_sparse_attention.trainers.shared import (
     callbacks,
+    command_line,
     components,
     devices,
-    faults,
     lock,
     nonfinite,
     remote_run,
@@ -79,7 +79,7 @@ def _train(config, place, used):
         step = run.restore()
         signal = None
         if step < config.train.num_steps:
-            with faults.marked():
+            with command_line.faults_marked():
                 step, signal = run.fit(step)
         elif step > config.train.num_steps:
             logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)

@@ -1,23 +1,21 @@
-"""The command line of the programs: help without a backend, concise logging, errors of one line, exit statuses."""
+"""The command line of the commands: help without a backend, concise logging, errors of one line, exit statuses."""
 
+import contextlib
 import errno
 import logging as python_logging
-import os
 import pathlib
 import re
 import sys
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import app, flags, logging
 
-from tf_sparse_attention.trainers.shared import config_files, settings_help
-from tf_sparse_attention.trainers.shared.quiet import quiet_imports
+from tf_sparse_attention.trainers.shared import config_files
 
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 # Raised for wrong flags: the first by absl, the others by a configuration.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
-# Raised by the programs for what a user can fix, unless they are marked as faults, see `faults.marked`.
+# Raised by the commands for what a user can fix, unless they are marked as faults, see `faults_marked`.
 USER_ERRORS = (ValueError, OSError, ImportError)
 # What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
@@ -37,26 +35,26 @@ EXIT_STATUSES = {
     WRONG_COMMAND: "a wrong command, setting or file, in one line; of tsa-audit: nothing can be concluded",
     NOT_CAUSAL: "of tsa-audit: the model is not causal",
     4: "of tsa-train: loss or weights are no longer finite; the last good checkpoint is kept",
-    5: "of tsa-train: another worker of the run is gone; all have to be started again",
-    129: "ended by a closed terminal (SIGHUP), likewise",
+    129: "ended by a closed terminal (SIGHUP), as by Ctrl-C",
     INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint, generation the samples and evaluation the sums so far",
-    143: "ended by SIGTERM, likewise",
+    143: "ended by SIGTERM, as by Ctrl-C",
 }
 
 
 def run(name: str, main: Callable[[], None]) -> None:
-    """Runs a program as `app.run` does.
+    """Run a command as `app.run` does.
 
-    Help is printed before any backend is imported, with exit status 0: --help is a page, --helpfull has all. Errors of
-    a user are printed in one line, faults of the program with their traceback.
+    Help is printed before any backend is imported, with exit status 0. Errors of a user are printed in one line, faults
+    of the program with their traceback.
 
     Args:
         name: the `__name__` of its module, whose docstring and flags are its help.
-        main: the program, once its flags are read. It imports what needs a backend itself.
+        main: the command, called with parsed flags. It imports everything that needs a backend.
     """
     sys.argv[1:] = config_files.with_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
-        print(help_of(sys.modules[name], bool(FULL_HELP & set(sys.argv[1:]))))
+        listed = flags.FLAGS.get_help() if FULL_HELP & set(sys.argv[1:]) else flags.FLAGS.module_help(name)
+        print(f"{(sys.modules[name].__doc__ or '').strip()}\n{listed}")
         sys.exit(0)
     logging.set_verbosity(logging.INFO)
     handler = logging.get_absl_handler()
@@ -66,60 +64,32 @@ def run(name: str, main: Callable[[], None]) -> None:
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
 
     def start(argv):
-        del argv  # the name of the program alone
-        import_backends()
+        del argv  # only the name of the command
+        from tf_sparse_attention.backends import check_backend
+
+        check_backend()
         main()
 
     app.run(lambda argv: _exit_on_error(start, argv, USER_ERRORS), flags_parser=_parse)
 
 
-def import_backends() -> None:
-    """Imports Keras and the backends without the lines that say nothing."""
-    with quiet_imports():
-        from tf_sparse_attention.backends import check_backend, has_tensorflow
+@contextlib.contextmanager
+def faults_marked() -> Iterator[None]:
+    """Mark errors of a block, in which settings are checked already, as faults of the program.
 
-        check_backend()
-        reads_by_tensorflow = has_tensorflow()  # of the data pipeline on every backend, where it is installed
-        import keras
+    `run` then shows their traceback and ends with status 1. Not marked are errors that a user can fix: full or
+    read-only disks, damaged data, addresses that cannot be reached, and errors with an exit status of their own.
+    """
+    from tf_sparse_attention.data.checksums import DamagedDataError
+    from tf_sparse_attention.remote_files import RemoteError
 
-        if reads_by_tensorflow and keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
-
-
-def help_of(module: types.ModuleType, is_full: bool) -> str:
-    """Returns what a program does, with examples, and its flags; in full also its settings and its exit statuses."""
-    parts = [(module.__doc__ or "").strip()]
-    own = _flags_of(module, is_setting=False)
-    parts.append("Flags:\n" + settings_help.table(own, max(len(name) for name, _, _ in own) + 4))
-    settings = _flags_of(module, is_setting=True)
-    if not is_full:
-        what = "the settings (--config.SECTION.NAME=VALUE) and the exit statuses"
-        what = what if settings or "config" in flags.FLAGS else "the exit statuses"
-        return _without_folder("\n\n".join([*parts, f"--helpfull lists {what} too."]))
-    if settings:
-        parts.append("Settings:\n" + settings_help.table(settings))
-    if "config" in flags.FLAGS:
-        parts.append(settings_help.describe(sys.argv[1:]))
-    parts.append("Exit status:\n" + "\n".join(f"  {status:<5}{text}" for status, text in EXIT_STATUSES.items()))
-    return _without_folder("\n\n".join(parts))
-
-
-def _without_folder(text):
-    return text.replace(str(TRAINERS.parent) + os.sep, "")
-
-
-def _flags_of(module, is_setting):
-    """Returns name, default and meaning of the flags of a program: its own, or those that override settings."""
-    found = flags.FLAGS.get_key_flags_for_module(module.__name__)
-    named = sorted((flag.name, flag) for flag in found)
-    return [
-        # A whole configuration as a default has its settings listed elsewhere.
-        (f"--{name}", None if hasattr(flag.default, "keys") else flag.default, flag.help)
-        for name, flag in named
-        if is_setting == name.startswith("config.")
-    ]
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        is_of_disk = isinstance(error, OSError) and error.errno in DISK_ADVICE
+        if not (is_of_disk or isinstance(error, DamagedDataError | RemoteError) or hasattr(error, "exit_status")):
+            error.is_fault = True  # type: ignore[union-attr]
+        raise
 
 
 def _parse(argv):
@@ -127,7 +97,7 @@ def _parse(argv):
 
 
 def _read_flags(argv):
-    """Returns what of a command is no flag: the name of the program."""
+    """Return the arguments of a command that are no flags: its name."""
     if "config" in flags.FLAGS:
         config_files.check_files(argv[1:])
     rest = flags.FLAGS(argv)
@@ -151,7 +121,7 @@ def _exit_on_error(function, argv, errors):
 
 
 def _text_of(error):
-    """Returns what an error says, and of a setting that does not exist, of which ml_collections says the name, more."""
+    """Return the text of an error; ml_collections only gives the name of a setting that does not exist."""
     inner = error
     while isinstance(inner, KeyError | AttributeError) and inner.args:
         inner = inner.args[0]  # maybe another error, whose text would be in quotes
@@ -164,7 +134,7 @@ def _text_of(error):
 
 
 def exit_status(error: BaseException) -> int:
-    """Returns the exit status of a program that an error ends while it runs, see `EXIT_STATUSES`."""
+    """Return the exit status of a command that ends with an error, see `EXIT_STATUSES`."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     is_of_user = isinstance(error, USER_ERRORS) and not getattr(error, "is_fault", False)
