@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 import numpy as np
 import pytest
 
-from tests.data.sources.test_speech import tone, write_wav
+from tests.data.sources.test_speech_source import tone, write_wav
 from tests.trainers.interrupted import SignalAt, arrays_of
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import callbacks, overrides, scoring, training, workdir

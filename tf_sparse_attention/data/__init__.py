@@ -1,6 +1,6 @@
 """Data: tokenizers, TFDS sources, token stores and batches of text; images and sound as sequences of bytes."""
 
-from tf_sparse_attention.data.audio import AudioCodec, AudioSource, open_audio
+from tf_sparse_attention.data.audio import AudioCodec
 from tf_sparse_attention.data.batches import (
     FeatureMasks,
     LabeledBuckets,
@@ -27,12 +27,12 @@ from tf_sparse_attention.data.batches import (
 from tf_sparse_attention.data.images import (
     ImageBatches,
     ImageCodec,
-    ImageSource,
     image_evaluation_batches,
-    open_images,
     pack_images,
 )
 from tf_sparse_attention.data.sources import (
+    AudioSource,
+    ImageSource,
     LabeledSource,
     LogMel,
     PairSource,
@@ -40,6 +40,8 @@ from tf_sparse_attention.data.sources import (
     TextSource,
     Utterance,
     load_documents,
+    open_audio,
+    open_images,
     open_labeled,
     open_pairs,
     open_source,

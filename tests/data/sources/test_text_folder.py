@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from tf_sparse_attention.data import open_source
-from tf_sparse_attention.data.sources.preparation import prepare
-from tf_sparse_attention.data.sources.text_files import (
+from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
     assign_split,
     content_digest,
@@ -17,6 +16,7 @@ from tf_sparse_attention.data.sources.text_files import (
     list_text_files,
 )
 from tf_sparse_attention.data.sources.text_folder import TextFolder, TextFolderConfig
+from tf_sparse_attention.data.sources.tfds_preparation import prepare
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.media_files import MediaFolder, select
-from tf_sparse_attention.data.sources.text_files import content_digest
 from tf_sparse_attention.data.sources.wav_file import Recording, read_wav
 
 SUFFIXES = (".wav",)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.data.sources.media_reader import MediaReader
+from tf_sparse_attention.data.sources.tfds_reader import MediaReader
 from tf_sparse_attention.data.sources.wav_file import Recording
 
 

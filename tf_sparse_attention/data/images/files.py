@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.sources.array_file import Form, read_arrays
+from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.media_files import MediaFolder, select
-from tf_sparse_attention.data.sources.text_files import content_digest
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24

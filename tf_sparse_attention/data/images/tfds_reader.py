@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tf_sparse_attention.data.sources.media_reader import MediaReader
+from tf_sparse_attention.data.sources.tfds_reader import MediaReader
 
 
 class TfdsReader(MediaReader):

@@ -9,8 +9,8 @@ import numpy as np
 
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.speech_source import PHONE, Utterance
-from tf_sparse_attention.data.sources.text_files import content_digest
 
 FORMS = {
     "features": Form("numbers", "TF"),

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.left_out import warn_once
-from tf_sparse_attention.data.sources.paragraphs import UNITS, cut_at, paired_paragraphs
-from tf_sparse_attention.data.sources.text_files import (
+from tf_sparse_attention.data.sources.file_splits import (
     JSON_LINES,
     SPLITS,
     assign_split,
@@ -19,6 +17,8 @@ from tf_sparse_attention.data.sources.text_files import (
     json_line_files,
     read_content,
 )
+from tf_sparse_attention.data.sources.left_out import warn_once
+from tf_sparse_attention.data.sources.paragraphs import UNITS, cut_at, paired_paragraphs
 
 tfds: Any = import_tfds()
 SPLIT = "split"

@@ -11,8 +11,8 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.left_out import warn_once
-from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
+from tf_sparse_attention.data.sources.tfds_preparation import making_builder
 
 MAX_NAMED = 20  # labels in a message
 

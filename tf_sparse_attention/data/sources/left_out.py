@@ -5,7 +5,7 @@ import logging
 import pathlib
 from collections.abc import Iterable
 
-from tf_sparse_attention.data.sources.text_files import SPLITS, is_hidden
+from tf_sparse_attention.data.sources.file_splits import SPLITS, is_hidden
 
 
 def warn_of_missing_splits(folder: pathlib.Path, parts: Iterable[str]) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
-from tf_sparse_attention.data.sources.text_files import (
+from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
     TextFile,
     content_digest,
@@ -19,6 +18,7 @@ from tf_sparse_attention.data.sources.text_files import (
     is_hidden,
     nonempty_splits,
 )
+from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 
 
 class MediaFolder:

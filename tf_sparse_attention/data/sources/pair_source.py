@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.sources.paragraphs import UNITS
-from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import TextSource, open_source
+from tf_sparse_attention.data.sources.tfds_preparation import making_builder
 
 
 class PairSource(NamedTuple):

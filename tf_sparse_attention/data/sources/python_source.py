@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.text_files import files_by_split, fingerprint_files, list_text_files
+from tf_sparse_attention.data.sources.file_splits import files_by_split, fingerprint_files, list_text_files
 
 tfds: Any = import_tfds()
 

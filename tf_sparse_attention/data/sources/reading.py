@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.preparation import is_array_record, iterate
+from tf_sparse_attention.data.sources.tfds_preparation import is_array_record, iterate
 
 
 def read_feature(builder: Any, split: str, feature: str) -> Iterator[Any]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.preparation import iterate, making_builder, prepare
 from tf_sparse_attention.data.sources.reading import examples_in_order
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
 from tf_sparse_attention.data.sources.text_source import find_builder, find_text_feature
+from tf_sparse_attention.data.sources.tfds_preparation import iterate, making_builder, prepare
 
 
 class SoundSet:

@@ -8,8 +8,7 @@ import re
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
-from tf_sparse_attention.data.sources.text_files import (
+from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
     TextFile,
     check_utf8,
@@ -21,6 +20,7 @@ from tf_sparse_attention.data.sources.text_files import (
     nonempty_splits,
     read_content,
 )
+from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 
 tfds: Any = import_tfds()
 JSON_NAMES = (".jsonl", ".ndjson", ".json")  # how files of JSON lines are called

@@ -11,8 +11,8 @@ import numpy as np
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.preparation import is_of_network, making_builder, pg19_fingerprint, prepare
 from tf_sparse_attention.data.sources.reading import read_feature
+from tf_sparse_attention.data.sources.tfds_preparation import is_of_network, making_builder, pg19_fingerprint, prepare
 
 # A data set with several strings (a text and its title, say) is read by the first of these names that it has.
 NO_TEXT = ("id", "filename", "file_name", "image/filename", "url")  # what sets of images have as strings

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.file_splits import SPLITS, TextFile, assign_split, content_digest
 from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.media_files import split_files
 from tf_sparse_attention.data.sources.speech_source import CHARACTER, Utterance, characters_of
-from tf_sparse_attention.data.sources.text_files import SPLITS, TextFile, assign_split, content_digest
 from tf_sparse_attention.data.sources.wav_file import read_wav
 
 

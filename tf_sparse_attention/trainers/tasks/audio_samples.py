@@ -10,7 +10,7 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.audio.source import mixed_down
+from tf_sparse_attention.data.sources.audio_source import mixed_down
 from tf_sparse_attention.data.sources.wav_file import read_wav
 from tf_sparse_attention.trainers.shared import illustrations, sampling
 from tf_sparse_attention.trainers.shared.files import atomic_file

@@ -15,7 +15,7 @@ from typing import Any
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.text_files import SPLITS, content_digest, fingerprint_files, list_text_files
+from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files, list_text_files
 
 SECONDS_OF_SILENCE = 20.0
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

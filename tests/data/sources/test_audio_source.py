@@ -8,8 +8,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import AudioCodec, TrainingBatches, evaluation_batches, open_audio, open_token_store
-from tf_sparse_attention.data.audio.source import AudioSource
 from tf_sparse_attention.data.audio.tfds_reader import TfdsReader
+from tf_sparse_attention.data.sources.audio_source import AudioSource
 
 RANDOM = np.random.default_rng(0)
 

@@ -15,8 +15,8 @@ from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.media_files import without_odd
-from tf_sparse_attention.data.sources.preparation import making_builder
 from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
+from tf_sparse_attention.data.sources.tfds_preparation import making_builder
 from tf_sparse_attention.remote_files import is_remote
 
 FORMAT = 1  # of the files that `ImageSource.array` writes

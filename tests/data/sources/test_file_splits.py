@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from tf_sparse_attention.data.sources.text_files import (
+from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
     TextFile,
     assign_split,

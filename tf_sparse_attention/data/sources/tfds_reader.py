@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.preparation import prepare
 from tf_sparse_attention.data.sources.reading import read_feature
+from tf_sparse_attention.data.sources.tfds_preparation import prepare
 
 
 class MediaReader:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import LogMel, open_audio, open_speech
-from tf_sparse_attention.data.sources.text_files import content_digest
+from tf_sparse_attention.data.sources.file_splits import content_digest
 
 RATE = 8000
 
