@@ -174,7 +174,7 @@ def open_source(
 
             return TextSource(JsonLines(path=local_path(path), fields=(text_field,), data_dir=data_dir), text_field)
         if path is not None:
-            from tf_sparse_attention.data.sources.text_folder import TextFolder
+            from tf_sparse_attention.data.sources.text_files import TextFolder
 
             return TextSource(TextFolder(path=local_path(path), pattern=pattern, data_dir=data_dir), text_feature)
         if tfds in (None, "python_source"):

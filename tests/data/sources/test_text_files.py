@@ -15,7 +15,7 @@ from tf_sparse_attention.data.sources.file_splits import (
     fingerprint_files,
     list_text_files,
 )
-from tf_sparse_attention.data.sources.text_folder import TextFolder, TextFolderConfig
+from tf_sparse_attention.data.sources.text_files import TextFolder, TextFolderConfig
 from tf_sparse_attention.data.sources.tfds_preparation import prepare
 
 
