@@ -1,27 +1,31 @@
 """Text files are listed, hashed and assigned to splits by their content."""
 
+import os
 import pathlib
 
 import pytest
 
+from tf_sparse_attention.data.sources import file_splits
 from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
-    TextFile,
+    DataFile,
     assign_split,
     content_digest,
-    files_by_split,
+    file_fingerprint,
     fingerprint_files,
-    list_text_files,
     nonempty_splits,
+    scan_file,
+    split_by_hash,
 )
+from tf_sparse_attention.data.sources.text_files import list_texts
 
 
 def listed(folder, **arguments):
-    return list_text_files(folder, folder.rglob("*"), **arguments)
+    return list_texts(folder, [path for path in folder.rglob("*") if path.is_file()], **arguments)
 
 
 def made(digests):
-    return [TextFile(str(number), pathlib.Path(str(number)), digest) for number, digest in enumerate(digests)]
+    return [DataFile(str(number), pathlib.Path(str(number)), digest) for number, digest in enumerate(digests)]
 
 
 def of_percents(*percents):
@@ -100,7 +104,7 @@ def test_no_held_out_split_is_empty_or_has_more_than_a_tenth(count):
 
 def test_in_a_large_folder_the_hash_alone_decides():
     files = of_numbers(range(1000))
-    assert nonempty_splits(files) == files_by_split(files)
+    assert nonempty_splits(files) == split_by_hash(files)
 
 
 def test_names_and_order_play_no_part_in_the_splits():
@@ -136,17 +140,15 @@ def test_names_are_sorted_and_relative_with_slashes(tmp_path):
     assert [file.name for file in listed(tmp_path)] == ["b/a.txt", "z.txt"]
 
 
-def test_hidden_and_blank_files_are_left_out(tmp_path):
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "a.txt").write_text("hidden")
-    (tmp_path / ".b.txt").write_text("hidden")
-    (tmp_path / "c.txt").write_text(" \n")
+def test_blank_files_are_left_out(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n")
+    (tmp_path / "b.txt").write_text("")
     assert listed(tmp_path) == []
 
 
 def test_a_file_that_is_not_utf8_is_an_error_that_names_it(tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(ValueError, match=r"`path` must hold UTF-8 text. Received: .*latin.txt, wrong at byte 3."):
+    with pytest.raises(ValueError, match=r"`path` must hold UTF-8 text. Received: .*latin.txt, invalid at byte 3."):
         listed(tmp_path)
     assert listed(tmp_path, skip_invalid=True) == []
 
@@ -154,12 +156,39 @@ def test_a_file_that_is_not_utf8_is_an_error_that_names_it(tmp_path):
 def test_the_fingerprint_changes_with_a_name_and_with_a_content(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one")
-    first = fingerprint_files(listed(tmp_path))
-    assert fingerprint_files(listed(tmp_path)) == first
+    first = fingerprint_files({"train": listed(tmp_path)})
+    assert fingerprint_files({"train": listed(tmp_path)}) == first
+    moved = fingerprint_files({"test": listed(tmp_path)})
     file.write_text("two")
-    second = fingerprint_files(listed(tmp_path))
+    second = fingerprint_files({"train": listed(tmp_path)})
     file.rename(tmp_path / "b.txt")
-    assert len({first, second, fingerprint_files(listed(tmp_path))}) == 3
+    assert len({first, moved, second, fingerprint_files({"train": listed(tmp_path)})}) == 4
+
+
+@pytest.mark.parametrize("content", [b"a" * 9 + b"\xff", "aé€😀".encode() * 3, "é".encode()[:1], b"", b"\xe2\x82("])
+@pytest.mark.parametrize("block", [1, 2, 1000])
+def test_a_scan_in_blocks_is_that_of_the_whole_content(content, block, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_splits, "BLOCK", block)
+    (tmp_path / "a").write_bytes(content)
+    try:
+        content.decode()
+        invalid = None
+    except UnicodeDecodeError as error:
+        invalid = error.start
+    assert scan_file(tmp_path / "a") == (content_digest(content), len(content), not content, invalid)
+
+
+def test_a_file_is_hashed_again_only_after_a_change(tmp_path, monkeypatch):
+    file = tmp_path / "a.txt"
+    file.write_text("one")
+    first = file_fingerprint(file)
+    file.write_text("two")  # of the same size, and maybe at the same time
+    second = file_fingerprint(file)
+    assert first != second
+    os.utime(file, (1, 1))
+    assert file_fingerprint(file) == second
+    monkeypatch.setattr("hashlib.file_digest", None)
+    assert file_fingerprint(file) == second
 
 
 def test_a_file_that_changes_after_it_was_listed_is_an_error(tmp_path):

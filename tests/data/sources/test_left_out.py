@@ -1,9 +1,8 @@
-"""What of a folder is not read is said in a warning, once."""
+"""Warnings of files that are left out, once per process."""
 
 import pytest
 
 from tf_sparse_attention.data import open_audio, open_source, open_speech
-from tf_sparse_attention.data.sources.left_out import warn_of_files
 
 
 @pytest.fixture
@@ -23,8 +22,8 @@ def test_splits_without_a_folder_and_files_outside_of_those_are_named(written, t
     source = open_source(path=path, data_dir=tmp_path)
     assert source.splits == ("train",)
     assert caplog.messages == [
-        f"{path} has a folder for train alone: there is no split validation or test.",
-        f"2 of the files in {path} left out (not in train), such as readme.txt.",
+        f"{path} has a folder for train only: there is no split validation or test.",
+        f"2 of the files in {path} are left out (not in train), such as readme.txt.",
     ]
     open_source(path=path, data_dir=tmp_path)
     assert len(caplog.messages) == 2
@@ -33,7 +32,7 @@ def test_splits_without_a_folder_and_files_outside_of_those_are_named(written, t
 def test_files_that_the_pattern_leaves_out_are_named(written, tmp_path, caplog):
     path = written("a.txt", "b.txt", "c.txt", "deep/d.md", ".hidden.md")
     open_source(path=path, data_dir=tmp_path)
-    assert caplog.messages == [f"1 of the files in {path} left out (not named **/*.txt), such as deep/d.md."]
+    assert caplog.messages == [f"1 of the files in {path} are left out (not named **/*.txt), such as deep/d.md."]
 
 
 @pytest.mark.parametrize(
@@ -54,19 +53,18 @@ def test_folders_of_sound_say_the_same(written, tmp_path, caplog):
     path = written("train/a.wav", "train/a.flac", "b.wav")
     assert open_audio(path=path, data_dir=tmp_path).splits == ("train",)
     assert [message.partition(f"{path} ")[2] for message in caplog.messages] == [
-        "has a folder for train alone: there is no split validation or test.",
-        "left out (not .wav), such as train/a.flac.",
-        "left out (not in train), such as b.wav.",
+        "has a folder for train only: there is no split validation or test.",
+        "are left out (not in train), such as b.wav.",
+        "are left out (not .wav), such as train/a.flac.",
     ]
 
 
 def test_a_folder_of_speech_says_which_splits_it_lacks(written, tmp_path, caplog):
     path = written("train/a.wav", "train/a.txt", "test/b.wav", "test/b.txt")
     assert open_speech(path=path, data_dir=tmp_path).splits == ("train", "test")
-    assert caplog.messages == [f"{path} has a folder for train, test alone: there is no split validation."]
+    assert caplog.messages == [f"{path} has a folder for train, test only: there is no split validation."]
 
 
-def test_folders_and_hidden_files_are_no_files_that_are_left_out(written, caplog):
-    path = written("deep/.a.txt")
-    warn_of_files(path, path.rglob("*"), "never said")
+def test_nothing_is_logged_of_folders_and_hidden_files(written, tmp_path, caplog):
+    open_source(path=written("a.txt", "b.txt", "c.txt", "deep/.d.md"), data_dir=tmp_path)
     assert not caplog.messages

@@ -40,7 +40,7 @@ class LabeledBuckets(LengthBuckets):
 
     >>> source = open_labeled(path="reviews.jsonl", data_dir="/tmp/data")
     >>> store = open_token_store(source.text, ByteTokenizer(), "train")
-    >>> numbers = source.numbers_of("train", source.classes("train"))
+    >>> numbers = source.class_ids("train", source.classes("train"))
     >>> buckets = LabeledBuckets(store, numbers, batch_size=8, max_length=1024)
     >>> inputs, classes, weights = next(iter(buckets.dataset(start_step=300)))
     """

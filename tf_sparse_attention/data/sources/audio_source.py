@@ -1,7 +1,8 @@
-"""Opens data sets of sound: by TFDS name, a folder of files, or arrays in a file."""
+"""Opens data sets of audio: by TFDS name, a folder of files, or arrays in a file."""
 
 import os
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,54 +10,70 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.audio.codec import NUM_SPECIAL, AudioCodec
 from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.media_files import without_odd
-from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
-from tf_sparse_attention.data.sources.tfds_preparation import making_builder
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
+from tf_sparse_attention.data.sources.media_files import open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader, until_invalid
+from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
+from tf_sparse_attention.data.sources.wav_file import Recording, decode_wav, mix_down
+
+SUFFIXES = (".wav",)
+FORMS = {
+    "audio": Form("int16", "S"),
+    "offsets": Form("integers", "N"),
+    "sample_rate": Form("integers"),
+    "is_test": Form("bool", "N", is_needed=False),
+}
 
 
 class AudioSource:
     """The recordings of one data set, all of one sample rate.
 
-    Made by `open_audio`. `open_token_store(source, codec, split)` writes them once on the disk, as ids of 2 bytes, for
+    Made by `open_audio`. `open_token_store(source, codec, split)` writes them once to the disk, as ids of 2 bytes, for
     `TrainingBatches` and `evaluation_batches`: its documents are the recordings.
+
+    Args:
+        reader: the `Reader` of the data set.
+        decode: function of an example that returns a `Recording`, or as a string the reason why it cannot be read.
+        data_dir: folder in which token stores are kept.
+        sample_rate: samples per second that all recordings must have. None: that of the first recording.
 
     Attributes:
         name: name of the data set.
         fingerprint: string that identifies its content.
-        data_dir: folder in which token stores are kept, a string.
-
-    Args:
-        reader: what reads the data set: has `name`, `fingerprint`, `splits`, `sample_rate` or None where only
-            recordings tell it, and `read(split)`, an iterator over pairs of a name and either a `Recording` or, as
-            text, what is wrong.
-        data_dir: a folder.
-        sample_rate: samples a second that all have to have. None: that of the data set, or else of its first recording.
+        data_dir: as above.
     """
 
-    def __init__(self, reader: Any, data_dir: str, sample_rate: int | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        decode: Callable[[dict[str, Any]], Recording | str],
+        data_dir: str,
+        sample_rate: int | None = None,
+    ) -> None:
         checks.check_optional_count("sample_rate", sample_rate)
-        self._reader, self.data_dir = reader, data_dir
+        self._reader, self._decode, self.data_dir = reader, decode, data_dir
         self.name, self.fingerprint = reader.name, reader.fingerprint
-        self._sample_rate = reader.sample_rate if sample_rate is None else sample_rate
+        self._sample_rate = sample_rate
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
-        return tuple(self._reader.splits)
+        return self._reader.splits
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second."""
+        """Samples per second."""
         if self._sample_rate is None:
-            name, recording = next(self._reader.read(self.splits[0]))
+            name, recording = next(self._named_recordings(self.splits[0]))
             if isinstance(recording, str):
                 raise ValueError(f"`path` must hold recordings that can be read. Received: {name}, {recording}.")
             self._sample_rate = recording.sample_rate
         return self._sample_rate
 
     def recordings(self, split: str) -> Iterator[np.ndarray]:
-        """Iterates over the recordings of a split, always in the same order.
+        """Iterate over the recordings of a split, always in the same order.
 
         Args:
             split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
@@ -65,32 +82,30 @@ class AudioSource:
             Iterator of int16 (T,), the rounded mean of several channels.
 
         Raises:
-            ValueError: If there is no such split; at the end, if there was a recording of another sample rate, an empty
-                one, or one that cannot be read, with the name of the first and their number.
+            ValueError: If there is no such split. After the last recording, if one has another sample rate or no
+                samples, or cannot be read: with the name of the first and their number.
         """
         rate = self.sample_rate
 
-        def find_fault(recording):
+        def find_fault(recording: Recording) -> str | None:
             if recording.sample_rate != rate:
-                return f"of {recording.sample_rate} samples a second"
+                return f"of {recording.sample_rate} samples per second"
             return None if len(recording.samples) else "without samples"
 
-        expected = f"recordings of {rate} samples a second"
-        for recording in without_odd(self._reader.read(split), find_fault, expected):
-            yield mixed_down(recording.samples)
+        expected = f"recordings of {rate} samples per second"
+        found = until_invalid(self._named_recordings(split), find_fault, expected)
+        return (mix_down(recording.samples) for recording in found)
+
+    def _named_recordings(self, split):
+        """Yield names and decoded recordings."""
+        for number, example in enumerate(self._reader.examples(split)):
+            yield example.get("name", f"recording {number} of {split} of {self.name}"), self._decode(example)
 
     def documents(self, split: str) -> Iterator[bytes]:
-        """Iterates over the recordings as bytes of `AudioCodec`, one a sample; see `recordings`."""
+        """Iterate over the recordings as bytes of `AudioCodec`, one per sample; see `recordings`."""
         codec = AudioCodec(self.sample_rate)
         for samples in self.recordings(split):
             yield (codec.encode(samples) - NUM_SPECIAL).astype(np.uint8).tobytes()
-
-
-def mixed_down(samples: np.ndarray) -> np.ndarray:
-    """Returns one channel, int16 (T,), the rounded mean of those of int16 (T,) or (T, channels)."""
-    if samples.ndim == 1:
-        return samples
-    return np.round(samples.mean(axis=-1)).astype(np.int16)
 
 
 def open_audio(
@@ -101,24 +116,28 @@ def open_audio(
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> AudioSource:
-    """Opens a data set of sound. One of TFDS is downloaded and prepared when its recordings are first read.
+    """Open a data set of audio. A data set of TFDS is downloaded and prepared when its recordings are first read.
 
     Args:
         tfds: name of a data set of TFDS with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
-        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, see `FolderReader`, or a file NAME.npz of arrays,
-            see `ArrayReader`.
-        sample_rate: samples a second that all recordings have to have. None: that of the data set, or of the first
+        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, see `open_media_files`; or a file NAME.npz of
+            the arrays `audio`, int16 (S,), `offsets`, integers (N + 1,): recording n is
+            `audio[offsets[n]:offsets[n + 1]]`, `sample_rate`, an integer, and optionally `is_test`, bool (N,). The
+            other recordings are the split train. Their order is that of a hash of their contents, so that each part of
+            a split is a fair sample.
+        sample_rate: samples per second that all recordings must have. None: that of the data set, or of the first
             recording. Recordings are not resampled.
         local_dir: the manual folder of TFDS, with files that the builder would download.
-        data_dir: folder of TFDS, and of token stores; None is TFDS's own default.
+        data_dir: folder of TFDS and of token stores. None: the default of TFDS.
         try_gcs: whether prepared data may be read from the public bucket of TFDS.
 
     Returns:
         `AudioSource`.
 
     Raises:
-        ValueError: If none or both of `tfds` and `path` are given, or there are no recordings.
-        ImportError: If tensorflow-datasets is not installed.
+        ValueError: If none or both of `tfds` and `path` are given, there are no recordings, or `sample_rate` is neither
+            given nor known.
+        ImportError: If tensorflow-datasets is needed and not installed.
 
     Example:
 
@@ -126,16 +145,55 @@ def open_audio(
     >>> store = open_token_store(source, AudioCodec(source.sample_rate), "train")
     """
     checks.check_one_given(tfds=tfds, path=path)
-    library = import_tfds()
     folder = data_folder(data_dir)
-    if path is not None:
-        from tf_sparse_attention.data.audio.files import ArrayReader, FolderReader
+    if path is None:
+        found = open_tfds(
+            tfds, lambda features: [find_media_feature(features, "Audio", "a recording")], data_dir, local_dir, try_gcs
+        )
+        (field,) = found.fields
+        found.fingerprint += f"#{field}"
+        known = found.features[field].sample_rate or sample_rate
+        if known is None:
+            raise ValueError(
+                f"`sample_rate` must be given for a data set that does not have it. Received: None for {found.name}."
+            )
+        rate = int(known)
+        sample_rate = rate if sample_rate is None else sample_rate
+        return AudioSource(found, lambda example: _as_recording(example[field], rate), folder, sample_rate)
+    file = existing_path(local_path(path), "folder of WAV files, or a file NAME.npz")
+    if file.is_dir():
+        reader = open_media_files(file, SUFFIXES, "WAV files")
+        return AudioSource(reader, lambda example: decode_wav(example["content"]), folder, sample_rate)
+    reader, rate = _open_arrays(file)
+    sample_rate = rate if sample_rate is None else sample_rate
+    return AudioSource(reader, lambda example: Recording(example["audio"], rate), folder, sample_rate)
 
-        kind: Any = ArrayReader if str(path).endswith(".npz") else FolderReader
-        return AudioSource(kind(local_path(path)), folder, sample_rate)
-    from tf_sparse_attention.data.audio.tfds_reader import TfdsReader
 
-    local = check_folder(local_dir)
-    with making_builder(data_dir):
-        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
-        return AudioSource(TfdsReader(builder, local, try_gcs, sample_rate), folder, sample_rate)
+def _as_recording(samples, sample_rate):
+    limits = np.iinfo(np.int16)
+    if not np.issubdtype(samples.dtype, np.integer):
+        return f"of {samples.dtype}, not of 16-bit integers"
+    if samples.size and (samples.min() < limits.min or samples.max() > limits.max):
+        return f"from {samples.min()} to {samples.max()}, beyond 16 bits"
+    return Recording(samples.astype(np.int16), sample_rate)
+
+
+def _open_arrays(path: pathlib.Path) -> tuple[ListReader, int]:
+    """Return the reader of a file NAME.npz and its sample rate."""
+    arrays = read_arrays(path, FORMS)
+    offsets = checked_offsets(arrays, "offsets", "audio", path)
+    count = len(offsets) - 1
+    is_test = arrays.get("is_test", np.zeros(count, bool))
+    if len(is_test) != count:
+        raise ValueError(
+            f"`path` must hold `is_test` as bool ({count},), of each recording. "
+            f"Received: {path} with {is_test.dtype} of shape {is_test.shape}."
+        )
+
+    def read(number: int) -> dict[str, np.ndarray]:
+        return {"audio": arrays["audio"][offsets[number] : offsets[number + 1]]}
+
+    numbers = sorted(range(count), key=lambda number: content_digest(read(number)["audio"].tobytes()))
+    items = {"train": [n for n in numbers if not is_test[n]], "test": [n for n in numbers if is_test[n]]}
+    fingerprint = f"audio_arrays/{path.stem}_{file_fingerprint(path)}"
+    return ListReader(path.stem, fingerprint, items, read), int(arrays["sample_rate"])

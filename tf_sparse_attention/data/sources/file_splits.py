@@ -1,67 +1,185 @@
-"""Lists the text files of a folder, hashes their content and assigns them to splits."""
+"""Files of a data set: lists them, hashes them in blocks, and assigns them to splits."""
 
+import codecs
+import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
 import os
 import pathlib
+import re
+import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple, TypeVar
+
+from tf_sparse_attention.data.sources.readers import warn_once
 
 SPLITS = ("train", "validation", "test")
-JSON_LINES = (".jsonl", ".jsonl.gz")  # how the names of files of JSON lines end
-# Percent of the hash values below which a file is for training, and for validation; the rest is for testing.
+# Percentiles of the hash: below the first for training, below the second for validation, the rest for testing.
 TRAIN_BELOW, VALIDATION_BELOW = 90, 95
+BLOCK = 1 << 20  # bytes per read
+RECENT = 2.0  # seconds in which a file can change without a change of its time
+T = TypeVar("T")
+
+
+class Scan(NamedTuple):
+    """Result of one pass over a file.
+
+    Attributes:
+        digest: hash of the content, see `content_digest`.
+        size: bytes of the content.
+        is_blank: whether the content is empty or white space.
+        invalid_byte: position of the first byte that is not UTF-8, or None.
+    """
+
+    digest: str
+    size: int
+    is_blank: bool
+    invalid_byte: int | None
 
 
 @dataclasses.dataclass(frozen=True)
-class TextFile:
-    """One document on disk: `name` relative to its folder with "/", `path`, and `digest`, a hash of its content."""
+class DataFile:
+    """A file, or some of its bytes.
+
+    Attributes:
+        name: path relative to the folder of the data set, with "/".
+        path: the file.
+        digest: hash of its content, see `content_digest`.
+        begin, end: the bytes that are read. Default: all.
+    """
 
     name: str
     path: pathlib.Path
     digest: str
+    begin: int = 0
+    end: int | None = None
 
     def read(self) -> bytes:
-        """Returns the content of the file, see `read_content`, which must be what was hashed.
+        """Return the content, decompressed if the file is NAME.gz.
 
         Raises:
-            ValueError: If the file changed since it was listed.
+            ValueError: If the file changed since it was listed, or is damaged.
         """
-        content = read_content(self.path)
+        with open_content(self.path) as file:
+            content = file.read()
         if content_digest(content) != self.digest:
             raise ValueError(f"`path` must not change while it is being read. Received: changed file {self.path}.")
-        return content
+        return content[self.begin : self.end]
 
 
-def read_content(path: pathlib.Path) -> bytes:
-    """Returns the bytes of a file, those that are compressed in it if it is called NAME.gz.
+def existing_path(path: str | os.PathLike | None, expected: str) -> pathlib.Path:
+    """Return the full path of a file or folder.
+
+    Args:
+        path: the path; "~" is the home folder.
+        expected: what must exist, for the error.
 
     Raises:
-        ValueError: If such a file is damaged.
+        ValueError: If it does not exist.
     """
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
+    if path is None or not pathlib.Path(path).expanduser().exists():
+        raise ValueError(f"`path` must be an existing {expected}. Received: path={path}.")
+    return pathlib.Path(path).expanduser().resolve()
+
+
+def readable_name(path: pathlib.Path, default: str) -> str:
+    """Return the name of a file or folder in letters, digits and underscores."""
+    stem = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".npz")
+    return re.sub("[^A-Za-z0-9]+", "_", stem).strip("_") or default
+
+
+@contextlib.contextmanager
+def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading bytes, decompressed if it is NAME.gz.
+
+    Raises:
+        ValueError: If a gzip file is damaged.
+    """
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
 
 
 def content_digest(content: bytes) -> str:
-    """Returns a hash of these bytes, 32 hexadecimal digits."""
+    """Return the hash of a content that decides its split, 32 hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def assign_split(digest: str) -> str:
-    """Returns the split of a document from the hash of its content.
+def _remember(function: Callable[[pathlib.Path], T]) -> Callable[[pathlib.Path], T]:
+    """Keep the results of a function of a file by path, size and time of the last change."""
+    results: dict[tuple[str, int, int], T] = {}
 
-    90 % of all contents are for training, 5 % for validation and 5 % for testing. The name of a file has no effect, so
-    two copies of one text are always in one split, and a document keeps its split when others are added or removed.
+    def remembered(path: pathlib.Path) -> T:
+        status = os.stat(path)
+        key = str(path), status.st_size, status.st_mtime_ns
+        if key not in results:
+            result = function(path)
+            if time.time() - status.st_mtime < RECENT:
+                return result
+            results[key] = result
+        return results[key]
+
+    return functools.wraps(function)(remembered)
+
+
+@_remember
+def file_fingerprint(path: pathlib.Path) -> str:
+    """Return a hash of the bytes of a file, 16 hexadecimal digits."""
+    with path.open("rb") as file:
+        # The fastest of hashlib, 1.2 GB per second. It detects changes, not attacks.
+        return hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).hexdigest()[:16]
+
+
+@_remember
+def scan_file(path: pathlib.Path) -> Scan:
+    """Hash a file and check its UTF-8, in blocks."""
+    digest, decoder = hashlib.blake2b(digest_size=16), codecs.getincrementaldecoder("utf-8")()
+    size, is_blank, invalid = 0, True, None
+    with open_content(path) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            is_blank = is_blank and not block.strip()
+            invalid = _invalid_byte(decoder, block, size) if invalid is None else invalid
+            size += len(block)
+    invalid = _invalid_byte(decoder, b"", size) if invalid is None else invalid
+    return Scan(digest.hexdigest(), size, is_blank, invalid)
+
+
+def _invalid_byte(decoder, block, position):
+    """Decode a block, the last one if it is empty, and return the position of its first invalid byte, or None."""
+    begin = position - len(decoder.getstate()[0])
+    try:
+        decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+        return begin + error.start
+    return None
+
+
+def fingerprint_files(files: Mapping[str, Sequence[DataFile]], further: Iterable[str] = ()) -> str:
+    """Return 16 hexadecimal digits that change with any split, name, content or cut.
 
     Args:
-        digest: hexadecimal hash of the content, from `content_digest`.
+        files: the files by split.
+        further: other strings that the fingerprint depends on.
+    """
+    lines = [f"{split} {file.digest} {file.begin} {file.end} {file.name}" for split in files for file in files[split]]
+    return content_digest("\n".join([*lines, *further]).encode("utf-8", errors="surrogateescape"))[:16]
+
+
+def assign_split(digest: str) -> str:
+    """Return the split of a content, given its hash.
+
+    90 % of all contents are for training, 5 % for validation and 5 % for testing. Names have no effect: equal contents
+    are in one split, and a content keeps its split when others are added or removed.
+
+    Args:
+        digest: from `content_digest`.
 
     Returns:
         "train", "validation" or "test".
@@ -74,28 +192,26 @@ def _percent(digest):
     return int(digest[:16], 16) % 100
 
 
-def files_by_split(files: list[TextFile]) -> dict[str, list[TextFile]]:
-    """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `assign_split`."""
+def split_by_hash(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    """Return the files of each split by `assign_split`; splits can be empty."""
     return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
 
 
-def nonempty_splits(files: list[TextFile]) -> dict[str, list[TextFile]]:
-    """Assigns files to three non-empty splits, by `assign_split` as far as that gives fair shares.
+def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    """Assign files to three non-empty splits, by `assign_split` as far as its shares are fair.
 
-    The contents are ranked by their hash. The last of them are for testing, those before for validation, the rest for
-    training; for testing as many as `assign_split` says, but at least 1 and at most max(1, a tenth of them), and so for
-    validation. Below 20 contents that is one each. It is a function of the contents alone: names and order have no
-    effect, and equal files are never in two splits.
+    Contents are ranked by their hash: the last are for testing, those before for validation, the rest for training.
+    Testing has as many contents as `assign_split` gives it, but at least 1 and at most max(1, a tenth of all). So does
+    validation. Below 20 contents each has one. Names and order have no effect, and equal files are in one split.
 
-    A fixed share of the ranks (5 % of however many there are) would be nearer to 90/5/5, but files that are added would
-    push others over a border in folders of any size. The bounds here are met in small folders; among some hundred
-    contents they almost never are: `assign_split` decides, and no file moves when others are added or removed.
+    In a folder of some hundred contents the bounds almost never apply, so `assign_split` decides and no file changes
+    its split when others are added or removed. A fixed share of the ranks would not have this property.
 
     Args:
-        files: list of `TextFile` with at least 3 different contents.
+        files: files of at least 3 different contents.
 
     Returns:
-        {split: list of its `TextFile`, in the given order} for "train", "validation" and "test".
+        The files of each split, in the given order.
 
     Raises:
         ValueError: If there are fewer than 3 different contents.
@@ -108,77 +224,53 @@ def nonempty_splits(files: list[TextFile]) -> dict[str, list[TextFile]]:
     natural = [assign_split(digest) for digest in contents]
     most = max(1, len(contents) // 10)
     num_test = min(max(1, natural.count("test")), most)
-    # Contents that testing takes from validation are gone from it, and those beyond the bound of testing fall to it.
+    # Contents of validation can move to testing, and contents of testing above its bound to validation.
     num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
-    test, rest = set(contents[:num_test]), contents[num_test:]
-    validation, train = set(rest[:num_validation]), set(rest[num_validation:])
-    members = {"train": train, "validation": validation, "test": test}
-    return {split: [file for file in files if file.digest in members[split]] for split in SPLITS}
+    held_out = dict.fromkeys(contents[:num_test], "test")
+    held_out |= dict.fromkeys(contents[num_test : num_test + num_validation], "validation")
+    return {split: [file for file in files if held_out.get(file.digest, "train") == split] for split in SPLITS}
 
 
-def list_text_files(
-    folder: str | os.PathLike, paths: Iterable[pathlib.Path], skip_invalid: bool = False
-) -> list[TextFile]:
-    """Lists the documents among some files of a folder, sorted by name.
+def list_files(
+    folder: pathlib.Path, find: Callable[[pathlib.Path], Iterable[pathlib.Path]], others: str, kind: str
+) -> dict[str, list[pathlib.Path]]:
+    """List the files of a folder by split, and warn of the files that are left out.
 
-    Hidden files, files in hidden folders, and files without text (empty or only blank) are left out.
+    Subfolders train, validation and test are the splits. Hidden files are left out without a warning.
 
     Args:
-        folder: path of the folder that names are relative to.
-        paths: iterable of `pathlib.Path` inside it, files and folders.
-        skip_invalid: whether a file that is not UTF-8 is left out rather than an error.
+        folder: the folder.
+        find: function that returns the paths of the data set in a folder.
+        others: glob pattern of all files next to these paths.
+        kind: description of the files of the data set, for the warning.
 
     Returns:
-        List of `TextFile`.
-
-    Raises:
-        ValueError: If a file is not UTF-8 and `skip_invalid` is False.
+        The sorted files by split. The only key is "" if the folder has no subfolders for splits.
     """
-    files = []
-    for path in paths:
-        if is_hidden(path, folder) or not path.is_file():
-            continue
-        content = read_content(path)
-        if not content.strip() or (skip_invalid and _invalid_byte(content) is not None):
-            continue
-        check_utf8(content, path)
-        files.append(TextFile(path.relative_to(folder).as_posix(), path, content_digest(content)))
-    return sorted(files, key=lambda file: file.name)
+    parts = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
+    found = {split: set(find(part)) for split, part in (parts or {"": folder}).items()}
+    matched = set().union(*found.values())
+    if parts:
+        missing = [split for split in SPLITS if split not in parts]
+        if missing:
+            warn_once(f"{folder} has a folder for {', '.join(parts)} only: there is no split {' or '.join(missing)}.")
+        _warn_left_out(folder, set(find(folder)) - matched, f"not in {', '.join(parts)}")
+    nearby = {path for part in parts.values() or [folder] for path in part.glob(others)}
+    _warn_left_out(folder, nearby - matched, f"not {kind}")
+    return {split: _visible_files(folder, paths) for split, paths in found.items()}
 
 
-def matching(folder: pathlib.Path, pattern: str) -> set[pathlib.Path]:
-    """Returns the paths in a folder that match a pattern, as they are or with ".gz" after their name."""
-    return {*folder.glob(pattern), *folder.glob(f"{pattern}.gz")}
+def _warn_left_out(folder, paths, reason):
+    """Log the number of files that are left out, and the first of their names."""
+    files = _visible_files(folder, paths)
+    if files:
+        name = files[0].relative_to(folder).as_posix()
+        warn_once(f"{len(files)} of the files in {folder} are left out ({reason}), such as {name}.")
 
 
-def json_line_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of JSON lines in a folder and those below it, sorted, without hidden ones."""
-    found = (path for end in JSON_LINES for path in folder.rglob(f"*{end}"))
-    return sorted(path for path in found if path.is_file() and not is_hidden(path, folder))
-
-
-def is_hidden(path: pathlib.Path, folder: str | os.PathLike) -> bool:
-    """Returns whether a name between a folder and a path in it begins with a dot."""
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def check_utf8(content: bytes, path: pathlib.Path) -> None:
-    """Raises a `ValueError` unless the content of a file is UTF-8."""
-    invalid = _invalid_byte(content)
-    if invalid is not None:
-        raise ValueError(f"`path` must hold UTF-8 text. Received: {path}, wrong at byte {invalid}.")
-
-
-def _invalid_byte(content):
-    """Returns the place of the first byte that is not UTF-8, or None."""
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start
-    return None
-
-
-def fingerprint_files(files: Iterable[TextFile]) -> str:
-    """Returns 16 hexadecimal digits that change with any name or content in the list of `TextFile`."""
-    lines = "".join(f"{file.digest} {file.name}\n" for file in files)
-    return content_digest(lines.encode("utf-8", errors="surrogateescape"))[:16]
+def _visible_files(folder, paths):
+    return sorted(
+        path
+        for path in paths
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
