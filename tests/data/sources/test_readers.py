@@ -3,7 +3,8 @@
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data.sources.readers import ListReader, parse_split, until_invalid
+from tf_sparse_attention.data.sources.media_files import MediaSource
+from tf_sparse_attention.data.sources.readers import ListReader, parse_split
 
 SPLITS = {"train": range(13), "test": range(100, 103), "empty": ()}
 
@@ -59,10 +60,11 @@ def test_an_item_is_read_when_its_turn_comes():
 
 
 def test_items_after_an_invalid_one_are_checked_and_not_yielded():
-    items = [("a", 1), ("b", "cannot be read"), ("c", 2), ("d", -1)]
-    found = until_invalid(items, lambda item: "negative" if item < 0 else None, "numbers")
+    reader = ListReader("numbers", "numbers#1", {"train": [1, "cannot be read", 2, -1]}, lambda item: {"item": item})
+    source = MediaSource(reader, lambda example: example["item"], "/tmp")
+    found = source._valid("train", lambda item: "negative" if item < 0 else None, "numbers")
     assert next(found) == 1
-    message = r"must hold only numbers\. Received: 2 of 4 are invalid, the first is b, cannot be read\."
+    message = r"must hold only numbers\. Received: 2 of 4 are invalid, the first is .* 1 of train of numbers, cannot be"
     with pytest.raises(ValueError, match=message):
         next(found)
 

@@ -13,8 +13,8 @@ from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
-from tf_sparse_attention.data.sources.media_files import open_media_files
-from tf_sparse_attention.data.sources.readers import ListReader, Reader, until_invalid
+from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
 from tf_sparse_attention.data.sources.wav_file import Recording, decode_wav, mix_down
 
@@ -27,23 +27,22 @@ FORMS = {
 }
 
 
-class AudioSource:
+class AudioSource(MediaSource):
     """The recordings of one data set, all of one sample rate.
 
     Made by `open_audio`. `open_token_store(source, codec, split)` writes them once to the disk, as ids of 2 bytes, for
     `TrainingBatches` and `evaluation_batches`: its documents are the recordings.
 
     Args:
-        reader: the `Reader` of the data set.
-        decode: function of an example that returns a `Recording`, or as a string the reason why it cannot be read.
+        reader, decode: see `MediaSource`; items are of the class `Recording`.
         data_dir: folder in which token stores are kept.
         sample_rate: samples per second that all recordings must have. None: that of the first recording.
 
     Attributes:
-        name: name of the data set.
-        fingerprint: string that identifies its content.
-        data_dir: as above.
+        name, fingerprint, data_dir: see `MediaSource`.
     """
+
+    item = "recording"
 
     def __init__(
         self,
@@ -53,23 +52,14 @@ class AudioSource:
         sample_rate: int | None = None,
     ) -> None:
         checks.check_optional_count("sample_rate", sample_rate)
-        self._reader, self._decode, self.data_dir = reader, decode, data_dir
-        self.name, self.fingerprint = reader.name, reader.fingerprint
+        super().__init__(reader, decode, data_dir)
         self._sample_rate = sample_rate
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return self._reader.splits
 
     @property
     def sample_rate(self) -> int:
         """Samples per second."""
         if self._sample_rate is None:
-            name, recording = next(self._named_recordings(self.splits[0]))
-            if isinstance(recording, str):
-                raise ValueError(f"`path` must hold recordings that can be read. Received: {name}, {recording}.")
-            self._sample_rate = recording.sample_rate
+            self._sample_rate = self._first().sample_rate
         return self._sample_rate
 
     def recordings(self, split: str) -> Iterator[np.ndarray]:
@@ -92,14 +82,8 @@ class AudioSource:
                 return f"of {recording.sample_rate} samples per second"
             return None if len(recording.samples) else "without samples"
 
-        expected = f"recordings of {rate} samples per second"
-        found = until_invalid(self._named_recordings(split), find_fault, expected)
+        found = self._valid(split, find_fault, f"recordings of {rate} samples per second")
         return (mix_down(recording.samples) for recording in found)
-
-    def _named_recordings(self, split):
-        """Yield names and decoded recordings."""
-        for number, example in enumerate(self._reader.examples(split)):
-            yield example.get("name", f"recording {number} of {split} of {self.name}"), self._decode(example)
 
     def documents(self, split: str) -> Iterator[bytes]:
         """Iterate over the recordings as bytes of `AudioCodec`, one per sample; see `recordings`."""
@@ -151,7 +135,6 @@ def open_audio(
             tfds, lambda features: [find_media_feature(features, "Audio", "a recording")], data_dir, local_dir, try_gcs
         )
         (field,) = found.fields
-        found.fingerprint += f"#{field}"
         known = found.features[field].sample_rate or sample_rate
         if known is None:
             raise ValueError(

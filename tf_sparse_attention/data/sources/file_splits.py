@@ -25,14 +25,7 @@ T = TypeVar("T")
 
 
 class Scan(NamedTuple):
-    """Result of one pass over a file.
-
-    Attributes:
-        digest: hash of the content, see `content_digest`.
-        size: bytes of the content.
-        is_blank: whether the content is empty or white space.
-        invalid_byte: position of the first byte that is not UTF-8, or None.
-    """
+    """Result of one pass over a file: hash, bytes, and position of the first byte that is not UTF-8, if any."""
 
     digest: str
     size: int
@@ -42,14 +35,7 @@ class Scan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DataFile:
-    """A file, or some of its bytes.
-
-    Attributes:
-        name: path relative to the folder of the data set, with "/".
-        path: the file.
-        digest: hash of its content, see `content_digest`.
-        begin, end: the bytes that are read. Default: all.
-    """
+    """A file, or the bytes `begin` to `end` of it; `name` is relative to the folder of the data set, with "/"."""
 
     name: str
     path: pathlib.Path
@@ -58,11 +44,7 @@ class DataFile:
     end: int | None = None
 
     def read(self) -> bytes:
-        """Return the content, decompressed if the file is NAME.gz.
-
-        Raises:
-            ValueError: If the file changed since it was listed, or is damaged.
-        """
+        """Return the content, or raise a `ValueError` if the file is damaged or changed since it was listed."""
         with open_content(self.path) as file:
             content = file.read()
         if content_digest(content) != self.digest:
@@ -71,15 +53,7 @@ class DataFile:
 
 
 def existing_path(path: str | os.PathLike | None, expected: str) -> pathlib.Path:
-    """Return the full path of a file or folder.
-
-    Args:
-        path: the path; "~" is the home folder.
-        expected: what must exist, for the error.
-
-    Raises:
-        ValueError: If it does not exist.
-    """
+    """Return the full path of a file or folder, or raise a `ValueError` if it does not exist."""
     if path is None or not pathlib.Path(path).expanduser().exists():
         raise ValueError(f"`path` must be an existing {expected}. Received: path={path}.")
     return pathlib.Path(path).expanduser().resolve()
@@ -93,11 +67,7 @@ def readable_name(path: pathlib.Path, default: str) -> str:
 
 @contextlib.contextmanager
 def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressed if it is NAME.gz.
-
-    Raises:
-        ValueError: If a gzip file is damaged.
-    """
+    """Open a file for reading bytes, decompressed if it is NAME.gz; a damaged one is a `ValueError`."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
         try:
@@ -162,27 +132,15 @@ def _invalid_byte(decoder, block, position):
 
 
 def fingerprint_files(files: Mapping[str, Sequence[DataFile]], further: Iterable[str] = ()) -> str:
-    """Return 16 hexadecimal digits that change with any split, name, content or cut.
-
-    Args:
-        files: the files by split.
-        further: other strings that the fingerprint depends on.
-    """
+    """Return 16 hexadecimal digits that change with any split, name, content or cut, and any of `further`."""
     lines = [f"{split} {file.digest} {file.begin} {file.end} {file.name}" for split in files for file in files[split]]
     return content_digest("\n".join([*lines, *further]).encode("utf-8", errors="surrogateescape"))[:16]
 
 
 def assign_split(digest: str) -> str:
-    """Return the split of a content, given its hash.
+    """Return the split of a content, given its hash: "train" for 90 %, "validation" for 5 % and "test" for 5 % of all.
 
-    90 % of all contents are for training, 5 % for validation and 5 % for testing. Names have no effect: equal contents
-    are in one split, and a content keeps its split when others are added or removed.
-
-    Args:
-        digest: from `content_digest`.
-
-    Returns:
-        "train", "validation" or "test".
+    Names have no effect: equal contents are in one split, and a content keeps its split when others are added.
     """
     percent = _percent(digest)
     return SPLITS[0] if percent < TRAIN_BELOW else SPLITS[1] if percent < VALIDATION_BELOW else SPLITS[2]
@@ -206,12 +164,6 @@ def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
 
     In a folder of some hundred contents the bounds almost never apply, so `assign_split` decides and no file changes
     its split when others are added or removed. A fixed share of the ranks would not have this property.
-
-    Args:
-        files: files of at least 3 different contents.
-
-    Returns:
-        The files of each split, in the given order.
 
     Raises:
         ValueError: If there are fewer than 3 different contents.

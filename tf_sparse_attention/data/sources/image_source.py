@@ -17,8 +17,8 @@ from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.array_file import Form, read_arrays
 from tf_sparse_attention.data.sources.file_splits import existing_path, file_fingerprint
-from tf_sparse_attention.data.sources.media_files import open_media_files
-from tf_sparse_attention.data.sources.readers import ListReader, Reader, until_invalid
+from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
 from tf_sparse_attention.remote_files import is_remote
 
@@ -29,20 +29,19 @@ PREFIX = "x_"  # of the names of arrays
 FORMS = {f"{PREFIX}*": Form("uint8", "NHWC", is_needed=False)}
 
 
-class ImageSource:
+class ImageSource(MediaSource):
     """The images of one data set, all of one shape. Made by `open_images`.
 
     Args:
-        reader: the `Reader` of the data set.
-        decode: function of an example that returns uint8 (H, W, C), or as a string the reason why it cannot be read.
+        reader, decode: see `MediaSource`; images are uint8 (H, W, C).
         data_dir: folder in which `array` keeps its files.
         image_shape: (H, W, C). None: that of the first image.
 
     Attributes:
-        name: name of the data set.
-        fingerprint: string that identifies its content.
-        data_dir: as above.
+        name, fingerprint, data_dir: see `MediaSource`.
     """
+
+    item = "image"
 
     def __init__(
         self,
@@ -51,23 +50,14 @@ class ImageSource:
         data_dir: str,
         image_shape: Sequence[int] | None = None,
     ) -> None:
-        self._reader, self._decode, self.data_dir = reader, decode, data_dir
-        self.name, self.fingerprint = reader.name, reader.fingerprint
+        super().__init__(reader, decode, data_dir)
         self._shape = None if image_shape is None else _checked_shape(image_shape)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return self._reader.splits
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(H, W, C) of each image."""
         if self._shape is None:
-            name, image = next(self._named_images(self.splits[0] if self.splits else "train"))
-            if isinstance(image, str):
-                raise ValueError(f"`path` must hold images that can be read. Received: {name}, {image}.")
-            self._shape = image.shape
+            self._shape = self._first().shape
         return self._shape
 
     def images(self, split: str) -> Iterator[np.ndarray]:
@@ -90,12 +80,7 @@ class ImageSource:
                 return f"of {image.dtype}, not of 8 bits per channel"
             return None if image.shape == shape else f"of {_describe(image.shape)}"
 
-        return until_invalid(self._named_images(split), find_fault, f"images of {_describe(shape)}")
-
-    def _named_images(self, split):
-        """Yield names and decoded images."""
-        for number, example in enumerate(self._reader.examples(split)):
-            yield example.get("name", f"image {number} of {split} of {self.name}"), self._decode(example)
+        return self._valid(split, find_fault, f"images of {_describe(shape)}")
 
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
         """Returns the images of a split as an array on the disk, which is written on first use.
@@ -220,7 +205,6 @@ def open_images(
         )
         (field,) = found.fields
         shape = found.features[field].shape
-        found.fingerprint += f"#{field}"
         is_known = image_shape is None and None not in shape
         return ImageSource(found, lambda example: example[field], folder, shape if is_known else image_shape)
     file = existing_path(local_path(path), "folder of images, or a file NAME.npz")

@@ -1,8 +1,9 @@
-"""Reads folders of images or recordings, one file per example."""
+"""Reads images and recordings: files in folders, and the base class of their sources."""
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
@@ -13,7 +14,66 @@ from tf_sparse_attention.data.sources.file_splits import (
     readable_name,
     scan_file,
 )
-from tf_sparse_attention.data.sources.readers import ListReader
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
+
+
+class MediaSource:
+    """Base class of `ImageSource` and `AudioSource`: decodes and checks the examples of a reader.
+
+    Args:
+        reader: the `Reader` of the data set.
+        decode: function of an example that returns an item, or as a string the reason why it cannot be read.
+        data_dir: folder for prepared data.
+
+    Attributes:
+        name: name of the data set.
+        fingerprint: string that identifies its content.
+        data_dir: as above.
+        item: name of an item in errors, such as "image".
+    """
+
+    item = ""
+
+    def __init__(self, reader: Reader, decode: Callable[[dict[str, Any]], Any], data_dir: str) -> None:
+        self._reader, self._decode, self.data_dir = reader, decode, data_dir
+        self.name, self.fingerprint = reader.name, reader.fingerprint
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return self._reader.splits
+
+    def _decoded(self, split):
+        """Yield the names of items and the items, or the reasons why they cannot be read."""
+        for number, example in enumerate(self._reader.examples(split)):
+            yield example.get("name", f"{self.item} {number} of {split} of {self.name}"), self._decode(example)
+
+    def _first(self) -> Any:
+        """Return the first item."""
+        name, item = next(self._decoded(self.splits[0] if self.splits else "train"))
+        if isinstance(item, str):
+            raise ValueError(f"`path` must hold {self.item}s that can be read. Received: {name}, {item}.")
+        return item
+
+    def _valid(self, split: str, find_fault: Callable[[Any], str | None], expected: str) -> Iterator[Any]:
+        """Yield items up to the first invalid one, then check the others and raise an error if any is invalid.
+
+        `find_fault` returns the fault of an item as text, or None; `expected` describes valid items.
+        """
+        first, count, num_invalid = "", 0, 0
+        for name, item in self._decoded(split):
+            count += 1
+            fault = item if isinstance(item, str) else find_fault(item)
+            if fault:
+                first = first or f"{name}, {fault}"
+                num_invalid += 1
+            elif not num_invalid:
+                yield item
+        if num_invalid:
+            raise ValueError(
+                f"`path` or `tfds` must hold only {expected}. "
+                f"Received: {num_invalid} of {count} are invalid, the first is {first}."
+            )
 
 
 def open_media_files(

@@ -68,12 +68,7 @@ class ListReader:
 
 
 class Part(NamedTuple):
-    """A split, or a slice of one.
-
-    Attributes:
-        split: name of the split.
-        begin, end: bounds as text, such as "10%", "-5" or "" for none. None for both: the whole split.
-    """
+    """A split, or a slice of one with bounds such as "10%", "-5" or "" for none."""
 
     split: str
     begin: str | None = None
@@ -85,11 +80,7 @@ class Part(NamedTuple):
         return self.begin is not None
 
     def indices(self, count: int) -> range:
-        """Return the indices of the part among `count` examples of the split. Percentages are rounded.
-
-        Raises:
-            ValueError: If the part is not in these examples.
-        """
+        """Return the indices of the part among `count` examples, or raise a `ValueError` if they are too few."""
         return range(count)[self._bound(self.begin, count) : self._bound(self.end, count)]
 
     def _bound(self, text, count):
@@ -104,15 +95,12 @@ class Part(NamedTuple):
 
 
 def parse_split(split: str, name: str, known: Sequence[str]) -> list[Part]:
-    """Parse a split in the syntax of TFDS: "train", "train[:90%]", "train+test[-100:]".
+    """Parse a split such as "train", "train[:90%]" or "train+test[-100:]", or raise a `ValueError`.
 
     Args:
         split: the split.
-        name: name of the data set, for errors.
+        name: name of the data set, for the error.
         known: names of its splits.
-
-    Raises:
-        ValueError: If the syntax is wrong or a split is unknown.
     """
     matches = [_PART.fullmatch(term) for term in re.split(r"\s*\+\s*", split)]
     parts = [Part(*match.groups()) for match in matches if match and match[1] in known]
@@ -127,34 +115,6 @@ def split_error(split: str, name: str, known: Iterable[str]) -> ValueError:
         f"`split` must be one of {', '.join(known)} in {name}, or a part of one, such as train[:90%] and train[90%:]. "
         f"Received: split={split}."
     )
-
-
-def until_invalid(
-    items: Iterable[tuple[str, Any]], find_fault: Callable[[Any], str | None], expected: str
-) -> Iterator[Any]:
-    """Yield items up to the first invalid one, then check the others and raise an error if any is invalid.
-
-    Args:
-        items: pairs of a name and an item, or a name and a string that says why the item cannot be read.
-        find_fault: function that returns the fault of an item as text, or None.
-        expected: the items that `path` or `tfds` must hold, for the error.
-
-    Raises:
-        ValueError: After the last item. The message has the number of invalid items and the first of them.
-    """
-    faults, count = [], 0
-    for name, item in items:
-        count += 1
-        fault = item if isinstance(item, str) else find_fault(item)
-        if fault:
-            faults.append(f"{name}, {fault}")
-        elif not faults:
-            yield item
-    if faults:
-        raise ValueError(
-            f"`path` or `tfds` must hold only {expected}. Received: {len(faults)} of {count} are invalid, the first is "
-            f"{faults[0]}."
-        )
 
 
 @functools.cache

@@ -178,7 +178,6 @@ def _open_tfds(name, log_mel, **options):
             f"`sample_rate` must be that of the data set, which is not resampled. Received: sample_rate="
             f"{log_mel.sample_rate}, {rate} samples per second in {reader.name}."
         )
-    reader.fingerprint += f"#{audio},{text}"
 
     def decode(example, example_name):
         samples = np.asarray(example[audio], "float32") / 32768

@@ -26,12 +26,7 @@ WITHOUT_TENSORFLOW = "array_record"  # the TFDS format that is written and read 
 
 
 def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> Any:
-    """Return the `tfds.core.DatasetBuilder` of a data set.
-
-    Args:
-        name: name of the data set with its configuration. None or "python_source": `PythonSource`.
-        data_dir: folder of TFDS.
-        try_gcs: whether prepared data may be read from the public bucket of TFDS.
+    """Return the `tfds.core.DatasetBuilder` of a data set, `PythonSource` for the name None.
 
     Raises:
         ValueError: If there is no such data set or configuration.
@@ -88,12 +83,8 @@ def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: b
     """Download and prepare a data set unless it is prepared already.
 
     TFDS writes to a temporary folder and renames it, so a killed preparation leaves no incomplete data. If two
-    processes prepare a data set at once, both work and the second one uses the result of the first.
-
-    Args:
-        builder: `tfds.core.DatasetBuilder`.
-        local_dir: folder with the files that the builder would download; see `text_source.open_source`.
-        try_gcs: whether a prepared copy may come from the public bucket of TFDS.
+    processes prepare a data set at once, both work and the second one uses the result of the first. The arguments are
+    those of `TfdsReader`.
     """
     if not _is_prepared(builder):
         _download_and_prepare(builder, local_dir, try_gcs)
@@ -189,11 +180,7 @@ def _log_level(name):
 
 
 def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
-    """Yield the examples of a prepared data set.
-
-    Raises:
-        DamagedDataError: If its files are damaged or missing.
-    """
+    """Yield the examples of a prepared data set, or raise a `DamagedDataError` for damaged or missing files."""
     from google.protobuf import message
 
     if is_array_record(builder):
@@ -245,11 +232,8 @@ def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
     TFDS keeps one PG-19 per data folder and version. A part of the corpus must not be read as the whole or as another
     part, so each local copy is prepared in a folder named after this hash.
 
-    Args:
-        local_dir: folder with metadata.csv and the folders train, validation and test.
-
     Raises:
-        ValueError: If one of them is missing.
+        ValueError: If metadata.csv or a folder train, validation or test is missing.
     """
     folder = pathlib.Path(local_dir)
     missing = [name for name in ("metadata.csv", *SPLITS) if not (folder / name).exists()]

@@ -32,11 +32,11 @@ class TfdsReader:
         fields: names of the features that an example has.
         local_dir: folder with the files that the builder would download, or None.
         try_gcs: whether a prepared copy may come from the public bucket of TFDS.
-        variant: string that distinguishes data sets of one name in the fingerprint.
+        variant: string that distinguishes data sets of one name in the fingerprint. Default: "".
 
     Attributes:
         name: full name with configuration and version, such as "tiny_shakespeare/1.0.0".
-        fingerprint: string that identifies the content; available before the data set is prepared.
+        fingerprint: string that identifies content and fields; available before the data set is prepared.
         fields: as above.
         features: `tfds.features.FeaturesDict` of the data set.
         data_dir: folder of TFDS, a string since it can be in a bucket.
@@ -53,8 +53,8 @@ class TfdsReader:
         self._builder, self._local_dir, self._try_gcs = builder, local_dir, try_gcs
         self._is_ready = False
         self.name = builder.info.full_name
-        self.fingerprint = self.name + (f"@{variant}" if variant else "")
         self.fields, self.features = tuple(fields), builder.info.features
+        self.fingerprint = f"{self.name}{variant}#{','.join(self.fields)}"
         self.data_dir = str(builder.data_dir_root)
 
     @property
@@ -64,10 +64,7 @@ class TfdsReader:
         return tuple(self._builder.info.splits)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """Iterate over the examples of a split, `bytes` for text and arrays for other features.
-
-        Args:
-            split: name of a split, or a part in the syntax of TFDS; see `Reader.examples`.
+        """Iterate over the examples of a split, `bytes` for text and arrays for other features; see `Reader.examples`.
 
         Raises:
             ValueError: If there is no such split.
@@ -105,23 +102,15 @@ def open_tfds(
     local_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> TfdsReader:
-    """Open a data set of TFDS.
+    """Open a data set of TFDS; arguments and errors are those of `text_source.open_source`.
 
     Args:
-        name: name of the data set with its configuration. None: "python_source".
         find_fields: function of the `tfds.features.FeaturesDict` that returns the names of the features to read.
-        data_dir: folder of TFDS. None: its default.
-        local_dir: folder with files that the builder would download; see `text_source.open_source`.
-        try_gcs: whether prepared data may be read from the public bucket of TFDS.
-
-    Raises:
-        ValueError: If there is no such data set, feature or `local_dir`.
-        ConnectionError, ImportError: See `tfds_preparation.make_builder`.
     """
     local, variant = _checked_folder(local_dir), ""
     if local is not None and name_without_config(str(name)) == "pg19":
-        variant = f"local_{pg19_fingerprint(local)}"
-        data_dir = os.path.join(data_folder(data_dir), variant)
+        variant = f"@local_{pg19_fingerprint(local)}"
+        data_dir = os.path.join(data_folder(data_dir), variant[1:])
     builder = make_builder(name, data_dir, try_gcs)
     return TfdsReader(builder, find_fields(builder.info.features), local, try_gcs, variant)
 
@@ -167,12 +156,7 @@ def _is_string(feature):
 
 
 def find_media_feature(features: Any, kind: str, item: str) -> str:
-    """Return the name of the only feature of a kind, or of the one with the kind's name in lower case.
-
-    Args:
-        features: `tfds.features.FeaturesDict`.
-        kind: class in `tfds.features`, "Image" or "Audio".
-        item: name of an item in errors, with its article, such as "an image".
+    """Return the name of the only feature of a kind ("Image", "Audio"), or of the one named after it in lower case.
 
     Raises:
         ValueError: If there is no such feature, or several and none of that name.

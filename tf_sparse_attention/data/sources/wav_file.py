@@ -9,12 +9,7 @@ import numpy as np
 
 
 class Recording(NamedTuple):
-    """A recording.
-
-    Attributes:
-        samples: int16 (T,), or (T, channels).
-        sample_rate: samples per second.
-    """
+    """A recording: samples, int16 (T,) or (T, channels), and samples per second."""
 
     samples: np.ndarray
     sample_rate: int
@@ -44,15 +39,10 @@ def mix_down(samples: np.ndarray) -> np.ndarray:
 
 
 def decode_mono(content: bytes, name: str | os.PathLike, sample_rate: int) -> np.ndarray:
-    """Decode a WAV file of one channel to float32 (N,) in [-1, 1).
-
-    Args:
-        content: bytes of the file.
-        name: name of the file, for errors.
-        sample_rate: samples per second that the file must have.
+    """Decode a WAV file of one channel and `sample_rate` to float32 (N,) in [-1, 1).
 
     Raises:
-        ValueError: If the file cannot be read, has another rate, several channels or no samples.
+        ValueError: If the file cannot be read, has another rate, several channels or no samples; it has the `name`.
     """
     found = decode_wav(content)
     if isinstance(found, str):
