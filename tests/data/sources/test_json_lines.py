@@ -236,6 +236,14 @@ def test_documents_are_in_the_order_of_the_lines_and_parts_are_spread_over_them(
     assert len(list(source.documents("train[:30]+train[-5:]"))) == 35
 
 
+def test_a_file_that_changes_while_it_is_read_is_an_error(opened):
+    texts = opened().source.documents("train")
+    next(texts)
+    opened([{**line, "en": "other"} for line in LINES])
+    with pytest.raises(ValueError, match=r"`path` must not change while it is being read\. Received: changed file .*"):
+        list(texts)
+
+
 def test_a_split_without_lines_is_an_error_that_lists_the_others(tmp_path):
     source = open_source(path=written(tmp_path / "a.jsonl", LINES), text_field="en", data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`split` must be one of train, test in json_lines/a_.* split=validation\."):

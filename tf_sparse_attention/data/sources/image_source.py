@@ -230,7 +230,7 @@ def decode_image(content: bytes) -> np.ndarray | str:
     import tensorflow as tf
 
     if content.startswith(PNG_SIGNATURE) and content[DEPTH_BYTE : DEPTH_BYTE + 1] == b"\x10":
-        return "which has 16 bits per channel, of which 8 would be lost"
+        return "which has 16 bits per channel, not 8"
     try:
         return tf.io.decode_image(content, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:

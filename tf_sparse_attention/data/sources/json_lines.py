@@ -8,7 +8,6 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
@@ -24,7 +23,6 @@ from tf_sparse_attention.data.sources.readers import Part, parse_split, split_er
 from tf_sparse_attention.data.sources.text_files import JSON_LINES
 
 SPLIT = "split"
-Line = Mapping[str, Any]
 
 
 def check_suffix(path: str | os.PathLike | None) -> None:
@@ -41,8 +39,8 @@ class JsonLinesReader:
 
     The field "split" is "train", "validation" or "test", in every line or in none. Without it the hash of the line's
     texts decides (about 90/5/5). If a folder has subfolders train, validation or test, these are the splits.
-    Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so that
-    a file that is sorted has fair parts; the first part or sum in the process needs a pass that counts the lines.
+    Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so a
+    sorted file has fair parts. They need a pass that counts the lines, once.
 
     Lines that lack a field, or have null or NaN in it (as pandas writes missing values), are left out. A warning at the
     end of a pass says how many.
@@ -58,7 +56,7 @@ class JsonLinesReader:
 
     Raises:
         ValueError: If there is no such file, no file in the folder, no line, or no line with all fields. While lines
-            are read: if a line is not an object, a field not text, or a split not known.
+            are read: if a line is not an object, a field not text, a split not known, or a file changed.
 
     Example:
 
@@ -70,14 +68,11 @@ class JsonLinesReader:
         self._path = existing_path(path, "file of JSON lines, or a folder of them")
         self._fields, self._names = tuple(fields), _field_names(fields)
         self._files = {"": [self._path]} if self._path.is_file() else _list_json_lines(self._path)
-        files = [file for members in self._files.values() for file in members]
-        if not files:
+        self._digests = {file: file_fingerprint(file) for members in self._files.values() for file in members}
+        if not self._digests:
             raise ValueError(f"`path` must hold files {' or '.join(JSON_LINES)}. Received: path={path}.")
-        if self._path.is_file():
-            digest = file_fingerprint(self._path)
-        else:
-            lines = [f"{file_fingerprint(file)} {file.relative_to(self._path)}" for file in files]
-            digest = content_digest("\n".join(lines).encode("utf-8", errors="surrogateescape"))[:16]
+        lines = [f"{digest} {file.relative_to(self._path)}" for file, digest in self._digests.items()]
+        digest = content_digest("\n".join(lines).encode("utf-8", errors="surrogateescape"))[:16]
         self.name = f"json_lines/{readable_name(self._path, 'lines')}_{digest}"
         self.fingerprint = f"{self.name}#{','.join(self._fields)}"
         self._has_split_field = _is_present(self._first_complete_line(), SPLIT)
@@ -138,6 +133,8 @@ class JsonLinesReader:
                 for number, text in enumerate(content, 1):
                     if text.strip():
                         yield file, number, _parse(text, file, number)
+            if file_fingerprint(file) != self._digests[file]:
+                raise ValueError(f"`path` must not change while it is being read. Received: changed file {file}.")
 
     def _is_complete(self, line):
         return all(_is_present(line, name) for name in self._names)

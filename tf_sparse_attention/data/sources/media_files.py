@@ -82,9 +82,9 @@ def open_media_files(
     """Open the files of some kinds in a folder and its subfolders.
 
     An example is {"name": name of the file, "content": bytes}. Subfolders named train, validation or test are the
-    splits. Otherwise the hash of each file's content decides (about 90/5/5, no split is empty, equal files are in one
-    split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. A warning names
-    other files that are left out, and the splits without a folder if other splits have one.
+    splits. Otherwise files are split by the hash of their content (about 90/5/5, no split is empty, equal files are in
+    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. A warning
+    names other files that are left out, and the splits without a folder if other splits have one.
 
     Args:
         path: the folder.

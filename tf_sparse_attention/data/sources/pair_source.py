@@ -60,8 +60,8 @@ def open_pairs(
             left out; see `JsonLinesReader`.
         unit: for JSON lines, "document" (default) or "paragraph". Pairs of paragraphs, which blank lines divide, are
             made of the documents in which both texts have the same number of them.
-        target_end: for JSON lines, the line with which targets end, such as the heading of a section that only
-            translations have. The last such line and the lines after it are left out. None: targets are whole.
+        target_end: for JSON lines, the last line of targets, such as the heading of a section that only translations
+            have. The last line that equals it and the lines after it are left out. None: targets are whole.
         data_dir: as for `open_source`.
         **options: `local_dir` and `try_gcs` as for `open_source`.
 
@@ -144,7 +144,7 @@ class _PairReader:
 
 
 def _cut_at(text, end_line):
-    """Return the lines before the last one that is `end_line`; the whole text if there is none."""
+    """Return the lines before the last `end_line`, or the whole text without such a line."""
     lines = text.split("\n")
     ends = [number for number, line in enumerate(lines) if end_line is not None and line.strip() == end_line]
     return "\n".join(lines[: ends[-1]]).rstrip() if ends else text

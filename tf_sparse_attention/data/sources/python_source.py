@@ -35,7 +35,7 @@ def _is_library(name):
 class PythonSource(tfds.core.GeneratorBasedBuilder):
     """The source of the Python standard library, a text on every machine with Python, without a download.
 
-    One example per file, {"text", "path"}, about 10 MB for Python 3.11. The hash of a file's content decides its split
+    One example per file, {"text", "path"}, about 10 MB for Python 3.11. Files are split by the hash of their content
     (about 90/5/5), so equal files are in one split. Installed packages, tests, build-dependent modules and files that
     are not UTF-8 are left out.
 

@@ -34,8 +34,8 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
       one example each. For 10^8 bytes this is the usual split of enwik8 and text8. A cut can be inside a character,
       since byte-level results are stated for exactly these bytes.
     - `path` has folders named train, validation or test: these are the splits.
-    - `path` holds 3 or more files of different content: the hash of each file's content decides (about 90/5/5). No
-      split is empty, and equal files are in one split; see `file_splits.nonempty_splits`.
+    - `path` holds 3 or more files of different content: they are split by the hash of their content (about 90/5/5).
+      No split is empty, and equal files are in one split; see `file_splits.nonempty_splits`.
     - `path` holds one or two contents: each file is cut as a single file is.
 
     Files NAME.gz are decompressed, and `pattern` matches them too: "**/*.txt" also matches NAME.txt.gz. Hidden and

@@ -67,7 +67,7 @@ def open_source(
 ) -> TextSource:
     """Open a text data set.
 
-    A data set of TFDS is downloaded and prepared when its documents are first read. Files are read where they are.
+    A data set of TFDS is downloaded and prepared when its documents are first read. Files are read without a copy.
 
     Args:
         tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
