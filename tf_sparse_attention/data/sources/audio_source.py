@@ -111,12 +111,7 @@ def open_audio(
             a split is a fair sample.
         sample_rate: samples per second that all recordings must have. None: that of the data set, or of the first
             recording. Recordings are not resampled.
-        local_dir: the manual folder of TFDS, with files that the builder would download.
-        data_dir: folder of TFDS and of token stores. None: the default of TFDS.
-        try_gcs: whether prepared data may be read from the public bucket of TFDS.
-
-    Returns:
-        `AudioSource`.
+        local_dir, data_dir, try_gcs: as for `open_source`.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, there are no recordings, or `sample_rate` is neither

@@ -180,12 +180,8 @@ def open_images(
             (grey), 3, or 4 with transparency; colours of a palette are looked up.
         image_shape: (height, width, channels) that all images must have. None: that of the data set, or of the first
             image.
-        local_dir: the manual folder of TFDS, with files that the builder would download.
+        local_dir, try_gcs: as for `open_source`.
         data_dir: folder of TFDS, and of the files that `ImageSource.array` writes. None: the default of TFDS.
-        try_gcs: whether prepared data may be read from the public bucket of TFDS.
-
-    Returns:
-        `ImageSource`.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, or there are no images.

@@ -97,9 +97,6 @@ def open_labeled(
         data_dir: as for `open_source`.
         **options: `local_dir` and `try_gcs` as for `open_source`.
 
-    Returns:
-        `LabeledSource`.
-
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, or there is no such field, file or data set.
 

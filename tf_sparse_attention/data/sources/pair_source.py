@@ -65,9 +65,6 @@ def open_pairs(
         data_dir: as for `open_source`.
         **options: `local_dir` and `try_gcs` as for `open_source`.
 
-    Returns:
-        `PairSource`.
-
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, the fields are equal, or there is no such field,
             file or data set.

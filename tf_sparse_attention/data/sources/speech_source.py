@@ -123,9 +123,6 @@ def open_speech(
         local_dir, try_gcs: as for `open_source`, with `tfds`.
         **log_mel: arguments of `LogMel`, for audio; not for a file of features.
 
-    Returns:
-        A `SpeechSource`.
-
     Raises:
         ValueError: If none or both of `path` and `tfds` are given, there is no such file, folder or data set, a file is
             damaged or inconsistent, a transcript is missing, or the data set has another sample rate than `LogMel`.

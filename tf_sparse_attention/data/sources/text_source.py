@@ -86,9 +86,6 @@ def open_source(
         text_field: field with the text of JSON lines: `path` is then a file NAME.jsonl or NAME.jsonl.gz, or a folder of
             them, and each line is a document; see `JsonLinesReader`. Several fields with "+" between are one text.
 
-    Returns:
-        `TextSource`.
-
     Raises:
         ValueError: If both `tfds` and `path` are given, or `text_field` without `path`, `local_dir` does not exist or
             has not the layout of the data set, or the data set has no text.
