@@ -40,6 +40,15 @@ def main(folder):
     import tf_sparse_attention as tsa
 
     source = tsa.data.open_source(path=folder / "texts", data_dir=folder / "without")
+    lines = tsa.data.open_pairs("en", "fr", path=folder / "pairs.jsonl")
+    read = {
+        "pairs": [text.decode() for side in lines for text in side.documents("train")],
+        "labels": tsa.data.open_labeled("en", "fr", path=folder / "pairs.jsonl").labels("train"),
+        "samples": [samples.tolist() for samples in tsa.data.open_audio(path=folder / "spoken").recordings("train")],
+        "frames": [u.features.shape for u in tsa.data.open_speech(path=folder / "spoken").utterances("train")],
+        "images": message(lambda: tsa.data.open_images(path=folder / "images").shape),
+        "imported": "tensorflow_datasets" in sys.modules,
+    }
     subwords = tsa.data.train_subwords(source.documents("train"), 60)
     tokenizer = tsa.data.ByteTokenizer()
     store = tsa.data.open_token_store(source, tokenizer, "train")
@@ -52,6 +61,7 @@ def main(folder):
     model.save(folder / "model.keras")
     again = keras.saving.load_model(folder / "model.keras")
     return {
+        "read": read,
         "losses": history.history["loss"] + [loss],
         "sample": again.generate("text", 6, tokenizer=tokenizer),
         "documents": len(list(source.documents("train"))),

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import wave
 
 import pytest
 
@@ -17,6 +18,13 @@ def folder(tmp_path_factory):
     (folder / "texts").mkdir()
     for number in range(8):
         (folder / "texts" / f"{number}.txt").write_text(f"text {number}, " * 40)
+    (folder / "pairs.jsonl").write_text('{"en": "one", "fr": "un", "split": "train"}\n' * 2)
+    for name in ("spoken/train/a.txt", "images/train/a.png"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("a b")
+    with wave.open(str(folder / "spoken" / "train" / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(1000))
     return folder
 
 
@@ -34,6 +42,13 @@ def test_it_trains_scores_samples_and_saves(found):
     assert score < losses[0] < 6
     assert found["sample"].startswith("text")
     assert (found["subwords"], found["imported"]) == ("text 1", [])
+
+
+def test_files_are_read_without_tensorflow_datasets(found):
+    read = found["read"]
+    assert (read["pairs"], read["labels"]) == (["one", "one", "un", "un"], ["un", "un"])
+    assert (read["samples"], read["frames"], read["imported"]) == ([[0] * 500], [[1, 40]], False)
+    assert read["images"].startswith("Decoding PNG and JPEG files needs TensorFlow: pip install")
 
 
 def test_documents_and_batches_are_those_that_tensorflow_reads(found, folder):

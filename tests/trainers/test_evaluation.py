@@ -7,7 +7,8 @@ from fnmatch import fnmatch
 import pytest
 from absl import flags
 
-from tf_sparse_attention.data.sources.official_counts import official_word_count
+from tf_sparse_attention.data.sources.file_splits import content_digest
+from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.shared import evaluation, overrides, scoring, training
 from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
 from tf_sparse_attention.trainers.shared.resumable_sums import Progress, ResumableSums
@@ -29,7 +30,7 @@ def changes(**data):
 
 def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
     result = evaluation.evaluate(run, "test")
-    texts = [path.read_bytes() for path in sorted((text_folder / "test").glob("*.txt"))]
+    texts = sorted((path.read_bytes() for path in (text_folder / "test").glob("*.txt")), key=content_digest)
     assert result["bytes"] == sum(len(text) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
     assert result["words"] == sum(len(text.split()) for text in texts)

@@ -164,7 +164,7 @@ def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tm
         (
             "data",
             {"image_shape": (4, 5, 3)},
-            r"must hold images of 4 x 5 pixels with 3 channels alone\. Received: 12 of 1",
+            r"must hold only images of 4 x 5 pixels with 3 channels\. Received: 12 of 12",
         ),
         ("data", {"image_order": "blocks"}, r"`block_shape` must be given for the order 'blocks'"),
         (

@@ -1,6 +1,6 @@
 """Data: tokenizers, sources, stores on disk, and batches of text, pairs, speech, images and audio."""
 
-from tf_sparse_attention.data.audio import AudioCodec, AudioSource, open_audio
+from tf_sparse_attention.data.audio import AudioCodec
 from tf_sparse_attention.data.batches import (
     Batches,
     FeatureMasks,
@@ -21,8 +21,10 @@ from tf_sparse_attention.data.batches import (
     segment_batches,
     training_batches,
 )
-from tf_sparse_attention.data.images import ImageCodec, ImageSource, open_images
+from tf_sparse_attention.data.images import ImageCodec
 from tf_sparse_attention.data.sources import (
+    AudioSource,
+    ImageSource,
     LabeledSource,
     LogMel,
     PairSource,
@@ -30,6 +32,8 @@ from tf_sparse_attention.data.sources import (
     TextSource,
     Utterance,
     load_documents,
+    open_audio,
+    open_images,
     open_labeled,
     open_pairs,
     open_source,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from docs import draw_tensorboard
-from tf_sparse_attention.data.sources.wav_file import read_wav
+from tf_sparse_attention.data.sources.wav_file import decode_wav
 from tf_sparse_attention.trainers.shared import workdir, writers
 
 SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
@@ -117,7 +117,7 @@ def test_tensorboard_gets_the_settings_texts_pictures_and_sounds(tmp_path):
     picture, sound = events[1][1].image, events[2][1].audio
     assert (picture.width, picture.height) == (3, 2)
     assert (tf.io.decode_png(picture.encoded_image_string).numpy() == 255).all()
-    assert read_wav(sound.encoded_audio_string).samples.tolist() == [1, -2, 3]
+    assert decode_wav(sound.encoded_audio_string).samples.tolist() == [1, -2, 3]
     ((_, session),) = [event for event in summaries(tmp_path) if "session_start" in event[1].tag]
     given = plugin_data_pb2.HParamsPluginData.FromString(
         session.metadata.plugin_data.content

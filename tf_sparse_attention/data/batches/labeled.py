@@ -34,7 +34,7 @@ class LabeledBuckets(LengthBuckets):
 
     >>> source = open_labeled(path="reviews.jsonl", data_dir="/tmp/data")
     >>> store = open_token_store(source.text, ByteTokenizer(), "train")
-    >>> numbers = source.numbers_of("train", source.classes("train"))
+    >>> numbers = source.class_ids("train", source.classes("train"))
     >>> buckets = LabeledBuckets(store, numbers, batch_size=8, max_length=1024)
     >>> model.fit(buckets.training_batches(seed=0).dataset(), steps_per_epoch=1000, shuffle=False)
     """

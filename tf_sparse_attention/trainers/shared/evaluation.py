@@ -7,7 +7,7 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.sources.official_counts import official_word_count
+from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.shared import components, compression, scoring, workdir
 from tf_sparse_attention.trainers.shared.evaluation_run import EvaluationRun, with_overrides
 from tf_sparse_attention.trainers.shared.resumable_sums import Progress

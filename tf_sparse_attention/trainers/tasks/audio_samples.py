@@ -9,8 +9,7 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.audio.source import mixed_down
-from tf_sparse_attention.data.sources.wav_file import encode_wav, read_wav
+from tf_sparse_attention.data.sources.wav_file import decode_wav, encode_wav, mix_down
 from tf_sparse_attention.trainers.shared import illustrations, sampling
 from tf_sparse_attention.trainers.shared.files import atomic_file
 from tf_sparse_attention.trainers.tasks import byte_samples
@@ -95,7 +94,7 @@ def _ids_of(codec, prompt):
     """Returns the ids of what a WAV file has in it, int32 (T,), none for None and b""."""
     if not prompt:
         return np.zeros(0, np.int32)
-    found = read_wav(prompt)
+    found = decode_wav(prompt)
     if isinstance(found, str):
         raise ValueError(f"`prompt` must be a WAV file. Received: one {found}.")
     if found.sample_rate != codec.sample_rate:
@@ -103,7 +102,7 @@ def _ids_of(codec, prompt):
             f"`prompt` must have {codec.sample_rate} samples a second, as the recordings of the run. "
             f"Received: {found.sample_rate}."
         )
-    return codec.encode(mixed_down(found.samples))
+    return codec.encode(mix_down(found.samples))
 
 
 def write_wav(path: str | os.PathLike, samples: np.ndarray, sample_rate: int) -> None:

@@ -99,7 +99,7 @@ class Task(TextTask):
         if max_texts is not None and max_texts < store.num_documents:
             chosen = np.linspace(0, store.num_documents - 1, max_texts).astype("int64")
         sizes = data.batch_size, data.sequence_length
-        return tsa.data.LabeledBuckets(store, source.numbers_of(split, self.labels), *sizes, chosen)
+        return tsa.data.LabeledBuckets(store, source.class_ids(split, self.labels), *sizes, chosen)
 
     def open_data(self) -> TrainingData:
         """Returns the texts of the training split."""

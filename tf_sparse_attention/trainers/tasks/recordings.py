@@ -10,7 +10,7 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
-from tf_sparse_attention.data.sources.wav_folder import read_mono
+from tf_sparse_attention.data.sources.wav_file import decode_mono
 
 SUFFIXES = (".wav", ".npz")
 FORMS = {
@@ -50,7 +50,7 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
 
     Args:
         path: NAME.wav, where features are made of sound; or NAME.npz with the array "features" (T, F), and with several
-            recordings "offsets", where each begins and the last ends; "scale" as in `FeatureFile`.
+            recordings "offsets", where each begins and the last ends; "scale" as in `tsa.data.open_speech`.
         description: how features are made, see `SpeechSource`.
 
     Raises:
@@ -62,7 +62,8 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
     if file.suffix.lower() == ".wav":
         if "sample_rate" not in description:
             raise ValueError(f"`prompt` must be a file of features, which the model was trained on. Received: {path}.")
-        yield file.name, np.asarray(tsa.data.LogMel(**description)(read_mono(file, description["sample_rate"])))
+        samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
+        yield file.name, tsa.data.LogMel(**description)(samples)
         return
     arrays = read_arrays(file, FORMS, "prompt")
     features, scale = arrays["features"].astype("float32"), arrays.get("scale")

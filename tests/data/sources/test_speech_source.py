@@ -5,10 +5,10 @@ import wave
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import LogMel, open_audio, open_speech
-from tf_sparse_attention.data.sources.text_files import content_digest
 
 RATE = 8000
 
@@ -50,17 +50,20 @@ def frames_by_hand(samples, bands=20):
 
 def test_log_mel_features_are_those_by_hand():
     samples = tone(440) + np.random.default_rng(0).integers(-200, 200, int(0.3 * RATE))
-    found = np.asarray(LogMel(RATE, 20)(samples / 32768))
-    np.testing.assert_allclose(found, frames_by_hand(samples), atol=2e-3)
+    for kind in (np.asarray, tf.constant):
+        found = LogMel(RATE, 20)(kind(samples / 32768))
+        assert found.dtype == "float32"
+        np.testing.assert_allclose(found, frames_by_hand(samples), atol=2e-3)
 
 
-def test_frames_of_a_padded_row_are_those_of_the_row_by_itself():
+@pytest.mark.parametrize("kind", [np.asarray, tf.constant])
+def test_frames_of_a_padded_row_are_those_of_the_row_by_itself(kind):
     log_mel, rows = LogMel(RATE, 20), np.random.default_rng(0).normal(size=(4, 700)).astype("float32")
     lengths = np.array([700, 280, 279, 90])  # 90 are less than a window
-    found, counts = log_mel(rows, lengths), log_mel.num_frames(lengths)
-    assert counts.numpy().tolist() == [7, 2, 1, 1]
+    found, counts = log_mel(kind(rows), lengths), log_mel.num_frames(kind(lengths))
+    assert np.asarray(counts).tolist() == [7, 2, 1, 1] and counts.dtype == "int32"
     for row, features, length, count in zip(rows, found, lengths, counts, strict=True):
-        np.testing.assert_allclose(features[:count], log_mel(row[:length]), atol=1e-4)
+        np.testing.assert_allclose(features[:count], log_mel(kind(row[:length])), atol=1e-4)
 
 
 def test_a_recording_shorter_than_a_window_is_one_frame():
@@ -122,20 +125,11 @@ def test_a_folder_without_folders_for_the_splits_has_all_three_by_what_the_files
 def test_fewer_than_three_different_recordings_are_too_few_to_split(tmp_path, kind):
     make_recordings(tmp_path / "few", range(2))
     make_recordings(tmp_path / "few" / "copies", range(2))
-    with pytest.raises(ValueError, match=r"`path` must hold 3 different WAV files .*Received: path=.*few with 2\."):
+    with pytest.raises(ValueError, match=r"`path` must hold 3 or more different WAV files.*path=.*few with 2\."):
         kind(path=tmp_path / "few", data_dir=tmp_path, sample_rate=RATE)
 
 
-def test_a_folder_with_the_splits_keeps_the_fingerprint_of_its_files(folder, tmp_path):
-    lines = []
-    for file in sorted(folder.rglob("*.wav")):
-        digests = [content_digest(path.read_bytes()) for path in (file, file.with_suffix(".txt"))]
-        lines.append(" ".join([str(file.relative_to(folder)), *digests]))
-    expected = content_digest("\n".join(lines).encode())[:16]
-    assert open_speech(path=folder, data_dir=tmp_path).fingerprint == f"sounds#{expected}"
-
-
-def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path):
+def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path, caplog):
     options = {"path": folder, "data_dir": tmp_path}
     with pytest.raises(ValueError, match=r"`sample_rate` must be that of the WAV.*sample_rate=16000, 8000 .*0\.wav"):
         list(open_speech(**options).utterances("train"))
@@ -148,16 +142,16 @@ def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path):
         write_wav(bad, **content)
         with pytest.raises(ValueError, match=message):
             list(open_speech(**options, sample_rate=RATE).utterances("test"))
-    with pytest.raises(ValueError, match=r"`split` must be one of train, test in sounds\. Received: split=dev\."):
+    with pytest.raises(ValueError, match=r"`split` must be one of train, test in sounds, .* split=dev\."):
         list(open_speech(**options, sample_rate=RATE).utterances("dev"))
     bad.with_suffix(".txt").unlink()
-    with pytest.raises(ValueError, match=r"`path` must hold a transcript NAME\.txt beside each NAME\.wav\."):
+    with pytest.raises(ValueError, match=r"`path` must hold a transcript NAME\.txt next to each NAME\.wav\."):
         open_speech(**options, sample_rate=RATE)
     write_wav(folder / "3.wav", tone(300))
     (folder / "3.txt").write_text("a", encoding="utf-8")
     bad.with_suffix(".txt").write_text("a", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"`path` must hold WAV files in test, train alone\. Received: .*3\.wav"):
-        open_speech(**options, sample_rate=RATE)
+    assert open_speech(**options, sample_rate=RATE).splits == ("train", "test")
+    assert "2 of the files" in caplog.text and "left out (not in train, test), such as 3.txt." in caplog.text
 
 
 def test_transcripts_without_a_recording_are_counted_and_those_of_other_text_are_named(folder, tmp_path, caplog):
@@ -166,9 +160,10 @@ def test_transcripts_without_a_recording_are_counted_and_those_of_other_text_are
     (folder / "test" / "2.txt").write_bytes("so".encode("utf-8-sig"))
     (one,) = open_speech(**options).utterances("test")
     assert one.transcript == ["s", "o"]
-    assert f"1 of the files in {folder} left out (transcripts without a recording), such as train/9.txt." in caplog.text
+    left_out = f"1 of the files in {folder} are left out (not .wav with a transcript), such as train/9.txt."
+    assert left_out in caplog.text
     (folder / "test" / "2.txt").write_bytes("ä".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"`path` must hold transcripts in UTF-8\. Received: .*2\.txt, wrong at 0\."):
+    with pytest.raises(ValueError, match=r"transcripts in UTF-8\. Received: .*2\.txt, invalid at byte 0"):
         list(open_speech(**options).utterances("test"))
 
 
@@ -218,7 +213,7 @@ def test_a_file_of_features_has_phones(tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             open_speech(path=write_features(tmp_path / "c.npz", **changes))
-    with pytest.raises(ValueError, match=r"`split` must be one of train, test in a\. Received: split=dev\."):
+    with pytest.raises(ValueError, match=r"`split` must be one of train, test in a, .* split=dev\."):
         list(source.utterances("dev"))
     for content in (b"no", (tmp_path / "a.npz").read_bytes()[:-30]):
         (tmp_path / "d.npz").write_bytes(content)
@@ -254,7 +249,7 @@ def test_a_set_of_tfds_is_read_by_its_sound_and_its_text(tmp_path):
     first = next(each for each in found if each.transcript[-1] == "a")
     np.testing.assert_allclose(first.features, frames_by_hand(tone(300)), atol=2e-3)
     assert source.name == "spoken/1.0.0" and len(list(source.utterances("train[:2]"))) == 2
-    with pytest.raises(ValueError, match=r"`sample_rate` must be that of the data set.*16000, 8000 samples a second"):
+    with pytest.raises(ValueError, match=r"`sample_rate` must be that of the data set.*16000, 8000 samples per second"):
         open_speech(**options)
     with pytest.raises(ValueError, match=r"`split` must be one of train, test in spoken/1\.0\.0"):
         next(source.utterances("dev"))
@@ -307,9 +302,9 @@ def test_what_is_no_speech_is_refused(tmp_path):
         open_speech()
     with pytest.raises(ValueError, match=r"`path` must be a file NAME\.npz, or a folder of WAV files\. Rec"):
         open_speech(path="nowhere")
-    with pytest.raises(ValueError, match=r"`path` must hold files NAME\.wav\. Received"):
+    with pytest.raises(ValueError, match=r"`path` must hold files \.wav\. Received"):
         open_speech(path=tmp_path)
-    with pytest.raises(ValueError, match=r"A file of features takes no settings of sound\. Received: num_bands\."):
+    with pytest.raises(ValueError, match=r"A file of features takes no settings of `LogMel`\. Received: num_bands\."):
         open_speech(path=write_features(tmp_path / "a.npz"), num_bands=80)
-    with pytest.raises(ValueError, match=r"`tfds` must be a data set with one feature of sound\. Rec"):
+    with pytest.raises(ValueError, match=r"`tfds` must be a data set with a recording in each example, named 'audio'"):
         open_speech(tfds="tiny_shakespeare", data_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""Images of TFDS, folders and files of arrays: each once, in one order, and what is odd is told with its name."""
+"""Images of TFDS, folders and files of arrays: each once, in one order, and invalid ones are named."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_another_content_or_split_has_another_fingerprint(folder, tmp_path):
     [
         (
             lambda path: write(path, drawn(1, (4, 6, 3))[0]),
-            r"must hold images of 4 x 5 pixels with 3 channels alone\. Received: 1 of 5 that are not, the first "
+            r"must hold only images of 4 x 5 pixels with 3 channels\. Received: 1 of 5 are invalid, the first is "
             r"train/deep/3\.png, of 4 x 6 pixels with 3 channels\.",
         ),
         (lambda path: write(path, drawn(1, (4, 5, 1))[0]), r"train/deep/3\.png, of 4 x 5 pixels with 1 channel\."),
@@ -86,12 +86,12 @@ def test_another_content_or_split_has_another_fingerprint(folder, tmp_path):
         (lambda path: path.write_bytes(path.read_bytes()[:70]), r"train/deep/3\.png, which cannot be read: "),
         (
             lambda path: path.write_bytes(tf.io.encode_png(np.zeros((4, 5, 3), np.uint16)).numpy()),
-            r"train/deep/3\.png, which has 16 bits a channel",
+            r"train/deep/3\.png, which has 16 bits per channel",
         ),
     ],
     ids=["size", "channels", "no_image", "cut_off", "deep"],
 )
-def test_an_odd_image_is_told_and_nothing_is_written(folder, tmp_path, spoil, message):
+def test_an_invalid_image_is_named_and_nothing_is_written(folder, tmp_path, spoil, message):
     path, images = folder
     spoil(path / "train" / "deep" / "3.png")
     source = open_images(path=path, data_dir=tmp_path / "data")
@@ -101,10 +101,10 @@ def test_an_odd_image_is_told_and_nothing_is_written(folder, tmp_path, spoil, me
     np.testing.assert_array_equal(source.array("test"), images["test"])
 
 
-def test_all_odd_images_are_counted(folder, tmp_path):
+def test_all_invalid_images_are_counted(folder, tmp_path):
     path, _ = folder
     source = open_images(path=path, image_shape=(5, 4, 3), data_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"Received: 5 of 5 that are not, the first train/deep/0\.png"):
+    with pytest.raises(ValueError, match=r"Received: 5 of 5 are invalid, the first is train/deep/0\.png"):
         source.array("train")
     (path / "train" / "deep" / "0.png").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"`path` must hold images that can be read\. Received: train/deep/0\.png, wh"):
@@ -120,7 +120,7 @@ def test_arrays_of_a_file_are_splits(tmp_path):
     assert source.splits == ("train", "heldout") and source.name == "small"
     np.testing.assert_array_equal(source.array("train"), train)
     np.testing.assert_array_equal(source.array("heldout[50%:]"), heldout[2:])
-    with pytest.raises(ValueError, match=r"`split` must be one of train, heldout, or a part of one.*split=test"):
+    with pytest.raises(ValueError, match=r"`split` must be one of train, heldout in small, or a part.*split=test"):
         source.array("test")
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_source_is_refused(tmp_path):
         ({"path": "no_such"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
         ({"path": tmp_path / "broken.npz"}, r"`path` must be a whole file NAME\.npz\. Received: .*broken\.npz: "),
         ({"path": tmp_path / "none"}, r"`path` must hold files \.png, \.jpg, \.jpeg\. Received"),
-        ({"path": tmp_path / "two"}, r"`path` must hold 3 different images or more.*with 1\."),
+        ({"path": tmp_path / "two"}, r"`path` must hold 3 or more different images.*with 1\."),
         (
             {"tfds": "tiny_shakespeare", "data_dir": tmp_path},
             r"`tfds` must be a data set with an image in each example",
@@ -220,7 +220,7 @@ def test_images_of_16_bits_are_not_taken_for_others(tmp_path):
 
     with tfds.testing.mock_data(as_dataset_fn=as_dataset):
         source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
-        with pytest.raises(ValueError, match=r"3 of 3 that are not, the first image 0 .*, of uint16, not of 8 bits a"):
+        with pytest.raises(ValueError, match=r"3 of 3 are invalid, the first is image 0 .*, of uint16, not of 8 bits"):
             source.array("validation")
     assert not list((tmp_path / "images").iterdir())
 

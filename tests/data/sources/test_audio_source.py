@@ -1,4 +1,4 @@
-"""Recordings of TFDS, folders and files of arrays: each once, in one order, and what is odd is told with its name."""
+"""Recordings of TFDS, folders and files of arrays: each once, in one order, and invalid ones are named."""
 
 import io
 import wave
@@ -8,8 +8,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import AudioCodec, evaluation_batches, open_audio, open_token_store, training_batches
-from tf_sparse_attention.data.audio.source import AudioSource
-from tf_sparse_attention.data.audio.tfds_reader import TfdsReader
 
 RANDOM = np.random.default_rng(0)
 
@@ -104,7 +102,7 @@ def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
     [
         (
             as_wav(drawn(5), rate=11025),
-            r"of 8000 samples a second alone\. Received: 1 of 3 .*/1\.wav, of 11025 samples",
+            r"of 8000 samples per second\. Received: 1 of 3 .*/1\.wav, of 11025 samples",
         ),
         (as_wav(drawn(0)), r"train/deep/1\.wav, without samples"),
         (b"", r"train/deep/1\.wav, which cannot be read: it ends early"),
@@ -114,11 +112,11 @@ def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
             r"train/deep/1\.wav, which cannot be read: it ends",
         ),
         (as_wav(drawn(50))[:100], r"train/deep/1\.wav, which cannot be read: 28 of its 50 samples are there"),
-        (as_wav(np.arange(9), width=1), r"train/deep/1\.wav, which has 8 bits a sample, not 16"),
+        (as_wav(np.arange(9), width=1), r"train/deep/1\.wav, which has 8 bits per sample, not 16"),
     ],
     ids=["rate", "silent", "empty", "no_sound", "broken", "cut_off", "coarse"],
 )
-def test_an_odd_recording_is_told_and_nothing_is_written(folder, tmp_path, content, message):
+def test_an_invalid_recording_is_named_and_nothing_is_written(folder, tmp_path, content, message):
     path, recordings = folder
     (path / "train" / "deep" / "1.wav").write_bytes(content)
     source = open_audio(path=path)
@@ -128,9 +126,9 @@ def test_an_odd_recording_is_told_and_nothing_is_written(folder, tmp_path, conte
     assert_equal_recordings(source.recordings("test"), recordings["test"])
 
 
-def test_all_odd_recordings_are_counted(folder):
+def test_all_invalid_recordings_are_counted(folder):
     path, _ = folder
-    with pytest.raises(ValueError, match=r"of 16000 samples a second alone\. Received: 3 of 3 that are not, the first"):
+    with pytest.raises(ValueError, match=r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"):
         list(open_audio(path=path, sample_rate=16000).recordings("train"))
     (path / "train" / "deep" / "0.wav").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"`path` must hold recordings that can be read\. Received: train/deep/0\.wav"):
@@ -188,31 +186,40 @@ def test_what_is_no_source_is_refused(tmp_path):
             open_audio(**arguments)
 
 
-def make_builder(data_dir, dtype, sample_rate, recordings):
+class TinySounds(tfds.core.GeneratorBasedBuilder):
     """A data set of TFDS that needs no download."""
 
-    class TinySounds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.0.0")
-        pkg_dir_path = data_dir
+    VERSION = tfds.core.Version("1.0.0")
+    dtype, sample_rate, recordings = np.int64, 8000, ()
 
-        def _info(self):
-            audio = tfds.features.Audio(dtype=dtype, sample_rate=sample_rate)
-            features = tfds.features.FeaturesDict({"audio": audio, "label": np.int64})
-            return self.dataset_info_from_configs(features=features)
+    def _info(self):
+        audio = tfds.features.Audio(dtype=self.dtype, sample_rate=self.sample_rate)
+        features = tfds.features.FeaturesDict({"audio": audio, "label": np.int64})
+        return tfds.core.DatasetInfo(builder=self, features=features)
 
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
 
-        def _generate_examples(self):
-            for number, samples in enumerate(recordings):
-                yield number, {"audio": samples.astype(dtype), "label": number}
-
-    return TinySounds(data_dir=data_dir)
+    def _generate_examples(self):
+        for number, samples in enumerate(self.recordings):
+            yield number, {"audio": samples.astype(self.dtype), "label": number}
 
 
-def test_a_data_set_of_tfds_has_its_recordings(tmp_path):
+@pytest.fixture
+def open_tiny_sounds(tmp_path, monkeypatch):
+    """Function that opens `TinySounds` with other attributes."""
+
+    def opened(sample_rate=None, **attributes):
+        for name, value in attributes.items():
+            monkeypatch.setattr(TinySounds, name, value)
+        return open_audio(tfds="tiny_sounds", data_dir=tmp_path, sample_rate=sample_rate)
+
+    return opened
+
+
+def test_a_data_set_of_tfds_has_its_recordings(open_tiny_sounds):
     recordings = [drawn(length) for length in (4, 9, 6)]
-    source = AudioSource(TfdsReader(make_builder(tmp_path, np.int64, 8000, recordings)), str(tmp_path))
+    source = open_tiny_sounds(recordings=recordings)
     assert source.splits == ("train",) and source.sample_rate == 8000
     assert sorted(map(bytes, source.recordings("train"))) == sorted(map(bytes, recordings))
     with pytest.raises(ValueError, match=r"`split` must be one of train in tiny_sounds.*Received: split=test"):
@@ -226,14 +233,14 @@ def test_a_data_set_of_tfds_has_its_recordings(tmp_path):
         (np.int64, np.array([0, 40000]), r"recording 0 of train of .*, from 0 to 40000, beyond 16 bits"),
     ],
 )
-def test_samples_of_tfds_that_are_not_of_16_bits_are_told(tmp_path, dtype, samples, message):
-    source = AudioSource(TfdsReader(make_builder(tmp_path, dtype, 8000, [samples])), str(tmp_path))
+def test_samples_of_tfds_that_are_not_of_16_bits_are_named(open_tiny_sounds, dtype, samples, message):
+    source = open_tiny_sounds(dtype=dtype, recordings=[samples])
     with pytest.raises(ValueError, match=message):
         list(source.recordings("train"))
 
 
-def test_a_data_set_without_a_sample_rate_needs_one(tmp_path):
-    builder = make_builder(tmp_path, np.int64, None, [drawn(3)])
-    with pytest.raises(ValueError, match=r"`sample_rate` must be given for a data set that does not say it\. Received"):
-        TfdsReader(builder)
-    assert TfdsReader(builder, sample_rate=8000).sample_rate == 8000
+def test_a_data_set_without_a_sample_rate_needs_one(open_tiny_sounds, monkeypatch):
+    monkeypatch.setattr(TinySounds, "sample_rate", None)
+    with pytest.raises(ValueError, match=r"`sample_rate` must be given for a data set that does not have it\. Rec"):
+        open_tiny_sounds(recordings=[drawn(3)])
+    assert open_tiny_sounds(sample_rate=8000).sample_rate == 8000

@@ -4,63 +4,64 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.atomic_files import atomic_file, remove_stale
+from tf_sparse_attention.backends import require_tensorflow
 from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.optional import data_folder, import_tfds
-from tf_sparse_attention.data.sources.media_files import without_odd
-from tf_sparse_attention.data.sources.preparation import making_builder
-from tf_sparse_attention.data.sources.text_source import check_folder, find_builder
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.array_file import Form, read_arrays
+from tf_sparse_attention.data.sources.file_splits import existing_path, file_fingerprint
+from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
+from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
 from tf_sparse_attention.remote_files import is_remote
 
 FORMAT = 1  # of the files that `ImageSource.array` writes
+SUFFIXES = (".png", ".jpg", ".jpeg")
+PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
+PREFIX = "x_"  # of the names of arrays
+FORMS = {f"{PREFIX}*": Form("uint8", "NHWC", is_needed=False)}
 
 
-class ImageSource:
-    """The images of one data set, all of one shape.
-
-    Made by `open_images`.
-
-    Attributes:
-        name: name of the data set.
-        fingerprint: string that identifies its content.
-        data_dir: folder in which `array` keeps its files, a string.
+class ImageSource(MediaSource):
+    """The images of one data set, all of one shape. Made by `open_images`.
 
     Args:
-        reader: what reads the data set: has `name`, `fingerprint`, `splits`, `shape` or None where only images tell it,
-            and `read(split)`, an iterator over pairs of a name and either uint8 (H, W, C) or, as text, what is wrong.
-        data_dir: a folder.
-        image_shape: (H, W, C). None: that of the data set, or else of its first image.
+        reader, decode: see `MediaSource`; images are uint8 (H, W, C).
+        data_dir: folder in which `array` keeps its files.
+        image_shape: (H, W, C). None: that of the first image.
+
+    Attributes:
+        name, fingerprint, data_dir: see `MediaSource`.
     """
 
-    def __init__(self, reader: Any, data_dir: str, image_shape: Sequence[int] | None = None) -> None:
-        self._reader, self.data_dir = reader, data_dir
-        self.name, self.fingerprint = reader.name, reader.fingerprint
-        self._shape = reader.shape if image_shape is None else _checked_shape(image_shape)
+    item = "image"
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return tuple(self._reader.splits)
+    def __init__(
+        self,
+        reader: Reader,
+        decode: Callable[[dict[str, Any]], np.ndarray | str],
+        data_dir: str,
+        image_shape: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(reader, decode, data_dir)
+        self._shape = None if image_shape is None else _checked_shape(image_shape)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(H, W, C) of each image."""
         if self._shape is None:
-            name, image = next(self._reader.read(self.splits[0] if self.splits else "train"))
-            if isinstance(image, str):
-                raise ValueError(f"`path` must hold images that can be read. Received: {name}, {image}.")
-            self._shape = image.shape
+            self._shape = self._first().shape
         return self._shape
 
     def images(self, split: str) -> Iterator[np.ndarray]:
-        """Iterates over the images of a split, always in the same order.
+        """Iterate over the images of a split, always in the same order.
 
         Args:
             split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
@@ -69,17 +70,17 @@ class ImageSource:
             Iterator of uint8 (H, W, C).
 
         Raises:
-            ValueError: If there is no such split; at the end, if there was an image of another shape, one of more than
-                8 bits a channel, or one that cannot be read, with the name of the first and their number.
+            ValueError: If there is no such split. After the last image, if one has another shape or more than 8 bits
+                per channel, or cannot be read: with the name of the first and their number.
         """
         shape = self.shape
 
-        def find_fault(image):
+        def find_fault(image: np.ndarray) -> str | None:
             if image.dtype != np.uint8:
-                return f"of {image.dtype}, not of 8 bits a channel"
-            return None if image.shape == shape else f"of {_words(image.shape)}"
+                return f"of {image.dtype}, not of 8 bits per channel"
+            return None if image.shape == shape else f"of {_describe(image.shape)}"
 
-        return without_odd(self._reader.read(split), find_fault, f"images of {_words(shape)}")
+        return self._valid(split, find_fault, f"images of {_describe(shape)}")
 
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
         """Returns the images of a split as an array on the disk, which is written on first use.
@@ -155,8 +156,7 @@ def _checked_shape(image_shape):
     return shape
 
 
-def _words(shape):
-    """Returns a shape as text."""
+def _describe(shape):
     if len(shape) != 3:
         return f"shape {shape}"
     return f"{shape[0]} x {shape[1]} pixels with {shape[2]} channel{'s' * (shape[2] != 1)}"
@@ -170,25 +170,23 @@ def open_images(
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> ImageSource:
-    """Opens a data set of images. One of TFDS is downloaded and prepared when its images are first read.
+    """Open a data set of images. A data set of TFDS is downloaded and prepared when its images are first read.
 
     Args:
         tfds: name of a data set of TFDS with an image in each example, such as "cifar10" or
             "downsampled_imagenet/64x64".
-        path: instead of `tfds`, a folder of PNG and JPEG files, see `FolderReader`, or a file NAME.npz of arrays, see
-            `ArrayReader`.
-        image_shape: (height, width, channels) that all images have to have. None: that of the data set, or of the first
+        path: instead of `tfds`, a folder of PNG and JPEG files, see `open_media_files`, or a file NAME.npz of arrays
+            uint8 (N, H, W, C) whose names begin with "x_": x_train is the split train. A file has the channels 1
+            (grey), 3, or 4 with transparency; colours of a palette are looked up.
+        image_shape: (height, width, channels) that all images must have. None: that of the data set, or of the first
             image.
-        local_dir: the manual folder of TFDS, with files that the builder would download.
-        data_dir: folder of TFDS, and of what `ImageSource.array` writes; None is TFDS's own default.
-        try_gcs: whether prepared data may be read from the public bucket of TFDS.
-
-    Returns:
-        `ImageSource`.
+        local_dir, try_gcs: as for `open_source`.
+        data_dir: folder of TFDS, and of the files that `ImageSource.array` writes. None: the default of TFDS.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, or there are no images.
-        ImportError: If tensorflow-datasets is not installed.
+        ImportError: If tensorflow-datasets is needed and not installed. When PNG and JPEG files are read, if TensorFlow
+            is not installed, which decodes them; arrays need no decoder.
 
     Example:
 
@@ -196,16 +194,42 @@ def open_images(
     >>> images = source.array("train")
     """
     checks.check_one_given(tfds=tfds, path=path)
-    library = import_tfds()
     folder = data_folder(data_dir)
-    if path is not None:
-        from tf_sparse_attention.data.images.files import ArrayReader, FolderReader
+    if path is None:
+        found = open_tfds(
+            tfds, lambda features: [find_media_feature(features, "Image", "an image")], data_dir, local_dir, try_gcs
+        )
+        (field,) = found.fields
+        shape = found.features[field].shape
+        is_known = image_shape is None and None not in shape
+        return ImageSource(found, lambda example: example[field], folder, shape if is_known else image_shape)
+    file = existing_path(local_path(path), "folder of images, or a file NAME.npz")
+    if file.is_dir():
+        reader = open_media_files(file, SUFFIXES, "images")
+        return ImageSource(reader, lambda example: decode_image(example["content"]), folder, image_shape)
+    arrays = {name.removeprefix(PREFIX): array for name, array in read_arrays(file, FORMS).items()}
+    if not arrays:
+        raise ValueError(f"`path` must hold arrays named x_train and so on. Received: path={path}, without any.")
+    fingerprint = f"image_arrays/{file.stem}_{file_fingerprint(file)}"
+    reader = ListReader(file.stem, fingerprint, arrays, lambda image: {"image": image})
+    shape = next(iter(arrays.values())).shape[1:]
+    return ImageSource(reader, lambda example: example["image"], folder, shape if image_shape is None else image_shape)
 
-        kind: Any = ArrayReader if str(path).endswith(".npz") else FolderReader
-        return ImageSource(kind(local_path(path)), folder, image_shape)
-    from tf_sparse_attention.data.images.tfds_reader import TfdsReader
 
-    local = check_folder(local_dir)
-    with making_builder(data_dir):
-        builder = find_builder(library, str(tfds), data_dir=data_dir, try_gcs=try_gcs)
-        return ImageSource(TfdsReader(builder, local, try_gcs), folder, image_shape)
+def decode_image(content: bytes) -> np.ndarray | str:
+    """Decode a PNG or JPEG file to uint8 (H, W, C), or return the reason why it cannot be read.
+
+    Raises:
+        ImportError: If TensorFlow is not installed.
+    """
+    require_tensorflow("Decoding PNG and JPEG files")
+    import tensorflow as tf
+
+    if content.startswith(PNG_SIGNATURE) and content[DEPTH_BYTE : DEPTH_BYTE + 1] == b"\x10":
+        return "which has 16 bits per channel, not 8"
+    try:
+        return tf.io.decode_image(content, expand_animations=False).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        # TensorFlow adds {{node}} before and [Op:name] after its message.
+        message = re.sub(r"^{{[^}]*}} ", "", error.message.splitlines()[0]).partition(" [Op:")[0]
+        return f"which cannot be read: {message.removesuffix('.')}"
