@@ -15,7 +15,7 @@ from absl import logging
 
 from tests.conftest import ROOT
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.data import checksums
+from tf_sparse_attention.data import damage
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import command_line, config_files, training
 from tf_sparse_attention.trainers.shared.nonfinite import NonfiniteError
@@ -91,7 +91,7 @@ def test_an_error_inside_a_training_is_a_fault_with_its_traceback(error, make_pl
     [
         OSError(errno.ENOSPC, "No space left on device"),
         remote_files.RemoteError("gs://bucket cannot be reached"),
-        checksums.DamagedDataError("a store is damaged"),
+        damage.DamagedDataError("a store is damaged"),
         NonfiniteError("a loss of nan"),
     ],
     ids=lambda error: type(error).__name__,

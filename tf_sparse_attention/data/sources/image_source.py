@@ -1,8 +1,6 @@
 """Opens data sets of images: by TFDS name, a folder of files, or arrays in a file."""
 
-import hashlib
 import os
-import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.atomic_files import atomic_file, remove_stale
 from tf_sparse_attention.backends import require_tensorflow
-from tf_sparse_attention.data import checksums
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.array_file import Form, read_arrays
@@ -20,9 +16,8 @@ from tf_sparse_attention.data.sources.file_splits import existing_path, file_fin
 from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
-from tf_sparse_attention.remote_files import is_remote
+from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter
 
-FORMAT = 1  # of the files that `ImageSource.array` writes
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
 PREFIX = "x_"  # of the names of arrays
@@ -83,70 +78,32 @@ class ImageSource(MediaSource):
         return self._valid(split, find_fault, f"images of {_describe(shape)}")
 
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
-        """Returns the images of a split as an array on the disk, which is written on first use.
+        """Return the images of a split as an array on the disk, which is written on first use; see `ArrayStore.open`.
 
-        The file is complete or absent, whenever the process is killed, and its name comes from the fingerprint, the
-        split and the shape, so that other images are never taken for these; it has a checksum beside
-        it. N H W C bytes: 154 MB for the training part of CIFAR-10, 15.7 GB for that of ImageNet-64.
+        Its size is N H W C bytes: 154 MB for the training part of CIFAR-10, 15.7 GB for that of ImageNet-64.
 
         Args:
             split: as for `images`.
-            folder: folder of such files. None: "images" in `data_dir`.
+            folder: folder of such arrays, or its address. Default: None, "images" in `data_dir`.
 
         Returns:
             uint8 (N, H, W, C), mapped into memory, read-only.
 
         Raises:
-            ValueError: as `images`, for a split without images, and for a file that is not what was written.
+            ValueError: As `images`, for a split without images, and for a damaged file.
         """
         folder = os.path.join(self.data_dir, "images") if folder is None else folder
-        if is_remote(folder):
-            raise ValueError(f"`folder` must be on a local disk, to be mapped into memory. Received: folder={folder}.")
-        root = pathlib.Path(folder).expanduser()
-        identity = f"{FORMAT}\0{self.fingerprint}\0{split}\0{self.shape}"
-        digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
-        path = root / f"{re.sub('[^A-Za-z0-9]+', '_', f'{self.name}_{split}')}_{digest}.npy"
-        sums, what = path.with_suffix(".checksums.json"), {"source": self.fingerprint, "split": split}
-        found = _opened(path)
-        if found is not None:
-            checksums.check(sums, path, what)
-        else:
-            root.mkdir(parents=True, exist_ok=True)
-            remove_stale(root)
-            with atomic_file(path) as temporary:
-                _write(temporary, self.images(split), self.shape, f"split={split} of {self.name}")
-                # Before the file has its name: a killed process never leaves an array without its checksums.
-                checksums.write_checksums(sums, {path.name: temporary}, what)
-            found = np.load(path, mmap_mode="r")
-        return found
+        identity = {"source": self.fingerprint, "split": split, "shape": list(self.shape)}
 
+        def write(writer: ArrayWriter) -> dict[str, Any]:
+            writer.append("images", np.zeros((0, *self.shape), np.uint8))
+            for image in self.images(split):
+                writer.append("images", image[None])
+            if not writer.num_rows("images"):
+                raise ValueError(f"`split` must have images. Received: split={split} of {self.name}.")
+            return {}
 
-def _opened(path):
-    """Returns the array in a file, None if it is not there or damaged."""
-    try:
-        return np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
-        return None
-
-
-def _write(path, images, shape, what):
-    """Writes images as they come into a file of NumPy."""
-    count = 0
-    with open(path, "wb") as file:
-        _write_header(file, count, shape)
-        for image in images:
-            file.write(np.ascontiguousarray(image).tobytes())
-            count += 1
-        file.seek(0)
-        _write_header(file, count, shape)
-    if count == 0:
-        raise ValueError(f"`split` must have images. Received: {what}.")
-
-
-def _write_header(file, count, shape):
-    # NumPy leaves room for the number of rows, so that the header of any number is as long.
-    header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
-    np.lib.format.write_array_header_1_0(file, header)
+        return ArrayStore.open(folder, f"{self.name}_{split}", identity, write).arrays["images"]
 
 
 def _checked_shape(image_shape):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.checks import did_you_mean
-from tf_sparse_attention.data import checksums
+from tf_sparse_attention.data import damage
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files
 from tf_sparse_attention.data.sources.text_files import list_texts
@@ -208,7 +208,7 @@ def _damage_named(folder, *errors):
     except (json_format.ParseError, *errors) as error:
         # Without the name of the operation, which TensorFlow adds.
         reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
-        raise checksums.DamagedDataError(checksums.message(folder, f"{folder}, with {reason}")) from error
+        raise damage.DamagedDataError(damage.message(folder, f"{folder}, with {reason}")) from error
 
 
 @contextlib.contextmanager

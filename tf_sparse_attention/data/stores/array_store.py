@@ -14,7 +14,7 @@ import numpy as np
 
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.atomic_files import add_path_to_errors, atomic_folder, remove_stale
-from tf_sparse_attention.data.checksums import DamagedDataError, message
+from tf_sparse_attention.data.damage import DamagedDataError, message
 
 METADATA = "metadata.json"  # written last: a folder with it is a store
 FORMAT = 2
@@ -140,6 +140,10 @@ class ArrayWriter:
             self._files[name].write(content)
         saved["crc32"] = zlib.crc32(content, saved["crc32"])
         saved["shape"][0] += len(rows)
+
+    def num_rows(self, name: str) -> int:
+        """Return the number of rows that an array has now."""
+        return self._saved[name]["shape"][0]
 
     def finish(self, metadata: dict[str, Any]) -> None:
         """Write the metadata once all arrays are on the disk."""

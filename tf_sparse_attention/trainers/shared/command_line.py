@@ -80,7 +80,7 @@ def faults_marked() -> Iterator[None]:
     `run` then shows their traceback and ends with status 1. Not marked are errors that a user can fix: full or
     read-only disks, damaged data, addresses that cannot be reached, and errors with an exit status of their own.
     """
-    from tf_sparse_attention.data.checksums import DamagedDataError
+    from tf_sparse_attention.data.damage import DamagedDataError
     from tf_sparse_attention.remote_files import RemoteError
 
     try:
