@@ -90,7 +90,7 @@ def nearest_separate(query, key, value, extras, span):
 def top_k(query, key, value, extras, span):
     query = kmeans.normalize(query)
     members = best_members(kmeans.scores(query, extras[0]), span)
-    pattern = BestOfCluster(extras[0].shape[1], span, hide_by_rank=True)
+    pattern = BestOfCluster(extras[0].shape[1], span, causal_by_rank=True)
     return causal(pattern, _as(value, query), None, value, select=lambda *_: [MemberSelection((members, members))])
 
 

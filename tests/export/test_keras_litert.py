@@ -55,6 +55,7 @@ def test_a_layer_that_keras_exports_to_litert_gives_the_same_result(run_python, 
 
 @every_layer(by_default=(*FEW, "lsh", "global_window"))
 @pytest.mark.parametrize("length", [13, None])
+@pytest.mark.filterwarnings("ignore:.*is not causal")
 def test_no_logical_operation_broadcasts_more_axes_than_litert_can(case, length):
     """LiteRT converts such an operation, and its interpreter aborts the process."""
     layer = built(case)

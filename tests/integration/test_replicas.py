@@ -194,7 +194,7 @@ def test_a_plain_model_under_two_replicas_raises_and_names_the_way_out(two_repli
 def test_a_process_goes_on_after_a_plain_model_was_refused(on_one_device, two_replicas):
     with two_replicas.scope():
         plain, model = make_model(keras.Model), make_model(Model)
-    with pytest.raises(RuntimeError, match=r"in place of `keras\.Model`"):
+    with pytest.raises(RuntimeError, match=r"A plain `keras\.Model` does not do this"):
         plain.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
     model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
     for got, expected in zip(state_of(model), on_one_device["state"], strict=True):

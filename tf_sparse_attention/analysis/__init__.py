@@ -1,7 +1,7 @@
-"""Tools to look at a model: the causality audit, pictures of patterns and of learned spans, how far heads differ.
+"""Tools to inspect models: causality audits, plots of patterns and learned spans, and divergence between heads.
 
-And what decoding keeps of a text, what queries and pixels look at, how clusters and spans are used, what each head is
-worth, what attention costs, which kernels compute it, and where numbers stop being finite.
+Also: KV-cache sizes, attention weights, use of clusters and spans, head importance, cost, kernels in use, and the first
+nonfinite values.
 """
 
 from tf_sparse_attention.analysis.attention_weights import attention_weights

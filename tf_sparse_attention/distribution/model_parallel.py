@@ -85,9 +85,9 @@ def split_axes(path: str, rank: int) -> tuple[int, ...]:
 class ModelParallel(keras.distribution.ModelParallel):
     """`keras.distribution.ModelParallel` that also shards weights with axes not divisible by the number of devices.
 
-    If the number of devices does not divide an axis (six heads, four devices), the next axis listed for this weight in
-    `layout_map` is split. Usually this is the input-feature axis. If no axis is divisible, the weight is replicated.
-    Optimizer state has the layout of its weight.
+    If the number of devices does not divide an axis (six heads, four devices), another axis of the weight is split,
+    usually the input-feature axis. The library has a fixed order of axes per weight. If none of these axes is
+    divisible, the weight is replicated. Optimizer state has the layout of its weight.
 
     The batch is split over the mesh axis `batch_dim_name`. Results equal those of one device, up to rounding.
 

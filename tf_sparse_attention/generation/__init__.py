@@ -1,4 +1,7 @@
-"""Decoding: samplers, beam search and the loop over any step function with its cache, CTC; independent of models."""
+"""Decoding: samplers, beam search, CTC decoding, and a generation loop.
+
+The loop and the beam search accept any step function, with or without a cache, so no model class is needed.
+"""
 
 from tf_sparse_attention.generation.beam_search import Beams, beam_search
 from tf_sparse_attention.generation.ctc import Transcript, ctc_beam_search, ctc_greedy

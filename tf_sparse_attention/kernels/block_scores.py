@@ -15,7 +15,9 @@ MAX_EXPONENT = 60 * LOG2_E  # of pairs outside a span, whose exponentials would 
 
 
 class Scores(NamedTuple):
-    """Scores of two blocks to base 2, as [query, key] or [key, query].
+    """Scores of a query block and a key block, multiplied by log2(e), so that kernels compute powers of 2.
+
+    The layout is [query, key] or [key, query].
 
     Attributes:
         values: float32, `MASKED` where a pair does not attend.

@@ -21,14 +21,18 @@ SIDES = (0, 1, 1, 0, 0, 0)
 
 
 class Programs(NamedTuple):
-    """Programs of a device, over a block of queries or keys and the visible blocks of the other side.
+    """Pallas programs of a device.
+
+    Each program computes one block of queries over its visible key blocks, or one block of keys over its visible query
+    blocks.
 
     Attributes:
-        run: function of a program, a `KernelSpec`, the side that the program divides into blocks, arrays (R', T or S,
-            X) and (R', T or S) in whole blocks, the side of each array, and shape and dtype of each result; returns the
-            list of results. The first array has R rows; R / R' consecutive rows share each row of the others.
-        attend: program of outputs and normalizers. A normalizer is the logarithm to base 2 of a sum of exponentials,
-            `MASKED` of a query without a key.
+        run: function that runs a program and returns the list of its results. Arguments: the program; a `KernelSpec`;
+            the side of its blocks (0: queries, 1: keys); arrays (R', T or S, X) or (R', T or S), padded to whole
+            blocks; the side of each array; the shape and dtype of each result. The first array has R rows. An array
+            with R' rows is shared: R / R' consecutive rows of the first array use the same row of that array.
+        attend: program of outputs and normalizers. A normalizer is the base-2 logarithm of the softmax denominator, or
+            `MASKED` (-2e38) if the query has no key.
         differentiate_queries: program of gradients of the queries and, with a span, of their reach.
         differentiate_keys: program of gradients of the keys and values.
     """
@@ -53,8 +57,8 @@ def flash_attention(
         data: data of the mask.
 
     Returns:
-        Output (B, N, T, Hv) in the dtype of `query`, and the log-sum-exp, float32 (B, N, T). A query without a key has
-        zeros and the lowest number.
+        Output (B, N, T, Hv) in the dtype of `query`, and the log-sum-exp, float32 (B, N, T). For a query without a key,
+        the output is zero and the log-sum-exp is the minimum of float32.
     """
     arrays = [query, key, value, *data[0].values(), *data[1].values()]
     return _over_devices(lambda *parts: _attend_rows(programs, spec, *parts), arrays)

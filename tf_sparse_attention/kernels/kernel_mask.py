@@ -1,7 +1,8 @@
 """Masks of attention kernels: mask functions, and the blocks of queries and keys with visible pairs.
 
-Like `mask_mod` in FlexAttention, a mask function maps the indices of a query and a key, and arrays of their data cut to
-a block, to whether the pair attends. It must be hashable, since compiled kernels are cached by it.
+A mask function is like `mask_mod` in FlexAttention. It returns whether a query attends to a key. Its arguments are the
+query index, the key index, and the data of both for the current block. Mask functions must be hashable, since they are
+keys of the cache of compiled kernels.
 """
 
 import functools
@@ -28,7 +29,7 @@ class Region(NamedTuple):
     Attributes:
         mask: mask function, evaluated without data.
         limits: least and greatest key index minus query index of a pair.
-        num_keys: number of keys, the first ones, that have pairs. None: all.
+        num_keys: in this region, only the first `num_keys` keys can be attended to. None: all keys.
         period: `mask` does not change if query and key move together by this number of indices. None: no period.
     """
 
@@ -167,7 +168,7 @@ def visible_blocks(regions: tuple[Region, ...], lengths: tuple[int, int], sizes:
 
 
 def evaluate(mask: MaskFunction, query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return a mask function of constant indices as a NumPy array, also while JAX traces a program."""
+    """Evaluate a mask function at constant indices, as a NumPy array. This also works while JAX traces a program."""
     import jax
 
     with jax.ensure_compile_time_eval():

@@ -1,7 +1,7 @@
 """Flash attention for JAX on TPUs, by Pallas programs that Mosaic compiles.
 
-A grid step computes one block of queries and one of keys while the device loads the next blocks. Scores are
-[key, query], so that statistics of queries are rows, the layout of TPU memory.
+A grid step computes one block of queries and one of keys while the device loads the next blocks. Scores have the layout
+[key, query]. Statistics per query are then row vectors (1, b) for b queries, which fit the memory layout of TPUs.
 """
 
 import functools
@@ -28,7 +28,7 @@ class Steps(NamedTuple):
 
     Attributes:
         begin, end: functions without arguments, before the first step and after the last.
-        step: function of whether the two blocks need the mask.
+        step: function with one boolean argument, `is_masked`: whether to apply the mask to the two blocks.
     """
 
     begin: Callable
@@ -51,7 +51,8 @@ def check_arrays(query: Tensor, key: Tensor, value: Tensor, interpret: bool = Fa
 def block_sizes(mask: KernelMask, lengths: tuple[int, int]) -> tuple[int, int]:
     """Return the numbers of queries and keys per block.
 
-    About the reach of the mask: most pairs of larger blocks are masked, and smaller blocks have more overhead.
+    The block size is about the reach of the mask. In larger blocks most pairs are masked; smaller blocks have more
+    overhead.
     """
     limits = (abs(limit) for region in mask.regions for limit in region.limits)
     reach, block, longest = mask.reach or max(limits) + 1, LANES, max(lengths)

@@ -1,1 +1,1 @@
-"""Pure tensor functions in `keras.ops`. Import the modules: `from tf_sparse_attention.ops import masks`."""
+"""Pure tensor functions, written with `keras.ops`. Import the modules: `from tf_sparse_attention.ops import masks`."""

@@ -179,9 +179,9 @@ def apply_to_subset(
     """Apply a row-wise function only to the rows that need it; the results of other rows are 0.
 
     Needed rows are gathered and padded to one of a few sizes, each twice the previous size. Each size is a branch of a
-    switch. The cost is at most that of twice the needed rows, or of R / 64 rows. If no row is needed, the cost is 0 and
-    the weights are not read. The backward pass recomputes the function: a switch would store the residuals of all
-    branches.
+    switch. The function is applied to at most about twice the number of needed rows, or R / 64 rows if that is larger.
+    If no row is needed, the cost is 0 and the weights are not read. The backward pass recomputes the function: a switch
+    would store the residuals of all branches.
 
     Args:
         function: row-wise function (list of c rows, weights, list of c numbers) -> tuple of tensors (c,).

@@ -103,10 +103,11 @@ def attend(
 ) -> Attended:
     """Compute softmax attention of every query over the keys of its group.
 
-    out_t = sum_s p_ts v_s with p_t = softmax(q_t . k_s + bias_ts) over the s that `mask` allows. Scores are not
-    divided by sqrt(H): scale the query. With a span, e_ts = exp(score - max) mask span, divided by its sum. The span is
-    a factor because its logarithm, as a bias, would have NaN gradients where the span is 0. Scores, softmax and sums
-    are float32 (float64 for float64 inputs). The result has the dtype of `value`. Cost O(t s) per group.
+    out_t = sum_s p_ts v_s with p_t = softmax(q_t . k_s + bias_ts) over the s that `mask` allows. Scores are not divided
+    by sqrt(H): scale the query. With a span, p_ts = e_ts / sum_s e_ts, where e_ts = span_ts exp(score_ts - m_t)
+    for allowed pairs, and m_t is the largest score of query t at a positive span. The span is a factor because its
+    logarithm, as a bias, would have NaN gradients where the span is 0. Scores, softmax and sums are float32 (float64
+    for float64 inputs). The result has the dtype of `value`. Cost O(t s) per group.
 
     Args:
         query: tensor (..., t, H). Leading axes are groups (batch, heads, blocks). Grouped-query attention has one more
@@ -207,7 +208,9 @@ def apply_dropout(weights: Tensor, dropout: Dropout | None) -> Tensor:
 
 
 def with_self_bias(bias: Tensor | None, own: Tensor) -> Tensor:
-    """Add `SELF_BIAS` to the scores of queries and their own keys.
+    """Add the bias -1e30 to pairs of equal position.
+
+    A query then attends to its own key only if all other keys are masked.
 
     Args:
         bias: float, broadcastable to (..., t, s), or None.
@@ -226,7 +229,7 @@ def attend_shared_keys(
     soft_cap: float | None = None,
     return_log_sum_exp: bool = False,
 ) -> Attended:
-    """Compute attention of all batch rows to the same keys.
+    """Compute unmasked attention to keys that are shared by all batch rows, or given per row.
 
     Args:
         query: tensor (B, N, T, H).
@@ -267,7 +270,8 @@ def attend_persistent(query: Tensor, persistent: tuple[Tensor, Tensor], dropout:
 def apply_sinks(attended: Attended, sinks: Tensor) -> Attended:
     """Add attention sinks: one more logit per head in the softmax, without a value.
 
-    Queries that can attend only to themselves ignore the sink, because `SELF_BIAS` hides their score.
+    Queries that can attend only to themselves ignore the sink: their log-sum-exp contains the bias -1e30, so it cannot
+    be compared with the sink.
 
     Args:
         attended: an `Attended` of (B, N, T, Hv) with the log-sum-exp.
@@ -333,9 +337,10 @@ def attend_scores(
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax attention from scores, and the log-sum-exp, with a gradient as in FlashAttention.
 
-    The gradient of the scores is p (v . do - delta + dl) with delta = rowsum(o * do), which equals the sum of p dp over
-    all keys (Dao et al. 2022, "FlashAttention", appendix B.2) and reads rows of values instead of rows of weights. The
-    weights p of masked keys are 0, so the gradient needs no mask.
+    Let do and dl be the gradients of the output and the log-sum-exp, and dp = v . do that of the weights p. The
+    gradient of the scores is p (dp - delta + dl) with delta = rowsum(o * do) (Dao et al. 2022, "FlashAttention",
+    appendix B.2). This delta equals the sum of p dp over all keys, but is computed from the output instead of the
+    weights, except in half precision. The weights of masked keys are 0, so the gradient needs no mask.
 
     Args:
         scores: (..., t, s), or (..., g, t, s) for g heads that share values.

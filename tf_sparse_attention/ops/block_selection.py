@@ -70,11 +70,16 @@ class BlockKeys(NamedTuple):
         return self.among_first(positions // self.block_size, segments)
 
     def among_first(self, ends: Tensor, segments: Tensor | None) -> Tensor:
-        """Return the mask of the first `ends` blocks with keys in the document of each query, bool (B or 1, 1, T, G).
+        """Return, for each query, which of the first `ends` blocks have keys in the query's document.
+
+        Only the document of a block's last token counts, see `BlockKeys`.
 
         Args:
             ends: int32 (T,).
             segments: int (B, T), the document of each query. None without packed documents.
+
+        Returns:
+            Bool (B or 1, 1, T, G).
         """
         allowed = (self.numbers < ends[:, None])[None, None]
         if segments is not None and self.documents is not None:
@@ -96,8 +101,9 @@ def select_blocks(
 ) -> list[Tensor]:
     """Select the earlier blocks whose mean key has the largest product with each query, without a gradient.
 
-    A query at position i can select block g if (g + 1) b <= i and `BlockKeys` counts a key of its document there. The
-    mean is over the counted keys. Cost O(T S / b) per head.
+    A query at position i can select block g if (g + 1) b <= i, the block's last token is in the query's document, and
+    the block has an unmasked key of this document. The mean is over the unmasked keys of this document. Cost O(T S / b)
+    per head.
 
     Args:
         query: (B, N, T, H), rotated by position.
@@ -202,7 +208,7 @@ def top_blocks(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
 
 
 def block_features(chosen: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Name selected blocks, the highest-scoring first, as token features of the queries."""
+    """Return selected blocks as query features "block_0", "block_1", ..., highest-scoring first."""
     return {f"block_{number}": block for number, block in enumerate(chosen)}
 
 

@@ -19,9 +19,9 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     The gradient with respect to `log_probs` is minus the probability of each id in each frame. It follows from the two
     passes, which are not differentiated.
 
-    Note: `keras.ops.ctc_loss` computes the same result. On TensorFlow it forms an array (B, T, U, V). Loss and gradient
-    of one row of 1152 frames and 576 labels out of 59 take 5.6 s on one core, 2.0 s under XLA. This function takes 0.08
-    and 0.014 s.
+    Note: `keras.ops.ctc_loss` computes the same result. On TensorFlow it forms an array (B, T, U, V). For one row with
+    1,152 frames, 576 labels and a vocabulary of 59 labels, `keras.ops.ctc_loss` takes 5.6 s for loss and gradient on
+    one core, or 2.0 s with XLA. This function takes 0.08 s, or 0.014 s with XLA.
 
     Args:
         labels: int (B, U), 0 for padding on the right.

@@ -14,7 +14,8 @@ def edit_distance(references: Tensor, hypotheses: Tensor) -> Tensor:
     Computed along the diagonals of the table of prefixes, O(U (U + W)) per row.
 
     Args:
-        references: int (B, U), 0 for padding on the right; or (B, U, K), tokens of K numbers, the first 0 for padding.
+        references: int (B, U), 0 for padding on the right. Or int (B, U, K): each token consists of K numbers, and the
+            first number is 0 for padding.
         hypotheses: int (B, W) or (B, W, K), padded in the same way.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Gathers of rows, and the groups that sort tokens.
+"""Gathers of rows, and sorting of tokens by group.
 
 If each row is gathered once, the gradient is a gather too, which is much faster than a scatter.
 """
@@ -136,8 +136,9 @@ def take_unique_rows(x: Tensor, index: Tensor, back: Tensor, present: Tensor | N
     Args:
         x: tensor (B, N, S, H).
         index: int32 (B, N, I).
-        back: int32 (B, N, S), the index of each row of `x` in the result, where it takes its gradient from. If a row is
-            repeated, do not use the other copies: their gradient is dropped.
+        back: int32 (B, N, S), the index of each row of `x` in the result, where it takes its gradient from. If `index`
+            contains a row of `x` several times, only the copy at `back` passes its gradient to `x`. Do not use the
+            remaining copies.
         present: bool (B, N, S), whether the row of `x` is in the result. None: all are.
 
     Returns:
@@ -194,7 +195,7 @@ def token_groups(
 
 
 def mark_missing_keys(groups: Tensor) -> Tensor:
-    """Replace `NO_GROUP` by 0, the group of no query, so that no query attends to masked keys."""
+    """Set the group of masked keys to 0, so that no query attends to them. Queries have groups >= 1."""
     return ops.where(groups == NO_GROUP, 0, groups)
 
 

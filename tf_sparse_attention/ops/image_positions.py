@@ -67,7 +67,7 @@ class Image:
 
     @property
     def cut_height(self) -> int:
-        """Rows in the last band if they are fewer than h and the order depends on it, else 0."""
+        """Rows of an incomplete last band, if `height` is known and the order is "blocks"; otherwise 0."""
         return 0 if self.height is None or self.order == "raster" else self.height % self.block_height
 
     def coordinates(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ class Rotary2D(NoPosition):
     Args:
         image: the `Image` of the pixels.
         num_first: number of tokens before the first pixel.
-        settings: a `RotarySettings` for each half.
+        settings: `RotarySettings`, used for both halves of the channels.
     """
 
     image: Image

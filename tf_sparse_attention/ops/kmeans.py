@@ -111,8 +111,9 @@ def statistics(x: Tensor, clusters: Tensor, num_clusters: int, token_mask: Tenso
 def commitment(x: Tensor, clusters: Tensor, centroids: Tensor, token_mask: Tensor | None = None) -> Tensor:
     """Compute the commitment loss, the mean of (x - stop(mu))^2 for tokens x and their centroids mu; a scalar.
 
-    The mean is over heads, channels and unpadded tokens of a row, then over rows. So replicas that weight their means
-    by rows have the loss of one device on the whole batch, even if their padding differs. An empty batch gives 0.
+    The mean is over heads, channels and unpadded tokens of a row, then over rows. An average over replicas, weighted by
+    their number of rows, therefore equals the loss of the whole batch, even if replicas differ in padding. An empty
+    batch gives 0.
 
     Args:
         x, clusters, token_mask: as in `statistics`.

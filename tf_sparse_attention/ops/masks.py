@@ -207,7 +207,7 @@ def document_starts(segments: Tensor) -> Tensor:
 
 
 def hide_self_unless_alone(mask: Tensor) -> Tensor:
-    """Hide self in a dense mask (..., T, S), except for tokens that may attend only to themselves."""
+    """Mask the diagonal of a dense mask (..., T, S), except for tokens that may attend only to themselves."""
     is_self = ops.eye(*shape(mask)[-2:], dtype="bool")
     others = ops.logical_and(mask, ops.logical_not(is_self))
     alone = ops.logical_not(ops.any(others, axis=-1, keepdims=True))

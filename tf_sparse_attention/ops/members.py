@@ -125,12 +125,12 @@ def membership(members: Members, length: Size) -> Tensor:
 
 
 def set_names(num_clusters: int) -> tuple[str, ...]:
-    """Return the names of the integers of `cluster_sets` for a number of clusters."""
+    """Return the keys of the dictionary that `cluster_sets` returns for `num_clusters` clusters."""
     return tuple(f"clusters_{number}" for number in range(-(-num_clusters // BITS)))
 
 
 def cluster_sets(is_in: Tensor) -> dict[str, Tensor]:
-    """Encode the clusters of each token as bits of integers, int32 (B, N, T) by `set_names`.
+    """Encode the clusters of each token as bit fields: a dictionary of int32 (B, N, T) with the keys `set_names(K)`.
 
     Args:
         is_in: bool (B, N, K, T), whether a token is in a cluster.

@@ -75,7 +75,11 @@ class NoPosition:
         return None
 
     def scaled(self, factor: float) -> Self:
-        """Return this encoding for queries that lack a factor of their scale, for example if they are also the keys."""
+        """Return this encoding with the query-dependent part of its score bias multiplied by `factor`.
+
+        With shared queries and keys, queries have only the square root of the attention scale, and `factor` supplies
+        the rest.
+        """
         return self
 
     def slice_heads(self, heads: slice) -> Self:
@@ -281,7 +285,8 @@ def rotate_key(position: NoPosition, key: Tensor) -> Tensor:
 def alibi_slopes(num_heads: int) -> np.ndarray:
     """Return the slopes of ALiBi, float32 (N,): 2^(-8/N) .. 2^-8 if N is a power of 2.
 
-    Otherwise the slopes of the next lower power, and every second slope of the next higher power.
+    If N is not a power of 2, return the slopes of the next lower power P, followed by the first N - P of every second
+    slope of 2 P.
     """
     power = 2 ** int(np.floor(np.log2(num_heads)))
     slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]

@@ -96,9 +96,9 @@ STEP = 2.0**-14
 def cosines_and_sines(positions: Tensor, frequencies: np.ndarray, dtype: DType) -> tuple[Tensor, Tensor]:
     """Compute cosines and sines of position times frequency, accurate at every position below 2^30.
 
-    The float32 product would have an error of position x 2^-24 radians, 0.06 at a million. So the digits of the
-    position are multiplied separately, in rotations instead of radians, and whole rotations are dropped before the
-    products are added. The remaining error is about 1e-6.
+    The float32 product would have an error of position x 2^-24 radians, 0.06 at a million. For float32,
+    positions are therefore split into digits of base 1024. Each digit is multiplied separately, in rotations instead of
+    radians. Whole rotations are dropped before the products are added. The remaining error is about 1e-6.
 
     Args:
         positions: int (..., T), absolute value below 2^30.

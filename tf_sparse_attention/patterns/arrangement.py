@@ -16,11 +16,12 @@ from tf_sparse_attention.types import Size, Tensor
 class Arrangement:
     """Queries and keys in G groups of t query slots and s key slots. Queries attend to the keys of their group.
 
-    A subclass defines three groups of members: the methods `queries`, `keys` and `restore`; the slot methods
-    `query_positions`, `key_positions` and `key_exists`; and the attribute `key_length`. With `axis` -2,
-    rows (B, N, T, X) become (B, N, G, t, X). With `axis` -1, per-token data (B or 1, N or 1, T), such as masks,
-    become (B or 1, N or 1, G, t). Slots outside the sequence are zero or False. Keys may have M heads, each shared by N
-    / M query heads.
+    A subclass defines the methods `queries`, `keys`, `restore`, `query_positions` and `key_positions`, and the
+    attribute `key_length`. If the mask rule does not exclude empty key slots, the subclass also overrides `key_exists`.
+
+    `queries` and `keys` split the dimension `axis`. With `axis=-2`, rows (B, N, T, X) become (B, N, G, t, X). With
+    `axis=-1`, per-token data (B or 1, N or 1, T), such as masks, become (B or 1, N or 1, G, t). Slots outside the
+    sequence are zero or False. Keys may have M heads, each shared by N / M query heads.
 
     An arrangement with `parts` computes each part separately and merges the results with `combine`. The other methods
     of this arrangement are not used.
@@ -38,7 +39,8 @@ class Arrangement:
         sorts_tokens: whether slots depend on content, so that a later token can move other tokens to other slots.
         limits: pair, the smallest and largest (key index - query index) over all pairs, after `to_kernel_order`.
             Kernels compute this band. None: the arrangement has no kernel order.
-        groups: int32 (B, N, T), the group of each query and key in kernel order. None: no groups.
+        groups: int32 (B, N, T), the group that the pattern assigns to each token (cluster or bucket), in kernel order.
+            Queries attend only within this group. None: the pattern assigns no groups, or there is no kernel order.
         slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are
             positions or ranks.
     """

@@ -129,10 +129,11 @@ class GroupSelector(Selector):
     """Selector that assigns each token to a group.
 
     Args:
-        grouper: a `Grouper` for the heads of keys. Several query heads may share a key head.
+        grouper: object with the method `assign(heads, positions)`, which returns the group of each token. Each of the m
+            key heads is grouped separately. Several query heads may share a key head.
         num_groups: K.
         num_heads: m, heads of keys.
-        normalizes: whether heads are layer-normalized before the comparison. Default False.
+        normalizes: whether queries and keys are layer-normalized before they are assigned to groups. Default False.
         reads_successors: whether key j is at position j + 1 in decoding, see `Successors`. Default False.
     """
 
@@ -171,8 +172,8 @@ class GroupSelector(Selector):
     def group_tokens(self, inputs: SelectionInputs) -> tuple[list[tuple[Tensor, Tensor | None]], list[Tensor]]:
         """Assign the tokens of a call to groups, int32 (B, n, T), and update the grouper in training.
 
-        Returns two lists: the compared heads with their masks, and the groups. Each list has one entry for queries and
-        one for keys, or a single entry for both.
+        Returns two lists: pairs of (normalized) heads and their masks, and the groups. Each list has one entry for
+        queries and one for keys, or a single entry for both.
         """
         sides = [(self.normalize_heads(heads), mask) for heads, mask in inputs.sides()]
         groups = [self._assign(heads, token_positions(heads)) for heads, _ in sides]

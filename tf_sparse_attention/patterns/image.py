@@ -57,7 +57,10 @@ class ImageBlocks(Pattern):
 
     @property
     def image(self) -> Image:
-        """The `Image`. The sequence consists of its first pixels."""
+        """The image geometry, an `ops.image_positions.Image`.
+
+        After `num_first` tokens, the sequence holds the first pixels of this image.
+        """
         return Image(self.width, self.block_shape, self.order, self.height)
 
     def check_length(self, name: str, length: Size) -> None:

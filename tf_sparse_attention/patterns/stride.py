@@ -223,7 +223,9 @@ def _merge_axes(x, axis):
 
 @dataclasses.dataclass(frozen=True)
 class PhaseRings(CachePolicy):
-    """A ring buffer of the last `size` positions of each phase, position modulo `stride`.
+    """Cache policy with one ring buffer per phase.
+
+    The phase of a position is position mod `stride`. Each buffer holds the last `size` positions of its phase.
 
     Args:
         stride: number of phases. A query reads the positions of its phase.

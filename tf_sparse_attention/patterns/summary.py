@@ -57,7 +57,7 @@ class Summary(Pattern):
 
     @property
     def columns(self) -> "Columns":
-        """The `Columns` of each block."""
+        """The summary columns of each block: block size, first column and number of columns."""
         first = self.block_size - (self.group + 1) * self.num_summary
         return Columns(self.block_size, first, self.num_summary)
 

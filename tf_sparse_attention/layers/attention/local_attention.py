@@ -120,8 +120,8 @@ class LocalAttention(AttentionLayer):
     def pattern(self) -> Pattern:
         """The pattern of the heads.
 
-        With `adaptive_span`, the window of the pattern is the window to compute for the learned spans, at most
-        `window`.
+        With `adaptive_span`, the window of the pattern is the number of positions that calls compute. This number is
+        `window` until the window is shrunk to the learned spans.
         """
         return self._pattern if self.adaptive_span is None else self._window_pattern(computed_window(self))
 

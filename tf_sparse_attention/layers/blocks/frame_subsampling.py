@@ -21,9 +21,9 @@ class FrameSubsampling(keras.layers.Layer):
     GELU. Output frame i depends on the input frames 2i - 1, 2i and 2i + 1. Padded frames and frames outside the
     sequence are zeros, so padding does not change the result.
 
-    Stacking consecutive frames loses label changes inside a stack. Overlapping convolutions preserve these changes.
-    Each convolution is a dense layer on concatenated frames. Results are therefore the same on all backends. The dense
-    layers can be quantized.
+    Merely stacking consecutive frames, without overlap, would lose label changes inside a stack. Overlapping
+    convolutions preserve these changes. Each convolution is a dense layer on concatenated frames. Results are therefore
+    the same on all backends. The dense layers can be quantized.
 
     Args:
         factor: 1, 2 or 4. With 1 the frames are unchanged.

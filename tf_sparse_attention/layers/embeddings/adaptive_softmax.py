@@ -163,9 +163,9 @@ class AdaptiveSoftmax(keras.layers.Layer):
     Modeling", section 3.
 
     `loss` evaluates the softmax of a rare cluster only for positions with a word of this cluster. In compiled programs,
-    `loss` pads these positions to a fixed size, at most about twice their number or 1/64 of all positions.
-    `predict_words` evaluates the softmax of a rare cluster only where the cluster may contain the most likely word. A
-    call returns all log-probabilities, in O(T V).
+    `loss` pads these positions to one of a few fixed sizes. The size is at most about twice the number of these
+    positions, or 1/64 of all positions if that is larger. `predict_words` evaluates the softmax of a rare cluster only
+    where the cluster may contain the most likely word. A call returns all log-probabilities, in O(T V).
 
     Args:
         vocabulary_size: V, number of words, most frequent first. None with `embedding`.
