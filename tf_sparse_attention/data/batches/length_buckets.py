@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ class LengthBuckets:
 
     The lengths of buckets halve from `max_length` down to `shortest`, and a batch of half the length has twice as many
     rows. So all batches cost about the same, few programs are compiled and, except in the shortest bucket, no row is
-    more than half padding. A subclass defines `read`.
+    more than half padding. A subclass defines `read(rows)`, which returns `(inputs, targets, weights)`; empty rows have
+    the weight 0.
 
     Args:
         sizes: int (number of sequences,), their lengths.
@@ -96,9 +97,7 @@ class LengthBuckets:
                 found.append(Rows(len(found), items, length=length))
         return found
 
-    def read(self, rows: Rows, **options: Any) -> Any:
-        """Return `(inputs, targets, weights)` of some rows; empty rows have the weight 0."""
-        raise NotImplementedError(f"{type(self).__name__} must define `read`.")
+    read: Callable[..., Any]  # function of `Rows`, and of options of a subclass
 
     def training_batches(self, seed: int = 0, **options: Any) -> Batches:
         """Return endless batches. An epoch has each sequence once, in random batches in random order.

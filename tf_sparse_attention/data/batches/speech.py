@@ -2,6 +2,7 @@
 
 import functools
 import logging
+from typing import Any
 
 import numpy as np
 
@@ -104,19 +105,20 @@ class SpeechBuckets(LengthBuckets):
             features[row, : len(frames)], mask[row, : len(frames)], labels[row, : len(ids)] = frames, True, ids
         return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
 
-    def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None) -> Batches:
+    def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None, **options: Any) -> Batches:
         """Return endless batches, see `LengthBuckets.training_batches`.
 
         Args:
             seed: integer in [0, 2**63), of the order and the masks. Default 0.
             masks: bands of the features to mask in each step. Default: None, none.
+            **options: none.
 
         Raises:
             ValueError: If the seed or a mask is out of range.
         """
         if masks is not None:
             masks.check()
-        return super().training_batches(seed, masks=masks, mask_seed=seed)
+        return super().training_batches(seed, masks=masks, mask_seed=seed, **options)
 
 
 def _says_missing(store):

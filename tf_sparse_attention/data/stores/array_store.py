@@ -135,7 +135,7 @@ class ArrayWriter:
         if name not in self._files:
             self._files[name] = (self._folder / _file_name(name)).open("wb")
             self._saved[name] = {"dtype": rows.dtype.name, "shape": [0, *rows.shape[1:]], "crc32": 0}
-        saved, content = self._saved[name], memoryview(rows).cast("B") if rows.size else b""
+        saved, content = self._saved[name], rows.tobytes()
         with add_path_to_errors(self._folder / _file_name(name)):
             self._files[name].write(content)
         saved["crc32"] = zlib.crc32(content, saved["crc32"])

@@ -119,7 +119,7 @@ def score(
         Dictionary with "nats", "tokens", "bytes", "words" (for part of a text, those of the whole in proportion),
         "windows", "seconds", "bits_per_byte", "perplexity" (per token) and "perplexity_per_word".
     """
-    sizes = {
+    sizes: dict[str, Any] = {
         "batch_size": batch_size,
         "sequence_length": sequence_length,
         "use_packing": use_packing,
@@ -132,7 +132,7 @@ def score(
         _check_memory(overlap)
         scorer.model.reset_state()
         batches = evaluation_segments(store, **sizes)
-        chunk, partial = batches.num_batches, None
+        chunk, partial = int(batches.num_batches or 0), None
     else:
         batches = evaluation_batches(store, **sizes, mask_rate=mask_rate, overlap=overlap)
         chunk = BATCHES_PER_SAVE
