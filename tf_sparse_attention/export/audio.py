@@ -9,12 +9,12 @@ import tensorflow as tf
 from tf_sparse_attention.data import AudioCodec
 from tf_sparse_attention.export.byte_functions import SETTINGS, check_byte_model, draw_rows, scalars
 from tf_sparse_attention.export.byte_readmes import make_audio_readme
-from tf_sparse_attention.export.generation import assertions, bucket, decoding_loop, length_assertions, max_tokens_of
-from tf_sparse_attention.export.model_checks import check_length
-from tf_sparse_attention.export.saved_model import checked_path, write_module
+from tf_sparse_attention.export.input_checks import check_length
+from tf_sparse_attention.export.language_model import checked_path, write_module
+from tf_sparse_attention.export.sampling_loop import assertions, bucket, decoding_loop, length_assertions, max_tokens_of
 from tf_sparse_attention.export.scoring import window_nats
+from tf_sparse_attention.export.token_rows import sum_over_windows
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.export.windows import sum_over_windows
 from tf_sparse_attention.models import LanguageModel
 
 SOUND = [tf.TensorSpec((None, None), tf.int16, "samples"), tf.TensorSpec((None,), tf.int32, "num_samples")]

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data import AudioCodec, ImageCodec
-from tf_sparse_attention.export.generation import MAX_ROWS, bucket
-from tf_sparse_attention.export.saved_model import check_causal
+from tf_sparse_attention.export.language_model import check_causal
+from tf_sparse_attention.export.sampling_loop import MAX_ROWS, bucket
 from tf_sparse_attention.generation import row_keys
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.types import Tensor

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tf_sparse_attention.data import AudioCodec, ImageCodec
-from tf_sparse_attention.export.generation import MAX_ROWS, max_tokens_of
 from tf_sparse_attention.export.readme import NEEDS, size_of, versions
+from tf_sparse_attention.export.sampling_loop import MAX_ROWS, max_tokens_of
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.models import LanguageModel
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tf_sparse_attention.data import Tokenizer
 from tf_sparse_attention.export.scoring import TEXT
+from tf_sparse_attention.export.token_rows import sum_over_windows
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.export.windows import sum_over_windows
 from tf_sparse_attention.models import LanguageModel
 
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 from tf_sparse_attention.data import ImageCodec
 from tf_sparse_attention.export.byte_functions import SETTINGS, check_byte_model, draw_rows, scalars
 from tf_sparse_attention.export.byte_readmes import make_image_readme
-from tf_sparse_attention.export.generation import checks_of, decoding_loop, setting_assertions
-from tf_sparse_attention.export.saved_model import checked_path, write_module
+from tf_sparse_attention.export.language_model import checked_path, write_module
+from tf_sparse_attention.export.sampling_loop import checks_of, decoding_loop, setting_assertions
 from tf_sparse_attention.export.scoring import window_nats
+from tf_sparse_attention.export.token_rows import sum_over_windows
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.export.windows import sum_over_windows
 from tf_sparse_attention.models import LanguageModel
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_sparse_attention import checks
 from tf_sparse_attention.export.cache_tensors import CacheTensors
 from tf_sparse_attention.export.encoder_functions import classify_function, transcribe_function
-from tf_sparse_attention.export.model_checks import check_length
+from tf_sparse_attention.export.input_checks import check_length
 from tf_sparse_attention.export.portable_function import PortableFunction
 from tf_sparse_attention.export.portable_kinds import (
     CACHED,

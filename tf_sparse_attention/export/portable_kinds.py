@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import keras
 
-from tf_sparse_attention.export.model_checks import check_kind
+from tf_sparse_attention.export.input_checks import check_kind
 from tf_sparse_attention.layers import AttentionLayer
 from tf_sparse_attention.models import (
     LanguageModel,

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_attention.data import Tokenizer
-from tf_sparse_attention.export.generation import MAX_ROWS, MAX_TOKENS, max_tokens_of
+from tf_sparse_attention.export.sampling_loop import MAX_ROWS, MAX_TOKENS, max_tokens_of
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.version import __version__

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data import LogMel
-from tf_sparse_attention.export.generation import checks_of, length_assertions
-from tf_sparse_attention.export.model_checks import check_kind
-from tf_sparse_attention.export.saved_model import checked_path, write_module
+from tf_sparse_attention.export.input_checks import check_kind
+from tf_sparse_attention.export.language_model import checked_path, write_module
+from tf_sparse_attention.export.sampling_loop import checks_of, length_assertions
 from tf_sparse_attention.export.speech_readme import make_speech_readme
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import ctc_greedy

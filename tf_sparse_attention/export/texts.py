@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.model_checks import check_kind
-from tf_sparse_attention.export.saved_model import check_tokenizer
+from tf_sparse_attention.export.input_checks import check_kind
+from tf_sparse_attention.export.language_model import check_tokenizer
 from tf_sparse_attention.models import Backbone, Encoder
 from tf_sparse_attention.models.encoder_task import EncoderTask
 from tf_sparse_attention.types import Tensor

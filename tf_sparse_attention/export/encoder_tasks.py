@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 from tf_sparse_attention.export.classifier_readme import make_classifier_readme
-from tf_sparse_attention.export.saved_model import checked_path, write_module
+from tf_sparse_attention.export.language_model import checked_path, write_module
 from tf_sparse_attention.export.scoring import TEXT
 from tf_sparse_attention.export.texts import (
     check_encoder_task,

@@ -28,7 +28,7 @@ from tests.export.serving import (
 )
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_saved_model
-from tf_sparse_attention.export.saved_model import checked_path, write_module
+from tf_sparse_attention.export.language_model import checked_path, write_module
 from tf_sparse_attention.export.weights import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 

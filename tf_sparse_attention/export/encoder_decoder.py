@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.generation import (
+from tf_sparse_attention.export.input_checks import check_kind
+from tf_sparse_attention.export.language_model import check_tokenizer, checked_path, write_module
+from tf_sparse_attention.export.readme import make_source_readme
+from tf_sparse_attention.export.sampling_loop import (
     MAX_ROWS,
     MAX_TOKENS,
     SETTINGS,
@@ -19,9 +22,6 @@ from tf_sparse_attention.export.generation import (
     outputs,
     strings,
 )
-from tf_sparse_attention.export.model_checks import check_kind
-from tf_sparse_attention.export.readme import make_source_readme
-from tf_sparse_attention.export.saved_model import check_tokenizer, checked_path, write_module
 from tf_sparse_attention.export.texts import with_end
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.generation import generate, row_keys, sample

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 from tf_sparse_attention.export.embedding import embed_function
-from tf_sparse_attention.export.generation import generate_function
-from tf_sparse_attention.export.model_checks import check_kind, check_length
+from tf_sparse_attention.export.input_checks import check_kind, check_length
 from tf_sparse_attention.export.readme import make_readme
+from tf_sparse_attention.export.sampling_loop import generate_function
 from tf_sparse_attention.export.scoring import score_function
 from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.models import LanguageModel
