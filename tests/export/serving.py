@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import export_saved_model
+from tf_sparse_attention.export import export_language_model
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
@@ -21,7 +21,7 @@ def make_model(attention=(LOCAL, ROUTING)):
 
 
 def export(model, path, **settings):
-    return export_saved_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
+    return export_language_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
 
 
 def score(served, texts):

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
+from tf_sparse_attention.export.encoder_tasks import encoder_inputs
 from tf_sparse_attention.export.portable_function import PortableFunction, draw_counts, draw_ids, make_function
-from tf_sparse_attention.export.texts import encoder_inputs
 from tf_sparse_attention.generation.ctc import collapse
 from tf_sparse_attention.models import SpeechRecognizer
 from tf_sparse_attention.models.encoder_task import EncoderTask

@@ -1,25 +1,28 @@
-"""SavedModels that score, continue and embed text wherever TensorFlow is, without this library."""
+"""SavedModels of language models: text in; likelihoods, continuations and embeddings out."""
 
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.embedding import embed_function
-from tf_sparse_attention.export.input_checks import check_kind, check_length
-from tf_sparse_attention.export.readme import make_readme
-from tf_sparse_attention.export.sampling_loop import generate_function
-from tf_sparse_attention.export.scoring import score_function
-from tf_sparse_attention.export.weights import Weights
+from tf_sparse_attention.export.input_checks import (
+    assert_max_length,
+    assert_settings,
+    check_causal,
+    check_length,
+    check_tokenizer,
+)
+from tf_sparse_attention.export.sampling_loop import COMPILATION_NOTE, SamplingLoop, setting_inputs, text_outputs
+from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
+from tf_sparse_attention.export.token_rows import bits, row_lengths, sum_over_windows, window_nats
 from tf_sparse_attention.models import LanguageModel
-from tf_sparse_attention.remote_files import SAVED_MODEL, as_path, output_folder, raise_remote_errors
+
+TEXT = Input.strings("text", "bytes, valid UTF-8 or not, of any length", "def main():", "A line of text.")
 
 
-def export_saved_model(
+def export_language_model(
     model: LanguageModel,
     path: str | os.PathLike,
     tokenizer: Tokenizer,
@@ -28,38 +31,36 @@ def export_saved_model(
     jit_compile: bool = True,
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Writes a SavedModel with the signatures `score`, `generate` and `embed`: text in, text, numbers or vectors out.
+    """Write a SavedModel with the signatures `score`, `generate` and `embed`: text in; text, numbers or vectors out.
 
     It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
-    without tensorflow-text. A README.md inside describes inputs and outputs, with an example.
+    without tensorflow-text. A README.md inside describes all inputs and outputs, with an example.
 
-    - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Nothing
-      is cut off: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
-      once. As in `tf_sparse_attention.data.evaluation_batches`, a window starts without context; unlike there, no end
-      of the document is scored, since a text sent here may be a piece of one. Empty text has 0 nats and 0 bits per
-      byte.
-    - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: the most likely token each
-      time), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
-      end of the document, in `text` as valid UTF-8 with U+FFFD for what is not, in `text_bytes` as it is; num_tokens,
-      int32 (B,), of prompt and continuation, and log_prob, float32 (B,), of the continuation. Row i of a seed draws the
-      same in every batch, and the same as `LanguageModel.generate`. A prompt of more than `max_length` tokens and a
-      setting out of range are errors.
+    - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Texts
+      are not cut: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
+      once. As in `tf_sparse_attention.data.evaluation_batches`, a window starts without context. The end of the
+      document is not scored, since a text may be part of a document. Empty text has 0 nats and 0 bits per byte.
+    - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: always the most likely
+      token), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
+      end of the document. `text` is valid UTF-8, with U+FFFD for invalid bytes; `text_bytes` has the bytes. num_tokens,
+      int32 (B,), counts prompt and continuation; log_prob, float32 (B,), is of the continuation. For one seed, row i is
+      the same in every batch, and the same as with `LanguageModel.generate`. A prompt of more than `max_length` tokens
+      and settings out of range are errors.
     - `embed`: text, string (B,) -> embedding, float32 (B, D), the mean of the backbone's vectors over the tokens, in
       windows as above, 0 for empty text; num_tokens, int32 (B,).
 
-    Texts and prompts are bytes, valid UTF-8 or not. The loop of `generate` is compiled by XLA for each of a few sizes
-    (`bucket_length`) on first use, which takes some seconds.
+    Texts and prompts are bytes, valid UTF-8 or not. XLA compiles the loop of `generate` on the first call for each of a
+    few sizes (`bucket_length`), which takes some seconds.
 
     Args:
         model: `LanguageModel`, on the TensorFlow backend.
-        path: folder to write, also at an address such as gs://bucket/model. It must not exist, or be empty, or hold an
-            earlier export, which is replaced, on a local disk atomically.
-        tokenizer: the tokenizer the model was trained with. Ids that it does not have are never sampled.
+        path: folder to write, see `write_saved_model`.
+        tokenizer: the tokenizer of the model's training. Only its ids are sampled.
         sequence_length: maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
         batch_size: maximal number of windows that `score` and `embed` compute at once. Default: 8.
         jit_compile: whether XLA compiles the loop of `generate`; False for servers without XLA. Default: True.
-        weight_dtype: "int8" to quantize large weights to 8 bits, with a scale for each row or column: about a quarter
-            of the size, and slightly different results, computed in the model's dtype. Default: None.
+        weight_dtype: "int8" to quantize large weights to 8 bits, with a scale per row or column: about a quarter of the
+            size, and slightly different results, computed in the model's dtype. Default: None.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -68,67 +69,106 @@ def export_saved_model(
         ValueError: On another backend, or if the model, tokenizer or path is not suitable.
 
     Example:
-        >>> export_saved_model(model, "saved_model", ByteTokenizer(), sequence_length=1024)
-        >>> served = tf.saved_model.load("saved_model")
-        >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
+        >>> export_language_model(model, "saved_model", ByteTokenizer(), sequence_length=1024)
+        >>> served = tf.saved_model.load("saved_model").signatures
+        >>> served["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
     """
     check_causal(model)
     check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
     check_length("sequence_length", sequence_length, model.backbone.max_length)
     checks.check_count("batch_size", batch_size)
     checks.check_switch("jit_compile", jit_compile)
-    checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
-    folder = checked_path(path)
-    # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
-    # finds in attributes, among them the tables of a tokenizer.
-    served = tf.Module(name="language_model")
-    served.weights = weights = Weights(model, weight_dtype)
-    served.tokenizer = tokenizer.trackable
-    windows = weights, sequence_length, batch_size
-    served.score = score_function(model, tokenizer, *windows)
-    served.generate = generate_function(model, tokenizer, weights, jit_compile)
-    served.embed = embed_function(model, tokenizer, *windows)
-    readme = make_readme(model, tokenizer, weights, sequence_length, folder.name)
-    write_module(served, folder, ("score", "generate", "embed"), readme)
-    return folder
+    backbone = model.backbone
+    return write_saved_model(
+        path,
+        model,
+        {
+            "score": _score(model, tokenizer, sequence_length, batch_size),
+            "generate": _generate(model, tokenizer, jit_compile),
+            "embed": _embed(model, tokenizer, sequence_length, batch_size),
+        },
+        title="A language model",
+        description=f"{backbone.num_layers} blocks, {backbone.vocabulary_size} ids of `{type(tokenizer).__name__}`.",
+        tokenizers=[tokenizer],
+        weight_dtype=weight_dtype,
+    )
 
 
-def check_causal(model: LanguageModel) -> None:
-    """Raises a `ValueError` unless `model` is a causal `LanguageModel`, on the TensorFlow backend."""
-    check_kind(model, "A SavedModel")
-    if not model.backbone.causal:
-        raise ValueError(
-            "`model` must not see later tokens, or its scores are no probabilities. "
-            "Received: a backbone with causal=False."
-        )
+def _score(model, tokenizer, sequence_length, batch_size):
+    compute = window_nats(model, tokenizer.start_id)
+
+    def score(text):
+        ids = tokenizer.tokenize(text)
+        nats = sum_over_windows(ids, sequence_length, batch_size, compute)
+        num_bytes = tf.strings.length(text, unit="BYTE")
+        return {
+            "bits_per_byte": bits(nats, num_bytes),
+            "nats": tf.cast(nats, tf.float32),
+            "num_bytes": num_bytes,
+            "num_tokens": row_lengths(ids),
+        }
+
+    outputs = {
+        "nats": "negative log-probability of the text",
+        "num_bytes": "bytes of the text",
+        "num_tokens": "tokens of the text",
+        "bits_per_byte": "nats / ln 2 / num_bytes; 0 for an empty text",
+    }
+    notes = (
+        f"Texts are not cut. A text of more than {sequence_length} tokens is scored in consecutive windows of "
+        f"{sequence_length},\nevery token once. Each window starts without context. No end of a document is scored."
+    )
+    return Signature(score, [TEXT], outputs, "log-likelihood of texts", notes)
 
 
-def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None) -> None:
-    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model; None: it does not say."""
-    if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"`{name}` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
-    if vocabulary_size is not None and tokenizer.vocabulary_size > vocabulary_size:
-        raise ValueError(
-            f"`{name}` must have no more ids than the model. Received: a tokenizer with "
-            f"{tokenizer.vocabulary_size} and a model with {vocabulary_size}."
-        )
+def _generate(model, tokenizer, jit_compile):
+    loop = SamplingLoop(model, tokenizer.vocabulary_size, (tokenizer.end_id,), tokenizer.start_id, jit_compile)
+
+    def generate(prompt, max_length, temperature, top_p, seed):
+        ids = tokenizer.tokenize(prompt)
+        lengths = row_lengths(ids)
+        assertions = assert_max_length(max_length, lengths, loop.max_length)
+        assertions += assert_settings("prompt", tf.size(lengths), temperature, top_p)
+        return text_outputs(tokenizer, loop(ids, lengths, max_length, (temperature, top_p, seed), assertions))
+
+    length = f"tokens of a row, prompt included, from the longest prompt to {loop.max_length}"
+    inputs = [
+        Input.strings("prompt", "bytes; an empty prompt starts a document", "def main():", ""),
+        Input.scalar("max_length", tf.int32, length, 60),
+        *setting_inputs("texts"),
+    ]
+    outputs = {
+        "text": "prompt and continuation, valid UTF-8 with U+FFFD for invalid bytes",
+        "text_bytes": "prompt and continuation, as bytes",
+        "num_tokens": "tokens of prompt and continuation",
+        "log_prob": "log-probability of the continuation and its end, without padding, in nats",
+    }
+    notes = f"A row ends with the document or at `max_length`.\n{COMPILATION_NOTE}"
+    return Signature(generate, inputs, outputs, "continuations of prompts", notes)
 
 
-def checked_path(path: str | os.PathLike) -> Any:
-    """Returns the folder of a SavedModel to write, or raises a `ValueError` where something else is."""
-    place = as_path(path)
-    with raise_remote_errors(place):
-        is_free = not place.exists() or (
-            place.is_dir() and ((place / SAVED_MODEL).exists() or not any(place.iterdir()))
-        )
-    if not is_free:
-        raise ValueError(f"`path` must be new, or a folder that is empty or holds a SavedModel. Received: path={path}.")
-    return place
+def _embed(model, tokenizer, sequence_length, batch_size):
+    backbone = model.backbone
+    if backbone.max_length is not None:
+        sequence_length = min(sequence_length, backbone.max_length - 1)  # one position is for the start id
 
+    def sum_vectors(tokens, is_token):
+        # After the start id, the vector at each token depends on that token and all before it.
+        inputs = tf.pad(tokens, [[0, 0], [1, 0]], constant_values=tokenizer.start_id)
+        mask = tf.pad(is_token, [[0, 0], [1, 0]], constant_values=True)
+        vectors = backbone({"token_ids": inputs, "padding_mask": mask}, training=False)[:, 1:]
+        return tf.reduce_sum(tf.where(is_token[..., None], tf.cast(vectors, tf.float64), 0), axis=1)
 
-def write_module(served: tf.Module, path: Any, names: Sequence[str], readme: str) -> None:
-    """Writes a module with signatures, its attributes of these names, and a README.md beside it."""
-    with output_folder(path, SAVED_MODEL) as temporary:
-        signatures = {name: getattr(served, name) for name in names}
-        tf.saved_model.save(served, os.fspath(temporary), signatures)
-        (temporary / "README.md").write_text(readme, encoding="utf-8")
+    def embed(text):
+        ids = tokenizer.tokenize(text)
+        sums = sum_over_windows(ids, sequence_length, batch_size, sum_vectors, (backbone.hidden_dim,))
+        num_tokens = row_lengths(ids)
+        embedding = tf.math.divide_no_nan(sums, tf.cast(num_tokens, tf.float64)[:, None])
+        return {"embedding": tf.cast(embedding, tf.float32), "num_tokens": num_tokens}
+
+    outputs = {
+        "embedding": "mean of the last vectors over the tokens; 0 for an empty text",
+        "num_tokens": "tokens of the text",
+    }
+    notes = f"Longer texts are read in consecutive windows of {sequence_length} tokens."
+    return Signature(embed, [TEXT], outputs, "embeddings of texts", notes)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_sparse_attention import checks
 from tf_sparse_attention.export.cache_tensors import CacheTensors
 from tf_sparse_attention.export.encoder_functions import classify_function, transcribe_function
+from tf_sparse_attention.export.encoder_tasks import check_encoder_inputs
 from tf_sparse_attention.export.input_checks import check_length
 from tf_sparse_attention.export.portable_function import PortableFunction
 from tf_sparse_attention.export.portable_kinds import (
@@ -20,7 +21,6 @@ from tf_sparse_attention.export.portable_kinds import (
     unsupported_model_error,
 )
 from tf_sparse_attention.export.source_functions import NO_SOURCE, encode_function, make_source
-from tf_sparse_attention.export.texts import check_inputs
 from tf_sparse_attention.export.token_functions import decode_function, score_function
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
 from tf_sparse_attention.models.encoder_task import EncoderTask
@@ -60,7 +60,7 @@ def _transcribe(model, sizes):
 
 
 def _classify(model, sizes):
-    check_inputs(model)
+    check_encoder_inputs(model)
     check_length("sequence_length", sizes.sequence_length, getattr(model.encoder, "max_length", None))
     return classify_function(model, sizes.batch_size, sizes.sequence_length)
 

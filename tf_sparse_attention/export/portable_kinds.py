@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[type, Kind] = {
-    LanguageModel: Kind(("score", "decode"), "export_saved_model"),
+    LanguageModel: Kind(("score", "decode"), "export_language_model"),
     SequenceToSequence: Kind(("encode", "score", "decode"), "export_sequence_to_sequence"),
     SpeechRecognizer: Kind(("transcribe",), "export_speech"),
     SequenceClassifier: Kind(("classify",), "export_classifier"),

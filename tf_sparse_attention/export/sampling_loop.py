@@ -1,65 +1,135 @@
-"""The signature `generate`, which continues prompts, and what it shares with that of an encoder-decoder."""
+"""The decoding loop of the signatures `generate`, compiled for a few sizes."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tf_sparse_attention.data import Tokenizer
-from tf_sparse_attention.export.weights import Weights
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
+from tf_sparse_attention.export.input_checks import MAX_ROWS
+from tf_sparse_attention.export.saved_model import Input
+from tf_sparse_attention.export.token_rows import maximum
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
-from tf_sparse_attention.models import LanguageModel, SequenceToSequence
+from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
 from tf_sparse_attention.types import Tensor
 
-MAX_TOKENS = 2**16  # in a row
-MAX_ROWS = 2**12
-SETTINGS = [
-    tf.TensorSpec((), dtype, name)
-    for name, dtype in {
-        "max_length": tf.int32,
-        "temperature": tf.float32,
-        "top_p": tf.float32,
-        "seed": tf.int32,
-    }.items()
-]
+MAX_TOKENS = 2**16  # per row
+MIN_LENGTH = 64  # of the buckets
+COMPILATION_NOTE = """Values out of range are errors. The first call for each size compiles a program, which takes
+seconds. Numbers of rows and lengths are rounded up to 1, 2, 3, 4, 6, 8, 12, ..."""
 
 
-def generate_function(model: LanguageModel, tokenizer: Tokenizer, weights: Weights, jit_compile: bool) -> Callable:
-    """Returns the signature as a `tf.function`; see `export_saved_model`."""
-    ids_of_text = tokenizer.vocabulary_size, (tokenizer.end_id,), tokenizer.start_id
-    loop, max_tokens = decoding_loop(model, weights, jit_compile, *ids_of_text), max_tokens_of(model)
+class SamplingLoop:
+    """Sampling of rows of token ids, without strings, which XLA does not support.
 
-    def continue_text(prompt, max_length, temperature, top_p, seed):
-        ids = tokenizer.tokenize(prompt)
-        lengths = tf.cast(ids.row_lengths(), tf.int32)
-        # Without this dependency the loop would be compiled for invalid sizes before the assertions fail.
-        with tf.control_dependencies(assertions("prompt", lengths, max_length, temperature, top_p, max_tokens)):
-            lengths = tf.identity(lengths)
-        num_rows, length = bucket(tf.size(prompt), 1, MAX_ROWS), bucket(max_length, 64, max_tokens)
-        # Rows that pad the batch are finished from the start.
-        row_padding = [[0, num_rows - tf.size(prompt)]]
-        longest = bucket(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), 64, max_tokens)
-        rows = loop(
-            *(tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*row_padding, [0, 0]]) for size in (longest, length)),
-            tf.pad(lengths, row_padding),
-            tf.pad(tf.fill(tf.shape(lengths), max_length), row_padding),
+    Args:
+        model: the `LanguageModel`.
+        num_ids: only ids below it are sampled.
+        stop_token_ids: a row ends after one of these.
+        start_id: id before the first token.
+        jit_compile: whether XLA compiles the loop.
+        max_length: maximal number of tokens in a row. None (default): 65536, or the positions of the model.
+        encode: function from a source to the inputs of the model's cross-attention. None (default): there is none.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        num_ids: int,
+        stop_token_ids: Sequence[int],
+        start_id: int,
+        jit_compile: bool,
+        max_length: int | None = None,
+        encode: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
+    ) -> None:
+        self.max_length = max_length or min(MAX_TOKENS, model.backbone.max_length or MAX_TOKENS)
+        decoder = make_decoder(model)
+        step = limit_vocabulary(decoder.step, num_ids)
+
+        def loop(source, prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
+            def sampler(logits, keys):
+                return sample(logits, keys, temperature, top_p=top_p)
+
+            encoded = None if encode is None else encode(source)
+            state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1], encoded)
+            rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_token_ids, start_id, state)
+            return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
+
+        self._loop = tf.function(loop, jit_compile=jit_compile, autograph=False)
+
+    def __call__(
+        self,
+        prompt_ids: Tensor,
+        prompt_lengths: Tensor,
+        max_length: Tensor | int,
+        settings: Sequence[Tensor],
+        assertions: Sequence[tf.Operation],
+        read_source: Callable[[Tensor], Mapping[str, Tensor]] = lambda num_rows: {},
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows that begin with prompts, their lengths and the log-probabilities of the rest.
+
+        Args:
+            prompt_ids: int32 (B, P) or ragged.
+            prompt_lengths: int32 (B,), at most P.
+            max_length: tokens of a complete row.
+            settings: temperature, top_p and seed.
+            assertions: checks of the inputs. The loop is not compiled for invalid sizes.
+            read_source: function of a number of rows, at least B, to the source of that many rows.
+
+        Returns:
+            int32 (B, L) with L at least `max_length`, int32 (B,) and float32 (B,).
+        """
+        temperature, top_p, seed = settings
+        with tf.control_dependencies(assertions):
+            count = tf.size(prompt_lengths)
+            num_rows, width = bucket(count, 1, MAX_ROWS), bucket(max_length, MIN_LENGTH, self.max_length)
+            longest = bucket(maximum(prompt_lengths), MIN_LENGTH, self.max_length)
+            longest = tf.minimum(longest, prompt_ids.shape[1] or longest)
+        missing = [0, num_rows - count]  # rows that fill the batch: finished from the start
+        buffer = tf.pad(_with_width(prompt_ids, width), [missing, [0, 0]])
+        rows = self._loop(
+            read_source(num_rows),
+            buffer[:, :longest],
+            buffer,
+            tf.pad(prompt_lengths, [missing]),
+            tf.pad(tf.fill([count], max_length), [missing]),
             row_keys(seed, num_rows),
             temperature,
             top_p,
         )
-        return outputs(tokenizer, [x[: tf.size(prompt)] for x in rows])
-
-    return tf.function(continue_text, input_signature=[strings("prompt"), *SETTINGS], autograph=False)
+        return tuple(each[:count] for each in rows)
 
 
-def strings(name: str) -> tf.TensorSpec:
-    """Returns what describes the strings (B,) of an input."""
-    return tf.TensorSpec((None,), tf.string, name)
+def _with_width(ids, width):
+    """Return int32 (B, width) of rows of ids, padded or cut."""
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.to_tensor(shape=tf.stack([-1, width]))
+    ids = ids[:, :width]
+    return tf.pad(ids, [[0, 0], [0, width - tf.shape(ids)[1]]])
 
 
-def outputs(tokenizer: Tokenizer, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Returns the outputs of `generate` from token ids (B, T), the numbers of tokens and the log-probabilities."""
+def bucket(number: Tensor | int, smallest: int, largest: int) -> Tensor:
+    """Return, in a graph, the smallest size of `bucket_length` that is at least `number`."""
+    sizes = [min(smallest, largest)]
+    while sizes[-1] < largest:
+        sizes.append(min(bucket_length(sizes[-1] + 1, smallest), largest))
+    return tf.gather(sizes, tf.minimum(tf.searchsorted(sizes, [number])[0], len(sizes) - 1))
+
+
+def setting_inputs(rows: str, temperature: float = 0.8, top_p: float = 0.95) -> list[Input]:
+    """Return the inputs `temperature`, `top_p` and `seed`, which sample `rows` such as texts."""
+    likely = "in (0, 1]: sample from the most likely tokens with this total probability"
+    return [
+        Input.scalar(
+            "temperature", tf.float32, "0: always the most likely token; 1: as the model predicts", temperature
+        ),
+        Input.scalar("top_p", tf.float32, likely, top_p),
+        Input.scalar("seed", tf.int32, f"equal seeds give equal {rows}; row i is the same in every batch", 1),
+    ]
+
+
+def text_outputs(tokenizer: Tokenizer, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return the outputs of a signature from token ids (B, T), numbers of tokens and log-probabilities (B,)."""
     token_ids, num_tokens, log_prob = rows
     text = tokenizer.detokenize(token_ids)
     return {
@@ -68,90 +138,3 @@ def outputs(tokenizer: Tokenizer, rows: Sequence[Tensor]) -> dict[str, Tensor]:
         "num_tokens": num_tokens,
         "log_prob": log_prob,
     }
-
-
-def decoding_loop(
-    model: LanguageModel,
-    weights: Weights,
-    jit_compile: bool,
-    num_ids: int,
-    stop_token_ids: Sequence[int],
-    start_id: int,
-) -> Callable:
-    """Returns the part without strings, which XLA does not support; it is compiled for the sizes of each call.
-
-    Args:
-        model: the `LanguageModel`.
-        weights: its `Weights`.
-        jit_compile: whether XLA compiles it.
-        num_ids: only ids below it are sampled.
-        stop_token_ids: after which a row stops.
-        start_id: what the model reads before the first token.
-
-    Returns:
-        `tf.function` of prompts int32 (B, P), a buffer (B, L) that begins with them, their lengths, limits (B,), keys
-        (B, 2), temperature and top_p; returns token ids (B, L), numbers of tokens and log-probabilities (B,).
-    """
-    decoder = make_decoder(model)
-    step = limit_vocabulary(decoder.step, num_ids)
-
-    def loop(prompt_ids, buffer, prompt_lengths, limits, keys, temperature, top_p):
-        def sampler(logits, keys):
-            return sample(logits, keys, temperature, top_p=top_p)
-
-        with weights.scope():
-            state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1])
-            rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_token_ids, start_id, state)
-        return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
-
-    return tf.function(loop, jit_compile=jit_compile, autograph=False)
-
-
-def max_tokens_of(model: LanguageModel | SequenceToSequence) -> int:
-    """Returns the maximal number of tokens in a row, limited by the positions of the model."""
-    return min(MAX_TOKENS, model.backbone.max_length or MAX_TOKENS)
-
-
-def assertions(
-    name: str, lengths: Tensor, max_length: Tensor, temperature: Tensor, top_p: Tensor, max_tokens: int
-) -> list[tf.Operation]:
-    """Returns the checks of the inputs of `generate`: prompts by name, with their lengths (B,), and the settings."""
-    longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
-    of_lengths = (
-        (max_length >= longest, "`max_length` must be at least 1 and the length of each prompt.", max_length),
-        (max_length <= max_tokens, f"`max_length` must be at most {max_tokens}.", max_length),
-    )
-    return checks_of(of_lengths) + setting_assertions(name, tf.size(lengths), temperature, top_p)
-
-
-def setting_assertions(name: str, num_rows: Tensor, temperature: Tensor, top_p: Tensor) -> list[tf.Operation]:
-    """Returns the checks of the number of rows of an input by name, and of the settings of `sample`."""
-    conditions = (
-        (num_rows <= MAX_ROWS, f"`{name}` must have at most {MAX_ROWS} rows.", num_rows),
-        ((temperature >= 0) & (temperature < math.inf), "`temperature` must be a number of at least 0.", temperature),
-        ((top_p > 0) & (top_p <= 1), "`top_p` must be a number in (0, 1].", top_p),
-    )
-    return checks_of(conditions)
-
-
-def length_assertions(name: str, lengths: Tensor, rows: Tensor, least: int) -> list[tf.Operation]:
-    """Returns the checks of an input by name, the lengths (B,), from `least`, of rows (B, T, ...) padded to T."""
-    right = tf.reduce_all((lengths >= least) & (lengths <= tf.shape(rows)[1]))
-    conditions = (
-        (tf.size(lengths) == tf.shape(rows)[0], f"`{name}` must have a number for each row.", tf.size(lengths)),
-        (right, f"`{name}` must be numbers from {least} to the length of the rows.", lengths),
-    )
-    return checks_of(conditions)
-
-
-def checks_of(conditions: Sequence[tuple[Tensor, str, Tensor]]) -> list[tf.Operation]:
-    """Returns the checks of conditions, each with what must be and what came."""
-    return [tf.debugging.Assert(right, [f"{message} Received:", value]) for right, message, value in conditions]
-
-
-def bucket(number: Tensor, smallest: int, largest: int) -> Tensor:
-    """Returns, in a graph, the smallest size of `bucket_length` that is at least `number`."""
-    sizes = [min(smallest, largest)]
-    while sizes[-1] < largest:
-        sizes.append(min(bucket_length(sizes[-1] + 1, smallest), largest))
-    return tf.gather(sizes, tf.minimum(tf.searchsorted(sizes, [number])[0], len(sizes) - 1))

@@ -1,0 +1,215 @@
+"""SavedModels: functions with named inputs and outputs, the weights of a model, and a README.md about them."""
+
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
+from tf_sparse_attention.export.input_checks import check_backend
+from tf_sparse_attention.export.weights import Weights
+from tf_sparse_attention.remote_files import SAVED_MODEL, as_path, output_folder, raise_remote_errors
+from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.version import __version__
+
+
+class Input(NamedTuple):
+    """Input of a signature.
+
+    Attributes:
+        spec: `tf.TensorSpec` with the name of the input.
+        meaning: one line for the README.md.
+        example: Python expression of a value, for the example in the README.md, with TensorFlow as `tf`.
+    """
+
+    spec: tf.TensorSpec
+    meaning: str
+    example: str
+
+    @classmethod
+    def scalar(cls, name: str, dtype: tf.DType, meaning: str, example: float) -> "Input":
+        """Return a scalar input."""
+        return cls(tf.TensorSpec((), dtype, name), meaning, f"tf.constant({example})")
+
+    @classmethod
+    def strings(cls, name: str, meaning: str, *examples: str) -> "Input":
+        """Return an input of strings (B,)."""
+        return cls(tf.TensorSpec((None,), tf.string, name), meaning, f"tf.constant({json.dumps(examples)})")
+
+
+class Signature(NamedTuple):
+    """Function of a SavedModel, with the texts about it in the README.md.
+
+    Attributes:
+        function: takes one tensor per input, by position, and returns a dictionary of tensors.
+        inputs: the inputs, in the order of the arguments.
+        outputs: one line for the README.md about each output, by name.
+        summary: title of the signature in the README.md.
+        notes: further text for the README.md, in Markdown. Default: "".
+    """
+
+    function: Callable[..., dict[str, Tensor]]
+    inputs: Sequence[Input]
+    outputs: Mapping[str, str]
+    summary: str
+    notes: str = ""
+
+
+def write_saved_model(
+    path: str | os.PathLike,
+    model: keras.Model,
+    signatures: Mapping[str, Signature],
+    title: str,
+    description: str = "",
+    tokenizers: Sequence[Tokenizer] = (),
+    weight_dtype: str | None = None,
+) -> pathlib.Path:
+    """Write a SavedModel of any Keras model, with a README.md that describes its signatures.
+
+    The SavedModel runs where TensorFlow is installed, without this library. The written file is
+    compared with `signatures` before it replaces an earlier export.
+
+    Args:
+        path: folder to write, also at an address such as gs://bucket/model. It must not exist, or be empty, or hold an
+            earlier SavedModel, which is replaced. On a local disk the replacement is atomic.
+        model: model whose weights the functions use, on the TensorFlow backend.
+        signatures: the `Signature` of each name.
+        title: first line of the README.md.
+        description: second paragraph of the README.md, in Markdown. Default: "".
+        tokenizers: tokenizers that the functions use. Default: none.
+        weight_dtype: "int8" to store large weights in 8 bits, see `Weights`. Default: None.
+
+    Returns:
+        The path, a `pathlib.Path`.
+
+    Raises:
+        ValueError: On another backend, for a path with other files, or if the texts of a signature lack an output.
+
+    Example:
+        >>> inputs = keras.Input((None, 32))
+        >>> model = keras.Model(inputs, tsa.layers.LocalAttention(2, 16, window=8)(inputs))
+        >>> x = Input(tf.TensorSpec((None, None, 32), tf.float32, "x"), "vectors", "tf.zeros((1, 8, 32))")
+        >>> encode = Signature(lambda x: {"y": model(x)}, [x], {"y": "vectors after attention"}, "local attention")
+        >>> write_saved_model("encoder", model, {"encode": encode}, title="An encoder")
+        >>> tf.saved_model.load("encoder").signatures["encode"](x=tf.zeros((1, 8, 32)))["y"]
+    """
+    check_backend("A SavedModel")
+    checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
+    folder = _check_path(path)
+    # A plain module: loading needs no class of Keras or of this library. TensorFlow saves the variables and the tables
+    # of tokenizers that it finds in attributes.
+    module = tf.Module(name="served")
+    module.weights = weights = Weights(model, weight_dtype)
+    module.tokenizers = [each.trackable for each in tokenizers if each.trackable is not None]
+    functions = {name: _trace(signature, weights) for name, signature in signatures.items()}
+    for name, signature in signatures.items():
+        _check_outputs(name, signature, functions[name].structured_outputs)
+    readme = _make_readme(folder.name, model, weights, signatures, functions, title, description, tokenizers)
+    with output_folder(folder, SAVED_MODEL) as temporary:
+        tf.saved_model.save(module, os.fspath(temporary), functions)
+        _check_written(temporary, signatures)
+        (temporary / "README.md").write_text(readme, encoding="utf-8")
+    return folder
+
+
+def _check_path(path):
+    """Return the path of a SavedModel to write, or raise a `ValueError` for a file or a folder with other files."""
+    folder = as_path(path)
+    with raise_remote_errors(folder):
+        is_free = not folder.exists() or (
+            folder.is_dir() and ((folder / SAVED_MODEL).exists() or not any(folder.iterdir()))
+        )
+    if not is_free:
+        raise ValueError(f"`path` must be new, or a folder that is empty or holds a SavedModel. Received: path={path}.")
+    return folder
+
+
+def _trace(signature, weights):
+    """Return the concrete function of a signature, which uses the weights of the SavedModel."""
+
+    def run(*tensors):
+        with weights.scope():
+            return signature.function(*tensors)
+
+    specs = [each.spec for each in signature.inputs]
+    return tf.function(run, input_signature=specs, autograph=False).get_concrete_function()
+
+
+def _check_outputs(name, signature, outputs):
+    if set(outputs) != set(signature.outputs):
+        raise ValueError(
+            f"`outputs` of the signature {name!r} must describe the outputs of its function, {sorted(outputs)}. "
+            f"Received: {sorted(signature.outputs)}."
+        )
+
+
+def _check_written(folder, signatures):
+    """Raise a `RuntimeError` if the written file lacks a signature, or an input or an output of one."""
+    content = saved_model_pb2.SavedModel.FromString((folder / SAVED_MODEL).read_bytes())
+    written = content.meta_graphs[0].signature_def
+    for name, signature in signatures.items():
+        expected = {each.spec.name for each in signature.inputs}, set(signature.outputs)
+        found = set(written[name].inputs), set(written[name].outputs)
+        if found != expected:
+            raise RuntimeError(f"The SavedModel must have {expected} in its signature {name!r}. Received: {found}.")
+
+
+def _make_readme(
+    name: str,
+    model: keras.Model,
+    weights: Weights,
+    signatures: Mapping[str, Signature],
+    functions: Mapping[str, Any],
+    title: str,
+    description: str,
+    tokenizers: Sequence[Tokenizer],
+) -> str:
+    """Return the text of the README.md."""
+    size = f"{weights.num_bytes / 1e6:,.1f} MB" + (", large weights in 8 bits" if weights.integers else "")
+    needs = "TensorFlow"
+    if any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers):
+        needs = "TensorFlow and tensorflow-text (`import tensorflow_text` before loading)"
+    parts = [
+        f"# {title}",
+        description,
+        f"{model.count_params():,} parameters, {size}. Written by tf_sparse_attention {__version__}, "
+        f"Keras {keras.__version__}, TensorFlow {tf.__version__}.\nTo run it, install {needs}.",
+        *(_describe(key, signature, functions[key]) for key, signature in signatures.items()),
+        "## Example",
+        _make_example(name, signatures),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _describe(name, signature, function):
+    """Return the section of a signature: a table of its inputs and outputs, and its notes."""
+    outputs = {key: function.structured_outputs[key] for key in signature.outputs}
+    rows = [("in", each.spec.name, each.spec, each.meaning) for each in signature.inputs]
+    rows += [("out", key, tensor, signature.outputs[key]) for key, tensor in outputs.items()]
+    lines = [f"| {kind} | `{key}` | {_type_text(tensor)} | {meaning} |" for kind, key, tensor, meaning in rows]
+    table = "\n".join(["| | name | type | meaning |", "|---|---|---|---|", *lines])
+    return "\n\n".join(part for part in (f"## `{name}`: {signature.summary}", table, signature.notes) if part)
+
+
+def _type_text(tensor):
+    """Return dtype and shape as text: B is the batch, T another free size."""
+    if tensor.shape.rank is None:
+        return tensor.dtype.name
+    sizes = [str(size or "BT"[axis > 0]) for axis, size in enumerate(tensor.shape)]
+    return f"{tensor.dtype.name} ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def _make_example(name, signatures):
+    """Return Python that calls every signature and prints its outputs."""
+    lines = ["```python", "import tensorflow as tf", "", f'served = tf.saved_model.load("{name}").signatures']
+    for key, signature in signatures.items():
+        arguments = [f"    {each.spec.name}={each.example}," for each in signature.inputs]
+        lines += ["", f'result = served["{key}"](', *arguments, ")"]
+        lines += ["print({name: value.numpy() for name, value in result.items()})"]
+    return "\n".join([*lines, "```"])
