@@ -142,7 +142,7 @@ def test_the_likeliest_tokens_are_those_that_the_model_generates(generated, run,
     [
         (
             {"attention": [{**ROUTING, "selection": "top_k"}]},
-            r"decodes with a cache: .*`signatures=\('score',\)` leaves decoding out\.$",
+            r"decode with a cache: .*`signatures=\('score',\)` to leave decoding out\.$",
         ),
         (
             {"of_encoder": {"vocabulary_size": None, "embedding_dim": 5}},
