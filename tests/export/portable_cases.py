@@ -84,7 +84,7 @@ CASES = {
         "attention": [{"layer": "BlockSelectedAttention", **HEADS, **SELECTED, "key_convolution": 3}]
     },
     "native sparse attention": {"attention": [{"layer": "NativeSparseAttention", **HEADS, **SELECTED, "window": 4}]},
-    "grouped heads, norms, gate, sinks, cap": {"attention": [{**LOCAL, **MODERN}], "norm": "pre_and_post_rms"},
+    "grouped-query heads, QK norm, gate, sinks, soft cap": {"attention": [{**LOCAL, **MODERN}], "norm": "pre_and_post_rms"},
     "`Window(4)`": {"attention": [sparse(Window(4))]},
     "`Window(4) \\| First(2)`": {"attention": [sparse(Window(4) | First(2))]},
     "`Dilated(2, 3)`": {"attention": [sparse(Dilated(2, 3))]},
