@@ -1,4 +1,4 @@
-"""A small model, and what its SavedModel is asked: shared by the tests of the export."""
+"""A small language model and calls of its SavedModel, shared by the tests of exports."""
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5)
 
 
 def nats_of(model, text):
-    """Nats of a text, window by window, from the model's own logits."""
+    """Return the nats of a text from the logits of the model, window by window."""
     ids, nats = ByteTokenizer().tokenize(text), 0.0
     for begin in range(0, len(ids), WINDOW):
         window = ids[begin : begin + WINDOW]
@@ -55,7 +55,7 @@ def nats_of(model, text):
 
 
 def embedding_of(model, text):
-    """The mean of the last vectors of a text, window by window; 0 for an empty one."""
+    """Return the mean of the last vectors of a text, window by window; 0 for an empty text."""
     ids = ByteTokenizer().tokenize(text)
     windows = [ids[begin : begin + WINDOW] for begin in range(0, len(ids), WINDOW)]
     vectors = [keras.ops.convert_to_numpy(model.backbone(np.array([[0, *window]])))[0, 1:] for window in windows]

@@ -1,4 +1,4 @@
-"""SavedModels of sound: scores and drawn samples are those of the model."""
+"""SavedModels of audio models: scores and sampled recordings equal the model's."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""SavedModels of encoder-decoders: text in and text out, as the model answers."""
+"""SavedModels of encoder-decoders: generated targets and scores equal the model's."""
 
 import keras
 import numpy as np

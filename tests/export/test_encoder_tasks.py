@@ -1,4 +1,4 @@
-"""SavedModels of encoders with a head: labels of texts and tokens, and answers, are those of the model."""
+"""SavedModels of encoders with a head: labels of texts and tokens, and answers, equal the model's."""
 
 import keras
 import numpy as np

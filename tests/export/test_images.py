@@ -1,4 +1,4 @@
-"""SavedModels of images: scores and drawn images are those of the model."""
+"""SavedModels of image models: scores and sampled images equal the model's."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""SavedModels: what they score, that they stand alone, and how they are written."""
+"""SavedModels of language models, without the library, and how SavedModels are written."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""LiteRT and ONNX: files answer as the model does, and what cannot be written is refused with the way out."""
+"""LiteRT and ONNX files: outputs equal the model's, and errors name the reason and the alternative."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""LiteRT and ONNX files of encoder-decoders: driven by a plain loop they answer as the model does."""
+"""LiteRT and ONNX files of encoder-decoders: a plain decoding loop gives the outputs of the model."""
 
 import re
 

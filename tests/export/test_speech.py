@@ -1,4 +1,4 @@
-"""SavedModels of speech: transcripts of features and of sound are those of the model."""
+"""SavedModels of speech recognizers: transcripts of features and recordings equal the model's."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ def recordings(lengths=LENGTHS, size=(6,)):
 
 
 def padded(rows):
-    """Rows with numbers after their end that must not matter."""
+    """Return rows padded with numbers that must not change the outputs."""
     array = np.full((len(rows), max(map(len, rows)), *rows[0].shape[1:]), 9.0, "float32")
     for row, given in zip(array, rows, strict=True):
         row[: len(given)] = given
@@ -55,7 +55,7 @@ def padded(rows):
 
 
 def check(model, rows, found):
-    """Compare outputs with what the model says of recordings one by one."""
+    """Compare outputs with those of the model for each recording alone."""
     for number, features in enumerate(rows):
         log_probs = keras.ops.convert_to_numpy(model(features[None]))[0]
         np.testing.assert_allclose(found["log_probs"][number, : len(log_probs)], log_probs, atol=1e-4)

@@ -242,8 +242,8 @@ def _answer(model, tokenizer, sequence_length):
         Input.strings("text", f"cut if question and text have more than {sequence_length} ids", "The old man came."),
     ]
     outputs = {
-        "answer": f'the most likely span of the text, of at most {model.max_answer_length} tokens; "" if there is none',
-        "start": "first token of the answer, counted in the text; -1 if there is none",
+        "answer": f'the most likely span of the text, of at most {model.max_answer_length} tokens; or ""',
+        "start": "first token of the answer, counted in the text; -1 without an answer",
         "end": "last token of the answer",
         "log_prob": "log-probability of start and end, in nats",
         "num_tokens": "tokens of the text that were read",

@@ -51,8 +51,9 @@ class Weights(tf.Module):
 def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return int8 values with the shape of `weight`, and float32 scales to multiply them by.
 
-    Symmetric: the largest value is 127. Scales are shared along the first axis, the last axis, or all but the last. Of
-    the choices with at most one scale per 16 values, the one with the smallest error relative to each column is taken.
+    Symmetric: the largest value is 127. Scales are shared along the first axis, the last axis, or all axes before
+    the last. Of the choices with at most one scale per 16 values, the choice with the smallest error relative to each
+    column is taken.
     """
     weight = np.asarray(weight, "float32")
     columns = tuple(range(weight.ndim - 1))
