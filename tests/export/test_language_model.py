@@ -151,7 +151,7 @@ def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, serve
     assert printed.startswith("absent\n{") and printed.endswith("}\nFalse\n")
     bits = score(served, ["def main():", "A line of text."])["bits_per_byte"]
     continued = generate(served, ["def main():", ""], 60, 0.8, 0.95, 1)["text_bytes"]
-    assert str(bits) in printed and all(repr(text) in printed for text in continued)
+    assert repr(bits) in printed and all(repr(text) in printed for text in continued)
     for name, function in served.items():
         for each in [*function.structured_input_signature[1], *function.structured_outputs]:
             assert f"| `{each}` |" in readme, (name, each)
