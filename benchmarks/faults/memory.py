@@ -97,7 +97,7 @@ def threads(scale: float) -> None:
 
     model, tokenizer = _model()
     with tempfile.TemporaryDirectory() as folder:
-        tsa.export.export_saved_model(model, folder, tokenizer, sequence_length=64, jit_compile=False)
+        tsa.export.export_language_model(model, folder, tokenizer, sequence_length=64, jit_compile=False)
         served = tf.saved_model.load(folder)
         score = served.signatures["score"]
 

@@ -37,7 +37,7 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
 
     Args:
         folder: the work folder.
-        jit_compile, weight_dtype: see `export_saved_model`.
+        jit_compile, weight_dtype: see `export_language_model`.
 
     Returns:
         Dictionary: "path" of the SavedModel, the "line" scored, its "bits_per_byte", "nats" and "num_bytes", and
@@ -48,7 +48,7 @@ def export(folder: str | os.PathLike, jit_compile: bool = True, weight_dtype: st
         RuntimeError: If the SavedModel does not work without the library.
     """
     config = workdir.load_config(folder)
-    path = tsa.export.export_saved_model(
+    path = tsa.export.export_language_model(
         workdir.load_language_model(folder),
         workdir.open_workdir(folder) / SAVED_MODEL,
         workdir.load_tokenizer(folder),

@@ -147,7 +147,7 @@ class PairTask(TextTask):
         """Writes the SavedModel of a work folder into it and tries it.
 
         That of an encoder-decoder writes what `export_sequence_to_sequence` does, that of a language model what
-        `export_saved_model` does, whose prompts are sources.
+        `export_language_model` does, whose prompts are sources.
         """
         if not self.has_encoder:
             return exporting.export(folder, jit_compile, weight_dtype)

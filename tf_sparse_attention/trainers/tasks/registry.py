@@ -11,8 +11,8 @@ A class `Task` has `settings`, the names of the settings that it reads beside th
 - `evaluate(folder, split, overrides)`, the scores of the model in a work folder, a dictionary that is also written
   there, and `as_text(scores)`;
 - `generate(folder, request, show)`, samples of the model in a work folder, a `Generated` that is also written there;
-- `export(folder, jit_compile, weight_dtype)`, which writes a SavedModel there, see `export_saved_model`, and returns a
-  dictionary with its "path" and a "proof", what it says in a process without this library;
+- `export(folder, jit_compile, weight_dtype)`, which writes a SavedModel there, see `export_language_model`, and returns
+  a dictionary with its "path" and a "proof", what it says in a process without this library;
 - `save(folder)`, which writes what a trained model needs beside its weights, `check(folder)`, which raises a
   `ValueError` where that of an earlier start differs, and `load(folder)`, which makes the task of a work folder.
 """

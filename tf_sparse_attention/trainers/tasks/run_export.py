@@ -25,7 +25,7 @@ def export_run(
         folder: the work folder.
         kind: one of `FORMATS`. Default: "saved_model".
         signatures: of LiteRT and ONNX, which are written, see `export_portable`. Default: None, all.
-        weight_dtype, jit_compile: of SavedModels, see `tsa.export.export_saved_model`. Default: None and True.
+        weight_dtype, jit_compile: of SavedModels, see `tsa.export.export_language_model`. Default: None and True.
 
     Returns:
         Dictionary: "path", and "proof", what was compared or tried, as text.

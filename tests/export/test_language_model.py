@@ -1,4 +1,4 @@
-"""SavedModels: what they score, that they stand alone, and how they are written."""
+"""SavedModels of language models, without the library, and how SavedModels are written."""
 
 import math
 import os
@@ -27,8 +27,7 @@ from tests.export.serving import (
     score,
 )
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import export_saved_model
-from tf_sparse_attention.export.saved_model import checked_path, write_module
+from tf_sparse_attention.export import Input, Signature, export_language_model, write_saved_model
 from tf_sparse_attention.export.weights import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 
@@ -112,7 +111,7 @@ def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(ex
     assert first == again
     texts = first["text_bytes"]
     assert texts[0].startswith(b"ab") and len(texts[0]) > 2 and texts[1]
-    assert "the large ones in 8 bits" in (folder / "README.md").read_text()
+    assert "large weights in 8 bits" in (folder / "README.md").read_text()
     assert "8 bits" not in (exported / "README.md").read_text()
 
 
@@ -134,8 +133,8 @@ def test_a_model_of_few_positions_serves_no_more(tmp_path):
     grid = Backbone(258, 1, 16, [LOCAL], embedding={"grid": (4, 5)})
     model = LanguageModel(grid)
     with pytest.raises(ValueError, match="`sequence_length` must be at most the 20 positions of the model"):
-        export_saved_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=21)
-    path = export_saved_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=20, jit_compile=False)
+        export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=21)
+    path = export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=20, jit_compile=False)
     served = tf.saved_model.load(path).signatures
     assert score(served, ["x" * 41])["nats"] > 0
     assert embed(served, ["x" * 41])["num_tokens"] == 41
@@ -149,46 +148,34 @@ def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, serve
     readme = (exported / "README.md").read_text(encoding="utf-8")
     example = readme.split("```python\n")[1].split("```")[0]
     printed = run_alone(f"{ALONE}\n{example}\nprint('tf_sparse_attention' in sys.modules)", exported.parent)
-    texts = ["def main():", "A line of text."]
-    bits = score(served, texts)["bits_per_byte"]
-    continued = generate(served, [texts[0], ""], 60, 0.8, 0.95, 1)["text"]
-    assert printed.startswith(f"absent\n{bits}")
-    assert printed.endswith("".join(f"{text.decode()}\n" for text in continued) + "(2, 16)\nFalse\n")
+    assert printed.startswith("absent\n{") and printed.endswith("}\nFalse\n")
+    bits = score(served, ["def main():", "A line of text."])["bits_per_byte"]
+    continued = generate(served, ["def main():", ""], 60, 0.8, 0.95, 1)["text_bytes"]
+    assert repr(bits) in printed and all(repr(text) in printed for text in continued)
+    for name, function in served.items():
+        for each in [*function.structured_input_signature[1], *function.structured_outputs]:
+            assert f"| `{each}` |" in readme, (name, each)
 
 
-def test_the_readme_names_every_input_and_output(exported, served):
-    readme = (exported / "README.md").read_text(encoding="utf-8")
-    for signature in ("score", "generate", "embed"):
-        function = served[signature]
-        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
-            assert f"| `{name}` |" in readme
-
-
-def test_an_earlier_export_is_replaced_as_a_whole(exported, tmp_path, monkeypatch):
+def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
     path = tmp_path / "model"
     path.mkdir()
     (path / "saved_model.pb").touch()
     (path / "old").touch()
-    monkeypatch.setattr(tf.saved_model, "save", lambda served, folder, signatures: os.makedirs(folder))
-    assert export(make_model(), path) == path
+    assert write_saved_model(path, model, {"double": scaled(2.0)}, "A model") == path
     assert os.listdir(tmp_path) == ["model"]
-    assert os.listdir(path) == ["README.md"]
+    assert {"README.md", "saved_model.pb", "variables"} <= set(os.listdir(path)) and "old" not in os.listdir(path)
+    before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
 
-
-def test_a_failure_leaves_the_earlier_export_and_nothing_else(model, tmp_path, monkeypatch):
-    path = tmp_path / "model"
-    path.mkdir()
-    (path / "saved_model.pb").touch()
-
-    def fail(served, folder, signatures):
+    def fail(module, folder, functions):
         os.makedirs(folder)
         raise OSError("the disk is full")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(OSError, match="the disk is full"):
-        export(model, path)
+        write_saved_model(path, model, {"double": scaled(2.0)}, "A model")
     assert os.listdir(tmp_path) == ["model"]
-    assert os.listdir(path) == ["saved_model.pb"]
+    assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
 
 
 def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
@@ -199,18 +186,49 @@ def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
         export(model, tmp_path / "thesis.txt")
 
 
-def test_a_saved_model_is_written_to_an_address(model, tmp_path):
-    served, path = tf.Module(), f"disk://{tmp_path}/bucket/model"
-    for names in (["double", "half"], ["double"]):  # the second replaces the first
-        for name in names:
-            setattr(served, name, tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([], tf.float32)]))
-        write_module(served, checked_path(path), names, "How to use it.")
-        found = tf.saved_model.load(str(tmp_path / "bucket" / "model")).signatures
-        assert list(found) == names and float(found["double"](tf.constant(2.0))["y"]) == 4.0
-    assert (tmp_path / "bucket" / "model" / "README.md").read_text() == "How to use it."
+def scaled(factor, **changes):
+    """Return a signature of one input and one output."""
+    x = Input(tf.TensorSpec((None, 2), tf.float32, "x"), "values", "tf.ones((1, 2))")
+    signature = Signature(lambda x: {"y": factor * x}, [x], {"y": "values times a factor"}, "scaled values")
+    return signature._replace(**changes)
+
+
+def test_functions_of_any_model_are_written_to_an_address(tmp_path):
+    layer = tsa.layers.LocalAttention(1, 4, window=3)
+    inputs = keras.Input((None, 4))
+    encoder, path = keras.Model(inputs, layer(inputs)), f"disk://{tmp_path}/bucket/model"
+    x = Input(tf.TensorSpec((None, None, 4), tf.float32, "x"), "vectors", "tf.zeros((1, 8, 4))")
+    encode = Signature(lambda x: {"y": encoder(x)}, [x], {"y": "vectors after attention"}, "attention", "Notes.")
+    for signatures in ({"encode": encode, "half": scaled(0.5)}, {"encode": encode}):  # the second replaces the first
+        assert str(write_saved_model(path, encoder, signatures, "An encoder")) == path
+        loaded = tf.saved_model.load(str(tmp_path / "bucket" / "model")).signatures
+        assert set(loaded) == set(signatures)
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    np.testing.assert_allclose(loaded["encode"](x=vectors)["y"], encoder(vectors), atol=1e-6)
+    readme = (tmp_path / "bucket" / "model" / "README.md").read_text()
+    assert readme.startswith("# An encoder\n\n")
+    assert "## `encode`: attention\n" in readme and "\nNotes.\n" in readme
+    assert "| in | `x` | float32 (B, T, 4) | vectors |\n" in readme
+    assert "| out | `y` | float32 (B, T, 4) | vectors after attention |\n" in readme
+    assert "x=tf.zeros((1, 8, 4))," in readme
     (tmp_path / "bucket" / "model" / "saved_model.pb").unlink()
     with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path=disk://"):
-        export(model, path)
+        write_saved_model(path, encoder, {"encode": encode}, "An encoder")
+
+
+def test_outputs_without_a_meaning_are_refused(model, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"`outputs` of the signature 'f' must describe .* \['y'\]\. Received: \['z'\]"
+    ):
+        write_saved_model(tmp_path / "x", model, {"f": scaled(2.0, outputs={"z": "other values"})}, "A model")
+
+
+def test_a_written_file_without_a_signature_is_an_error(model, tmp_path, monkeypatch):
+    save = tf.saved_model.save
+    monkeypatch.setattr(tf.saved_model, "save", lambda module, folder, functions: save(module, folder))
+    with pytest.raises(RuntimeError, match=r"must have .* in its signature 'f'\. Received: \(set\(\), set\(\)\)"):
+        write_saved_model(tmp_path / "x", model, {"f": scaled(2.0)}, "A model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path):
@@ -219,18 +237,20 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
 
 
 def test_a_model_that_sees_later_tokens_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`model` must not see later tokens"):
+    with pytest.raises(ValueError, match="`model` must be causal"):
         export(LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)), tmp_path)
 
 
 def test_something_else_than_a_tokenizer_is_refused(model, tmp_path):
     with pytest.raises(ValueError, match="`tokenizer` must be a tokenizer"):
-        export_saved_model(model, tmp_path, "bytes")
+        export_language_model(model, tmp_path, "bytes")
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
     small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
-    with pytest.raises(ValueError, match=r"`tokenizer` must have .* a tokenizer with 258 and a model with 200\."):
+    with pytest.raises(
+        ValueError, match=r"`tokenizer` must not have .* a tokenizer with 258 ids and a model with 200\."
+    ):
         export(small, tmp_path)
 
 
@@ -242,7 +262,7 @@ def test_an_unknown_dtype_of_weights_is_refused(model, tmp_path):
 @pytest.mark.parametrize("name", ["sequence_length", "batch_size"])
 def test_sizes_must_be_positive(model, tmp_path, name):
     with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}=0\."):
-        export_saved_model(model, tmp_path, ByteTokenizer(), **{name: 0})
+        export_language_model(model, tmp_path, ByteTokenizer(), **{name: 0})
 
 
 def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatch):
@@ -277,7 +297,7 @@ print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2)
 
 
 def test_export_is_reached_from_the_front_door():
-    assert tsa.export.export_saved_model is export_saved_model
+    assert tsa.export.export_language_model is export_language_model
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""SavedModels: the text they generate."""
+"""SavedModels of language models: generated text."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""SavedModels of encoder-decoders: text in and text out, as the model answers."""
+"""SavedModels of encoder-decoders: generated targets and scores equal the model's."""
 
 import keras
 import numpy as np
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused(model, served, tmp_path):
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             write(served, ["x"], **settings)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`text` and `target` must have as many rows"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`text` and `target` must have the same number of rows"):
         served["score"](text=tf.constant(["x", "y"]), target=tf.constant(["z"]))
     with pytest.raises(ValueError, match=r"`model` must be a `SequenceToSequence`\. Received: model=<LanguageModel"):
         export_sequence_to_sequence(model.decoder, tmp_path / "x", ByteTokenizer())
@@ -87,6 +87,6 @@ def test_without_their_end_empty_sources_are_refused_and_weights_may_have_8_bits
     export_sequence_to_sequence(model, tmp_path / "x", ByteTokenizer(), **options)
     served = tf.saved_model.load(tmp_path / "x").signatures
     assert len(write(served, ["one", "two more"])["text"]) == 2
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`text` must have 1 to 65536 tokens each"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`text` must have 1 to 65536 tokens per row"):
         write(served, ["one", ""])
-    assert "what does the model write of a text?" in (tmp_path / "x" / "README.md").read_text()
+    assert "large weights in 8 bits" in (tmp_path / "x" / "README.md").read_text()
