@@ -1,15 +1,11 @@
 """Batches as a function of their number, and the Grain data sets that deliver them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_sparse_attention.checks import check_count
-
-if TYPE_CHECKING:
-    import grain
-    import tensorflow as tf
 
 ENDLESS = 2**62  # number of batches of a training
 NUM_THREADS, PREFETCH = 2, 4  # threads that read batches, and batches that are read ahead
@@ -98,7 +94,7 @@ class Batches:
             self.has_fixed_shapes,
         )
 
-    def dataset(self, start: int = 0, stop: int | None = None) -> "grain.IterDataset | tf.data.Dataset":
+    def dataset(self, start: int = 0, stop: int | None = None) -> Any:
         """Return the batches in order as a data set that `fit`, `evaluate` and `predict` take.
 
         Args:
@@ -130,11 +126,14 @@ class Batches:
             tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY if is_endless else count)
         )
 
-    def grain_dataset(self, start: int = 0, stop: int | None = None) -> "grain.IterDataset":
+    def grain_dataset(self, start: int = 0, stop: int | None = None) -> Any:
         """Return the batches in order as a Grain data set of NumPy arrays. Two threads read up to four batches ahead.
 
         Args:
             start, stop: see `dataset`.
+
+        Returns:
+            `grain.IterDataset`.
         """
         import grain
 
