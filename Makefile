@@ -22,7 +22,7 @@ READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 PYTEST = XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q
 FULL = $(PYTEST) -m 'not large' --hypothesis-profile=full
-DEMO := trainers/configs/demo.py
+DEMO := tf_sparse_attention/trainers/configs/demo.py
 # Bits per byte, of two seeds: docs/quality.md. The text is this Python's own library, so another Python has other scores.
 DEMO_SCORE := 1.28
 DEMO_LOCAL_SCORE := 1.57
@@ -48,25 +48,25 @@ help: ## List these targets
 
 # The subwords of the demo's text, found once.
 $(RUNS)/demo.subwords: | $(READY)
-	$(RUN) -m trainers.vocabulary --config=$(DEMO) --size=2000 --output=$@
+	$(RUN) -m tf_sparse_attention.trainers.vocabulary --config=$(DEMO) --size=2000 --output=$@
 
 .PHONY: demo
 demo: $(READY) $(RUNS)/demo.subwords ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
-	$(RUN) -m trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
+	$(RUN) -m tf_sparse_attention.trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
+	$(RUN) -m tf_sparse_attention.trainers.evaluate --workdir=$(RUNS)/demo --split=test
 	@echo "On the library of CPython 3.11.7 it has $(strip $(DEMO_SCORE)) bits per byte, and with local heads only, in as many"
 	@echo "weights and steps, $(strip $(DEMO_LOCAL_SCORE)); \`make demo-compare\` measures both on the library of this Python."
-	$(RUN) -m trainers.generate --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.export --workdir=$(RUNS)/demo
+	$(RUN) -m tf_sparse_attention.trainers.generate --workdir=$(RUNS)/demo
+	$(RUN) -m tf_sparse_attention.trainers.export --workdir=$(RUNS)/demo
 
 .PHONY: demo-compare
 demo-compare: $(READY) $(RUNS)/demo.subwords ## Train the demo model with and without routed heads and print both scores
-	$(RUN) -m trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
-	$(RUN) -m trainers.train --config=$(DEMO):local --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo-local
+	$(RUN) -m tf_sparse_attention.trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
+	$(RUN) -m tf_sparse_attention.trainers.train --config=$(DEMO):local --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo-local
 	@echo "Local and routed heads:"
-	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo --split=test
+	$(RUN) -m tf_sparse_attention.trainers.evaluate --workdir=$(RUNS)/demo --split=test
 	@echo "Local heads only:"
-	$(RUN) -m trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
+	$(RUN) -m tf_sparse_attention.trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: quality
 quality: $(READY) ## Train small models of several kinds of heads on real text and print what they are worth

@@ -114,7 +114,7 @@ def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 
 
     Args:
         model: the classifier.
-        batches: (ids, mask, classes, weights), as `LabeledBuckets.read` returns them.
+        batches: (ids, mask, classes, weights), the ids and their mask first.
         num_repeats: see `Predictor`.
     """
     predictor, seconds, predicted, true = Predictor(model, num_repeats), 0.0, [], []
@@ -128,7 +128,7 @@ def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 
 
 def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int], top_k: int) -> Iterator[list[str]]:
     """Yields the rows of the table, texts in the order of `COLUMNS`."""
-    from trainers.tasks.class_scores import figures
+    from tf_sparse_attention.trainers.tasks.class_scores import figures
 
     dense = None
     for name, variant in variants(model, num_clusters, top_k):
@@ -168,12 +168,15 @@ def main() -> None:
     parser.add_argument("--top_k", type=int, default=32, help="of improved clustered attention")
     parser.add_argument("--lengths", default="", help="lengths of random sequences that are timed too")
     arguments = parser.parse_args()
-    from trainers.shared import workdir
-    from trainers.tasks import registry
+    from tf_sparse_attention.trainers.shared import workdir
+    from tf_sparse_attention.trainers.tasks import registry
 
     task, model = registry.load_task(arguments.workdir), workdir.load_model(arguments.workdir)
     buckets = task.open_buckets(arguments.split)
-    batches = [buckets.read(batch) for batch in buckets.batches()]
+    batches = [
+        (inputs["token_ids"], inputs["padding_mask"], classes, weights)
+        for inputs, classes, weights in buckets.evaluation_batches().dataset()
+    ]
     clusters = [int(count) for count in arguments.clusters.split(",")]
     print_table(COLUMNS, rows_of_table(model, batches, clusters, arguments.top_k))
     if arguments.lengths:

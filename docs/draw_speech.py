@@ -15,7 +15,7 @@ from matplotlib import pyplot
 
 from benchmarks.quality import results
 from benchmarks.speech.tables import EXCHANGED, FILE, select
-from trainers.configs import speech
+from tf_sparse_attention.trainers.configs import speech
 
 FOLDER = pathlib.Path(__file__).parent
 LENGTHS = (1000, 4000)  # frames of the passes whose time is drawn against error: most recordings have 3 to 45 seconds

@@ -12,10 +12,9 @@ import matplotlib
 matplotlib.use("agg")
 
 from matplotlib import pyplot
-from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
-from tensorboard.util import tensor_util
+from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-from trainers.shared import workdir
+from tf_sparse_attention.trainers.shared import workdir
 
 PICTURE = pathlib.Path(__file__).with_name("tensorboard.png")
 KINDS = {"train": "tab:orange", "validation": "tab:blue"}
@@ -56,15 +55,11 @@ def main(arguments=None):
 
 
 def read_curves(folder):
-    """Returns the scalars in a folder of event files, {name: (steps, values)}."""
-    events = EventAccumulator(str(folder), size_guidance={TENSORS: 0})
+    """Return the scalars in a folder of event files, {name: (steps, values)}."""
+    events = EventAccumulator(str(folder), size_guidance={SCALARS: 0})
     events.Reload()
-    curves = {}
-    for name in events.Tags()[TENSORS]:
-        found = [(event.step, tensor_util.make_ndarray(event.tensor_proto)) for event in events.Tensors(name)]
-        if all(value.dtype.kind == "f" and value.shape == () for _, value in found):
-            curves[name] = ([step for step, _ in found], [float(value) for _, value in found])
-    return curves
+    found = {name: events.Scalars(name) for name in events.Tags()[SCALARS]}
+    return {name: ([each.step for each in curve], [each.value for each in curve]) for name, curve in found.items()}
 
 
 def charts(curves):

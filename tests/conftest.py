@@ -179,7 +179,7 @@ def two_replicas():
 
     if keras.backend.backend() != "tensorflow":
         pytest.skip("needs two logical CPUs, which the suite makes on the TensorFlow backend only")
-    from trainers.shared.tensorflow_devices import mirrored_cpus
+    from tf_sparse_attention.trainers.shared.devices import mirrored_cpus
 
     return mirrored_cpus(2)
 

@@ -23,17 +23,17 @@ def blocks(text, language=None):
 
 
 def commands(text):
-    """Return the programs of `trainers` that the code of a page calls, each with the names of its flags."""
+    """Return the programs, such as `tsa-train`, that the code of a page calls, each with the names of its flags."""
     found = []
     for block in blocks(text):
-        for program, rest in re.findall(r"python -m trainers\.(\w+)(.*(?:\n +-.*)*)", block):
+        for program, rest in re.findall(r"\btsa-(\w+)(.*(?:\n +-.*)*)", block):
             found.append((program, re.findall(r"(?<!\S)--([\w.-]+)", rest)))
     return found
 
 
 def flags_of(program):
-    """Return the names of the flags that a program of `trainers` defines itself, read without importing it."""
-    source = (ROOT / "trainers" / f"{program}.py").read_text(encoding="utf-8")
+    """Return the names of the flags that a program such as `tsa-train` defines itself, read without importing it."""
+    source = (ROOT / "tf_sparse_attention" / "trainers" / f"{program}.py").read_text(encoding="utf-8")
     return {*re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source), *re.findall(r"add_argument\(\"--([\w-]+)\"", source)}
 
 

@@ -10,8 +10,8 @@ TOGETHER = {
     "tests/generation/test_jax.py": "jax",
     "tests/layers/test_jax_layers.py": "jax",
     "tests/optimizers/test_adafactor_backends.py": "jax",
-    "tests/export/test_export.py": "export",
-    "tests/export/test_generate.py": "export",
+    "tests/export/test_language_model.py": "export",
+    "tests/export/test_generation.py": "export",
     "tests/export/test_serving_page.py": "export",
 }
 # What takes longest comes first, so that no process has it still before it when the others are done.

@@ -32,9 +32,9 @@ RANKS = {
     "analysis": 7,
     "convert": 7,
     "export": 7,
-    "audit": 8,
     LIBRARY: 8,  # the whole of it, `import tf_sparse_attention as tsa`
     "trainers": 9,
+    "audit": 10,  # a command that also reads runs
 }
 # These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
 PORTABLE_PARTS = {
@@ -66,10 +66,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/layers/data_parallel.py",
     "tf_sparse_attention/models/programs.py",
     "tf_sparse_attention/optimizers/skip_nonfinite.py",
-    "trainers/shared/clusters.py",
-    "trainers/shared/jax_devices.py",
-    "trainers/shared/strategy.py",
-    "trainers/shared/tensorflow_devices.py",
+    "tf_sparse_attention/trainers/shared/devices.py",
 }
 # Functions that import, or run, the module that their first argument names.
 IMPORT_CALLS = {"import_module", "__import__", "run_module", "find_spec"}
@@ -129,7 +126,7 @@ def part_of(name):
 
 def imports_that_point_up(source, part):
     """Return the imports in `source`, a file of `part`, of parts that do not stand below it, and relative ones."""
-    ours = {LIBRARY, "trainers", "tests", "benchmarks"}
+    ours = {LIBRARY, "tests", "benchmarks"}
     return [
         imported
         for imported in imports_of(source)
@@ -240,7 +237,7 @@ def exports_that_differ(source):
     """Return the public names of ours that an `__init__` imports and does not list in `__all__`, or the reverse."""
     imported, listed = set(), set()
     for node in parsed(source).body:
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in (LIBRARY, "trainers"):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == LIBRARY:
             imported |= {alias.asname or alias.name for alias in node.names}
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             listed = set(ast.literal_eval(node.value))
@@ -255,6 +252,6 @@ def sources(*folders):
 
 def ordered_sources():
     """Return (path, part, source) of every file the order of imports binds: all but the library's front door."""
-    files = sources(LIBRARY, "trainers")
+    files = sources(LIBRARY)
     del files[f"{LIBRARY}/__init__.py"]
     return [(path, part_of(path.removesuffix(".py").replace("/", ".")), source) for path, source in files.items()]

@@ -97,7 +97,10 @@ def test_a_model_of_one_length_says_so(code, capsys):
         ("{code}:broken", "KeyError: "),
         ("nowhere.py:model", "must name files that exist. Received: nowhere.py."),
         ("nowhere.keras", "must name files that exist. Received: nowhere.keras."),
-        ("model.h5", "must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: model.h5."),
+        (
+            "model.h5",
+            "must be NAME.keras, FILE.py:NAME, keras_hub:PRESET or the work folder of a run. Received: model.h5.",
+        ),
         ("{code}:listed", "error: one of: this that (--debug"),
         ("{code}:causal --length=1", "`--length` must be at least 2. Received: 1."),
         ("{code}:causal --custom=nowhere.py", "`--custom` applies to NAME.keras only."),

@@ -9,9 +9,9 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.pages import DOCS, ROOT, links
-from trainers.configs import speech
-from trainers.shared import config_files
-from trainers.shared.overrides import overridable_settings
+from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.shared import config_files
+from tf_sparse_attention.trainers.shared.overrides import overridable_settings
 
 pytestmark = pytest.mark.pages
 
@@ -52,7 +52,9 @@ def configuration_of(row):
     name, _, variant = re.match(r"`--config=([\w:]+)", row.flags)[1].partition(":")
     path = pathlib.Path(config_files.find(name))
     assert path.is_file()
-    return importlib.import_module(f"trainers.configs.{path.stem}").get_config(*([variant] if variant else []))
+    return importlib.import_module(f"tf_sparse_attention.trainers.configs.{path.stem}").get_config(
+        *([variant] if variant else [])
+    )
 
 
 def test_there_are_tables_of_five_papers():
@@ -89,7 +91,7 @@ def test_every_preset_has_a_configuration():
 
 def test_settings_of_an_evaluation_can_be_set_there():
     settings = overridable_settings()
-    found = re.findall(r"`trainers\.evaluate` with `--config\.(\w+)\.(\w+)=(\w+)`", TEXT)
+    found = re.findall(r"`tsa-evaluate` with `--config\.(\w+)\.(\w+)=(\w+)`", TEXT)
     assert found and all(name in settings[section] for section, name, _ in found)
     variants = {value for _, name, value in found if name == "evaluation_attention"}
     assert variants <= {*speech.KINDS}
@@ -97,7 +99,9 @@ def test_settings_of_an_evaluation_can_be_set_there():
 
 @pytest.mark.parametrize("row", [row for row in ROWS if FIGURE.search(row.here)], ids=lambda row: row.system)
 def test_a_figure_of_a_run_stands_where_the_row_says(row):
-    sources = [ROOT / "trainers" / "configs" / f"{name}.py" for name in HEADER.findall(row.here)]
+    sources = [
+        ROOT / "tf_sparse_attention" / "trainers" / "configs" / f"{name}.py" for name in HEADER.findall(row.here)
+    ]
     sources += [DOCS / path for path, _ in links(row.here)]
     assert sources
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)

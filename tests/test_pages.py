@@ -23,8 +23,8 @@ from tests.pages import (
     name_of,
     public_names,
 )
-from trainers.configs import base
-from trainers.shared import overrides
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import overrides
 
 pytestmark = [
     pytest.mark.pages,
@@ -159,7 +159,7 @@ def test_flags_of_programs_that_a_page_names_exist(name):
 
 
 def test_commands_are_read_with_the_lines_that_go_on():
-    text = "```\npython -m trainers.train --config=a\n  --workdir=b\npython -m trainers.export --nojit_compile -x\n```"
+    text = "```\ntsa-train --config=a\n  --workdir=b\ntsa-export --nojit_compile -x\n```"
     assert commands(text) == [("train", ["config", "workdir"]), ("export", ["nojit_compile"])]
     assert {"workdir", "format", "jit_compile"} <= flags_of("export") and "dry-run" in flags_of("convert")
 

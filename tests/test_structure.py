@@ -62,33 +62,34 @@ def test_optional_packages_are_imported_on_use_and_not_at_all_by_the_portable_pa
 
 
 def test_no_file_reaches_into_keras_internals():
-    everything = sources(LIBRARY, "trainers", "tests", "benchmarks", "docs")
+    everything = sources(LIBRARY, "tests", "benchmarks", "docs")
     assert not offences({path: uses_of_keras_internals(source) for path, source in everything.items()})
 
 
 def test_nothing_is_imported_while_an_error_is_handled():
-    everything = sources(LIBRARY, "trainers")
+    everything = sources(LIBRARY)
     assert not offences({path: imports_in_error_handlers(source) for path, source in everything.items()})
 
 
 def test_assert_is_for_tests():
-    assert not offences({path: assertions(source) for path, source in sources(LIBRARY, "trainers").items()})
+    assert not offences({path: assertions(source) for path, source in sources(LIBRARY).items()})
 
 
 def test_public_functions_carry_types():
-    assert not offences({path: not_annotated(source) for path, source in sources(LIBRARY, "trainers").items()})
+    assert not offences({path: not_annotated(source) for path, source in sources(LIBRARY).items()})
 
 
 def test_init_files_only_re_export():
-    inits = {path: source for path, source in sources(LIBRARY, "trainers").items() if path.endswith("/__init__.py")}
-    # The front door also imports what needs TensorFlow on first use; its own tests are at the end of this file. That of
-    # the programs has to say how much TensorFlow logs before anything imports it.
-    del inits[f"{LIBRARY}/__init__.py"], inits["trainers/__init__.py"]
+    inits = {path: source for path, source in sources(LIBRARY).items() if path.endswith("/__init__.py")}
+    # The front door imports its parts on first use; its own tests are at the end of this file. That of the commands
+    # sets how much TensorFlow logs before anything imports it.
+    del inits[f"{LIBRARY}/__init__.py"], inits[f"{LIBRARY}/trainers/__init__.py"]
     assert not offences({path: more_than_exports(source) for path, source in inits.items()})
 
 
 def test_init_files_list_what_they_import():
-    inits = {path: source for path, source in sources(LIBRARY, "trainers").items() if path.endswith("/__init__.py")}
+    inits = {path: source for path, source in sources(LIBRARY).items() if path.endswith("/__init__.py")}
+    del inits[f"{LIBRARY}/__init__.py"]  # its parts are imported on first use
     assert not offences({path: exports_that_differ(source) for path, source in inits.items()})
 
 
@@ -106,12 +107,12 @@ def test_completion_offers_public_names_alone(name):
         ("from tf_sparse_attention import layers", "ops"),
         ("import tf_sparse_attention.models.backbone", "layers"),
         ("from tf_sparse_attention.optimizers.schedules import constant", "layers"),
-        ("def f():\n    from trainers import strategy", "export"),
+        ("def f():\n    from tf_sparse_attention.trainers import strategy", "export"),
         ("import tf_sparse_attention as tsa", "analysis"),
         ("from . import masks", "ops"),
         ("import tests.contracts", "layers"),
-        ("import runpy\nrunpy.run_module('trainers.convert', run_name='__main__')", "convert"),
-        ("from importlib import import_module\nimport_module(f'trainers.tasks.{name}')", "export"),
+        ("import runpy\nrunpy.run_module('tf_sparse_attention.trainers.convert', run_name='__main__')", "convert"),
+        ("from importlib import import_module\nimport_module(f'tf_sparse_attention.trainers.tasks.{name}')", "export"),
         ("__import__('tf_sparse_attention.models')", "layers"),
     ],
 )

@@ -1,8 +1,8 @@
 """Sparse attention for long sequences in Keras 3.
 
 Public names are in the submodules below, for example `tsa.layers.RoutingAttention` and `tsa.models.LanguageModel`.
-Submodules that need more packages (`convert`, `data`, `export`) are imported on first use, so that the library works on
-JAX without TensorFlow.
+A submodule is imported on first use: the commands print their help without Keras, and on JAX the library works without
+TensorFlow.
 """
 
 import importlib
@@ -13,10 +13,22 @@ from tf_sparse_attention.backends import check_backend as _check_backend
 from tf_sparse_attention.backends import require_tensorflow as _require_tensorflow
 from tf_sparse_attention.version import __version__
 
-_check_backend()
+if TYPE_CHECKING:
+    from tf_sparse_attention import (  # noqa: F401
+        analysis,
+        convert,
+        data,
+        distribution,
+        export,
+        generation,
+        layers,
+        models,
+        ops,
+        optimizers,
+        patterns,
+    )
 
-from tf_sparse_attention import analysis, distribution, generation, layers, models, ops, optimizers, patterns  # noqa: E402
-
+# What `from tf_sparse_attention import *` imports. `convert`, `data` and `export` need further packages.
 __all__ = [
     "__version__",
     "analysis",
@@ -28,20 +40,17 @@ __all__ = [
     "optimizers",
     "patterns",
 ]
-
-if TYPE_CHECKING:
-    from tf_sparse_attention import convert, data, export  # noqa: F401
-
-_LAZY_SUBMODULES = ("convert", "data", "export")
+_SUBMODULES = (*__all__[1:], "convert", "data", "export")
 
 
 def __getattr__(name: str) -> ModuleType:
+    if name not in _SUBMODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _check_backend()
     if name == "export":
         _require_tensorflow("`tf_sparse_attention.export`")
-    if name in _LAZY_SUBMODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_LAZY_SUBMODULES])
+    return sorted(["__version__", *_SUBMODULES])

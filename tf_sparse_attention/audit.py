@@ -4,11 +4,16 @@ MODEL is one of
   NAME.keras           a file with a model or layer; --custom names a file with the code of custom layers
   FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that returns one
   keras_hub:PRESET     a causal language model of KerasHub, by the name or the folder of its preset
+  FOLDER               the work folder of a run of `tsa-train`, or its address, as gs://bucket/run
+
+The sequence has to be longer than the windows, blocks and clusters of the model: in a shorter one they hold every
+token, and a leak does not show.
 
 Examples:
-  python -m tf_sparse_attention.audit model.keras --length 1024
-  python -m tf_sparse_attention.audit train.py:make_model --length 256 --training --json
-  python -m tf_sparse_attention.audit keras_hub:gpt2_base_en --length 512 --quick --random_weights
+  tsa-audit model.keras --length 1024
+  tsa-audit train.py:make_model --length 256 --training --json
+  tsa-audit keras_hub:gpt2_base_en --length 512 --quick --random_weights
+  tsa-audit runs/demo --length 1024
 
 Exit status: 0 causal, 3 not causal, 2 inconclusive, with the reason in one line.
 """
@@ -28,6 +33,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.analysis import CausalityReport, causality_report
+from tf_sparse_attention.remote_files import is_remote
 
 CAUSAL, FAILED, NOT_CAUSAL = 0, 2, 3  # not 1: Python's own status after an uncaught error
 _KERAS_HUB = "keras_hub:"
@@ -98,7 +104,7 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
     """Load the target of an audit.
 
     Args:
-        name: NAME.keras, FILE.py:NAME or keras_hub:PRESET.
+        name: NAME.keras, FILE.py:NAME, keras_hub:PRESET or the work folder of a run.
         custom: a Python file with the custom layers of NAME.keras, by registered name or class name. Default: None.
         random_weights: whether to initialize the weights of a preset at random instead of loading them. Default: False.
 
@@ -114,11 +120,15 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
         raise ValueError(f"`--random_weights` applies to keras_hub:PRESET only. Received: {name}.")
     if name.startswith(_KERAS_HUB):
         return _from_keras_hub(name.removeprefix(_KERAS_HUB), random_weights)
+    if is_remote(name) or (pathlib.Path(name) / "config.json").is_file():
+        return _from_run(name)
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _from_code(file, attribute)
     if not name.endswith(".keras"):
-        raise ValueError(f"`MODEL` must be a file NAME.keras, FILE.py:NAME or keras_hub:PRESET. Received: {name}.")
+        raise ValueError(
+            f"`MODEL` must be NAME.keras, FILE.py:NAME, keras_hub:PRESET or the work folder of a run. Received: {name}."
+        )
     if not pathlib.Path(name).is_file():
         raise ValueError(_NO_FILE.format(name))
     classes = {} if custom is None else vars(_execute(custom))
@@ -179,10 +189,17 @@ def _from_keras_hub(preset, random_weights):
     return keras_hub.models.CausalLM.from_preset(preset, preprocessor=None, load_weights=not random_weights)
 
 
+def _from_run(folder):
+    from tf_sparse_attention.trainers.shared import remote_run, workdir  # which need more packages than the audit
+
+    with remote_run.reading(folder) as local:
+        return workdir.load_language_model(local)
+
+
 def _parser():
     description, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        prog="python -m tf_sparse_attention.audit",
+        prog="tsa-audit",
         description=description,
         epilog=rest,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -11,7 +11,7 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from tf_sparse_attention.atomic_files import atomic_file, atomic_folder
 
@@ -24,13 +24,6 @@ NO_SCHEME, SCHEME_ADVICE = "File system scheme", "; set EPATH_USE_TF=false and i
 
 class RemoteError(OSError):
     """Raised if a remote file cannot be read or written."""
-
-
-class Content(NamedTuple):
-    """Size of a file in bytes and its checksum, BLAKE2b of 16 bytes."""
-
-    size: int
-    blake2b: str
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -133,43 +126,37 @@ def write_bytes(path: Any, content: bytes) -> None:
             file.write(content)
 
 
-def upload(source: pathlib.Path, target: Any) -> Content:
-    """Copy a local file to a remote path, and return its `Content`."""
+def upload(source: pathlib.Path, target: Any) -> None:
+    """Copy a local file to a remote path."""
     with open(source, "rb") as content, raise_remote_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
-            return _copy(content, file)
+            _copy(content, file)
 
 
-def download(source: Any, target: pathlib.Path, expected: Content | None = None) -> None:
+def download(source: Any, target: pathlib.Path) -> None:
     """Copy a remote file to a local file, which is complete or absent afterwards.
 
     Args:
         source: remote path.
         target: the local file. Its folder is created.
-        expected: the required `Content`. Default: None, any.
 
     Raises:
-        ValueError: If the content differs, or the remote file does not exist.
         RemoteError: If the remote file cannot be read.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(target) as temporary:
-        found = None
-        if exists(source):
-            with open(temporary, "wb") as file, raise_remote_errors(source), source.open("rb") as content:
-                found = _copy(content, file)
-        if found is None or expected not in (None, found):
-            raise ValueError(f"{source} is {'missing' if found is None else 'damaged'}")
+    with (
+        atomic_file(target) as temporary,
+        open(temporary, "wb") as file,
+        raise_remote_errors(source),
+        source.open("rb") as content,
+    ):
+        _copy(content, file)
 
 
 def _copy(source, target):
-    size, digest = 0, hashlib.blake2b(digest_size=16)
     while block := source.read(BLOCK):
         target.write(block)
-        digest.update(block)
-        size += len(block)
-    return Content(size, digest.hexdigest())
 
 
 def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) -> None:

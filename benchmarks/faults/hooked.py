@@ -76,7 +76,7 @@ def main() -> None:
         limit_at(
             os.environ["FAULT_FILE"], int(os.environ.get("FAULT_NUMBER", 0)), int(os.environ.get("FAULT_BYTES", 0))
         )
-    name = f"trainers.{sys.argv.pop(1)}"
+    name = f"tf_sparse_attention.trainers.{sys.argv.pop(1)}"
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 

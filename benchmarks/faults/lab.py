@@ -100,7 +100,11 @@ class Lab:
         cwd: pathlib.Path | None = None,
     ) -> subprocess.Popen:
         """Starts a program on a work folder; of trainings the text and the folder of prepared data can be others."""
-        command = [sys.executable, "-m", *(["benchmarks.faults.hooked", program] if fault else [f"trainers.{program}"])]
+        command = [
+            sys.executable,
+            "-m",
+            *(["benchmarks.faults.hooked", program] if fault else [f"tf_sparse_attention.trainers.{program}"]),
+        ]
         if program == "train":
             command += ["--config=demo:tiny", *(f"--config.train.{name}={value}" for name, value in SETTINGS.items())]
             command += [

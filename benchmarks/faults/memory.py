@@ -31,8 +31,8 @@ def flat(lab: Lab, count: int) -> Iterator[Trial]:
 
 def _model():
     import tf_sparse_attention as tsa
-    from trainers.configs import demo
-    from trainers.shared import components
+    from tf_sparse_attention.trainers.configs import demo
+    from tf_sparse_attention.trainers.shared import components
 
     config, tokenizer = demo.get_config("tiny"), tsa.data.ByteTokenizer()
     return components.make_model(config, tokenizer.vocabulary_size), tokenizer
@@ -97,7 +97,7 @@ def threads(scale: float) -> None:
 
     model, tokenizer = _model()
     with tempfile.TemporaryDirectory() as folder:
-        tsa.export.export_saved_model(model, folder, tokenizer, sequence_length=64, jit_compile=False)
+        tsa.export.export_language_model(model, folder, tokenizer, sequence_length=64, jit_compile=False)
         served = tf.saved_model.load(folder)
         score = served.signatures["score"]
 

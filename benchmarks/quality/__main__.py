@@ -1,6 +1,6 @@
 """Trains and measures what kinds of heads are worth on real text: `python -m benchmarks.quality`.
 
-Each cell of a set, a model of one kind of heads from one seed, is trained by `python -m trainers.train` and measured on
+Each cell of a set, a model of one kind of heads from one seed, is trained by `tsa-train` and measured on
 the test split; what `results.jsonl` has already is not run again, and a run that was killed resumes. Prints the tables
 of the set, "-" where nothing was run. Texts other than Python's own source are named with their folder or file:
 
@@ -45,7 +45,7 @@ def run_cell(cell: Cell, folder: pathlib.Path, path: str | None) -> dict:
 
 
 def _run(program, *flags):
-    subprocess.run([sys.executable, "-m", f"trainers.{program}", *flags], check=True)
+    subprocess.run([sys.executable, "-m", f"tf_sparse_attention.trainers.{program}", *flags], check=True)
 
 
 def _processor_seconds():

@@ -8,7 +8,7 @@ in "last_KIND" in the last layer alone, whose first has four local ones.
 import ml_collections
 
 from benchmarks.quality.cells import Cell
-from trainers.configs import base
+from tf_sparse_attention.trainers.configs import base
 
 WINDOW, CLUSTER_SIZE, NUM_LAYERS, HIDDEN_DIM = 64, 64, 2, 128
 TOKENS_IN_A_STEP = 4096

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tf_sparse_attention as tsa
 from benchmarks.quality import variants  # noqa: F401  # the classes of models that are loaded
-from trainers.shared import components, workdir
+from tf_sparse_attention.trainers.shared import components, workdir
 
 
 class HeldOut(NamedTuple):

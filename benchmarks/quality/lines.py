@@ -1,6 +1,6 @@
 """How many lines of what a model writes are Python: `python -m benchmarks.quality.lines --workdir=runs/demo`.
 
-Samples as `python -m trainers.generate` draws them, and counts their complete logical lines and those that Python's
+Samples as `tsa-generate` draws them, and counts their complete logical lines and those that Python's
 `tokenize` reads without an error.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
 
     import tf_sparse_attention as tsa
-    from trainers.shared import workdir
+    from tf_sparse_attention.trainers.shared import workdir
 
     settings = workdir.load_config(options.workdir).generate
     model, tokenizer = workdir.load_model(options.workdir), workdir.load_tokenizer(options.workdir)

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.quality import results
 from benchmarks.speech.tables import EXCHANGED, FILE, select, tables
-from trainers.configs import speech
+from tf_sparse_attention.trainers.configs import speech
 
 PARTS = ("step", "train", "evaluate")
 LENGTHS = (200, 500, 1000, 2000, 4000, 4500, 16000)  # frames; the recordings have up to 4,490
@@ -108,9 +108,9 @@ def main(argv: list[str] | None = None) -> None:
     """Runs what is asked for and prints the tables."""
     options = parse(argv)
     if not options.show:
-        from trainers.shared.console import import_backends
+        from tf_sparse_attention.backends import check_backend
 
-        import_backends()
+        check_backend()
         run(options)
     print(tables(results.read_lines(options.results)))
 

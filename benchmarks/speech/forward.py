@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks import steps
 from benchmarks.subjects import Subject
-from trainers.configs import speech
-from trainers.tasks.speech import Task
+from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.tasks.speech import Task
 
 MODE = {"tensorflow": "graph", "jax": "jit"}  # as the trainer runs them
 SOUND: dict[str, Any] = {"mean": [0.0] * 40, "std": [1.0] * 40, "labels": [str(label) for label in range(59)]}

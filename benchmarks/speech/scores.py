@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
-from trainers.shared import overrides
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.shared import overrides
+from tf_sparse_attention.trainers.tasks import registry
 
 KEPT = ("phone_error_rate", "loss", "labels", "recordings")
 

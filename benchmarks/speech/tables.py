@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.quality.results import with_spread
-from trainers.configs import speech
+from tf_sparse_attention.trainers.configs import speech
 
 FILE = pathlib.Path(__file__).parents[1] / "speech.jsonl"  # what was measured for docs/tasks.md
 EXCHANGED = ("full", "clustered", "improved")  # kinds of the same weights, which can take each other's place

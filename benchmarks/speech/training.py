@@ -10,10 +10,10 @@ from typing import Any
 import keras
 import ml_collections
 
-from trainers.configs import speech
-from trainers.shared import components, strategy, training
-from trainers.shared.files import write_json
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.shared import components, devices, training
+from tf_sparse_attention.trainers.shared.files import write_json
+from tf_sparse_attention.trainers.tasks import registry
 
 CHECKPOINT_EVERY = 20  # steps
 
@@ -34,7 +34,7 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
     Programs, one for each length, are made before they are timed.
     """
     config = config_of(kind, 0, num_steps, path, folder)
-    strategy.make_deterministic(config.train.jit_compile)  # as the trainer does
+    devices.make_deterministic(config.train.jit_compile)  # as the trainer does
     task = registry.make_task(config)
     batches = task.open_data().batches
     keras.utils.set_random_seed(config.seed)
@@ -42,7 +42,7 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
     optimizer = components.make_optimizer(config, model.backbone.hidden_dim)
     model.compile(optimizer, loss=task.make_loss(), jit_compile=config.train.jit_compile)
     seconds, known = 0.0, set()
-    for inputs, labels, weights in batches.dataset(num_steps=num_steps):
+    for inputs, labels, weights in batches.dataset(stop=num_steps):
         shapes = tuple(inputs["features"].shape), tuple(labels.shape)
         if shapes not in known:
             model.train_on_batch(inputs, labels, sample_weight=weights)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.tasks import made
-from trainers.configs import toys
+from tf_sparse_attention.trainers.configs import toys
 
 GENERATED = {
     "language_model": ["--prompt=120: one hundred twenty\n121:"],
@@ -36,7 +36,7 @@ def program(name: str, workdir: pathlib.Path, arguments: Sequence[str] = ()) -> 
         SystemExit: with its messages, if it fails.
     """
     started = time.monotonic()
-    command = [sys.executable, "-m", f"trainers.{name}", f"--workdir={workdir}", *arguments]
+    command = [sys.executable, "-m", f"tf_sparse_attention.trainers.{name}", f"--workdir={workdir}", *arguments]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         sys.exit(f"{' '.join(command)}\n{process.stdout}{process.stderr}")
@@ -45,7 +45,7 @@ def program(name: str, workdir: pathlib.Path, arguments: Sequence[str] = ()) -> 
 
 def train_and_kill(workdir: pathlib.Path, arguments: Sequence[str]) -> bool:
     """Starts a training and kills it when it has written a checkpoint; returns whether there was time for that."""
-    command = [sys.executable, "-m", "trainers.train", f"--workdir={workdir}", *arguments]
+    command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", f"--workdir={workdir}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             if list(workdir.glob("checkpoints/*.npz")):
@@ -57,7 +57,7 @@ def train_and_kill(workdir: pathlib.Path, arguments: Sequence[str]) -> bool:
 def run(task: str, folder: pathlib.Path) -> dict[str, float]:
     """Runs all programs of a task; returns their seconds by name."""
     workdir, seconds = folder / task, {}
-    config = [f"--config=trainers/configs/toys.py:{task}", f"--config.data.path={_data_of(task, folder)}"]
+    config = [f"--config=toys:{task}", f"--config.data.path={_data_of(task, folder)}"]
     config.append(f"--config.data.data_dir={folder / 'data'}")
     started = time.monotonic()
     killed = not (workdir / "model.keras").exists() and train_and_kill(workdir, config)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import images
 from tf_sparse_attention.data import ImageCodec
-from trainers.configs import images as configs
+from tf_sparse_attention.trainers.configs import images as configs
 
 ROW = {"bits_per_dim": 4.0, "training_bits": 3.5, "weights": 1000, "steps": 50, "seconds": 10.0}
 

@@ -12,7 +12,7 @@ from benchmarks.quality import ahead, config, held_out, lines, measure, results
 from benchmarks.quality.__main__ import PAGE, page_with_tables, parse
 from benchmarks.quality.cells import FULL, QUICK, SETS, Cell
 from tests.draws import first
-from trainers.shared import components
+from tf_sparse_attention.trainers.shared import components
 
 
 def test_a_token_is_far_where_its_context_stood_before_only_beyond_the_reach():

@@ -15,7 +15,7 @@ from benchmarks.speech import tables
 from docs import draw_speech
 from tests.pages import ROOT
 from tests.trainers.test_speech import path  # noqa: F401  # a file of made-up recordings
-from trainers.configs import speech
+from tf_sparse_attention.trainers.configs import speech
 
 SCORE = {"part": "evaluate", "minutes": 5.0, "phone_error_rate": 0.05, "loss": 0.5, "labels": 9, "recordings": 2}
 TRAINED = {"part": "train", "minutes": 5.0, "steps": 1000, "processor_seconds": 400.4, "weights": 12345}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from trainers.convert import main
+from tf_sparse_attention.trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 
@@ -85,8 +85,8 @@ def run_program(module, *arguments):
 
 @pytest.mark.parametrize(("arguments", "status"), [(["t2t", "--help"], 0), (["t2t", "FILE", "--dry-run", "--no"], 2)])
 def test_help_and_wrong_commands_need_no_backend(arguments, status):
-    process = run_program("trainers.convert", *arguments)
-    assert process.returncode == status and "python -m trainers.convert" in process.stdout + process.stderr
+    process = run_program("tf_sparse_attention.trainers.convert", *arguments)
+    assert process.returncode == status and "tsa-convert" in process.stdout + process.stderr
     assert not re.search(r"\| (keras|tensorflow)$", process.stderr, re.MULTILINE)
 
 

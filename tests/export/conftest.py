@@ -1,4 +1,4 @@
-"""A model and its SavedModel, exported once for all the tests of the export."""
+"""A model and its SavedModel, exported once for all tests of exports."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Models of every pattern, and how far what LiteRT and ONNX Runtime answer is from Keras: for tests and the table."""
+"""Language models of every pattern, and differences of LiteRT and ONNX Runtime from Keras, for tests and the table."""
 
 import contextlib
 import io
@@ -84,7 +84,10 @@ CASES = {
         "attention": [{"layer": "BlockSelectedAttention", **HEADS, **SELECTED, "key_convolution": 3}]
     },
     "native sparse attention": {"attention": [{"layer": "NativeSparseAttention", **HEADS, **SELECTED, "window": 4}]},
-    "grouped heads, norms, gate, sinks, cap": {"attention": [{**LOCAL, **MODERN}], "norm": "pre_and_post_rms"},
+    "grouped-query heads, QK norm, gate, sinks, soft cap": {
+        "attention": [{**LOCAL, **MODERN}],
+        "norm": "pre_and_post_rms",
+    },
     "`Window(4)`": {"attention": [sparse(Window(4))]},
     "`Window(4) \\| First(2)`": {"attention": [sparse(Window(4) | First(2))]},
     "`Dilated(2, 3)`": {"attention": [sparse(Dilated(2, 3))]},

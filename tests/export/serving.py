@@ -1,11 +1,11 @@
-"""A small model, and what its SavedModel is asked: shared by the tests of the export."""
+"""A small language model and calls of its SavedModel, shared by the tests of exports."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import export_saved_model
+from tf_sparse_attention.export import export_language_model
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
@@ -21,7 +21,7 @@ def make_model(attention=(LOCAL, ROUTING)):
 
 
 def export(model, path, **settings):
-    return export_saved_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
+    return export_language_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
 
 
 def score(served, texts):
@@ -44,7 +44,7 @@ def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5)
 
 
 def nats_of(model, text):
-    """Nats of a text, window by window, from the model's own logits."""
+    """Return the nats of a text from the logits of the model, window by window."""
     ids, nats = ByteTokenizer().tokenize(text), 0.0
     for begin in range(0, len(ids), WINDOW):
         window = ids[begin : begin + WINDOW]
@@ -55,7 +55,7 @@ def nats_of(model, text):
 
 
 def embedding_of(model, text):
-    """The mean of the last vectors of a text, window by window; 0 for an empty one."""
+    """Return the mean of the last vectors of a text, window by window; 0 for an empty text."""
     ids = ByteTokenizer().tokenize(text)
     windows = [ids[begin : begin + WINDOW] for begin in range(0, len(ids), WINDOW)]
     vectors = [keras.ops.convert_to_numpy(model.backbone(np.array([[0, *window]])))[0, 1:] for window in windows]

@@ -1,4 +1,4 @@
-"""Encoder-decoders of every pattern, and how far what LiteRT and ONNX Runtime answer is from Keras: for the table."""
+"""Encoder-decoders of every pattern, and differences of LiteRT and ONNX Runtime from Keras, for the table."""
 
 import keras
 import numpy as np

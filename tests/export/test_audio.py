@@ -1,4 +1,4 @@
-"""SavedModels of sound: scores and drawn samples are those of the model."""
+"""SavedModels of audio models: scores and sampled recordings equal the model's."""
 
 import keras
 import numpy as np
@@ -87,9 +87,9 @@ def test_sound_is_drawn_of_rows_without_samples(served):
 @pytest.mark.parametrize(
     ("lengths", "settings", "message"),
     [
-        ([3, 3], {}, r"`num_samples` must have a number for each row\. Received:.*2"),
-        ([3, 3, 21], {}, r"`num_samples` must be numbers from 0 to the length of the rows"),
-        ([-1, 3, 3], {}, r"`num_samples` must be numbers from 0 to the length of the rows"),
+        ([3, 3], {}, r"`num_samples` must have one number per row\. Received:.*2"),
+        ([3, 3, 21], {}, r"`num_samples` must be from 0 to the length of the rows"),
+        ([-1, 3, 3], {}, r"`num_samples` must be from 0 to the length of the rows"),
         ([3, 3, 13], {}, r"`max_length` must be at least 1 and the length of each prompt\. Received:.*12"),
         ([3, 3, 3], {"max_length": 97}, r"`max_length` must be at most 96"),
         ([3, 3, 3], {"top_p": 0.0}, r"`top_p` must be a number in \(0, 1\]"),
@@ -101,7 +101,7 @@ def test_inputs_that_do_not_fit_are_refused(served, lengths, settings, message):
 
 
 def test_scores_of_lengths_that_do_not_fit_are_refused(served):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`num_samples` must be numbers from 0 to the length"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`num_samples` must be from 0 to the length"):
         score(served, SAMPLES, [1, 2, 21])
 
 
@@ -119,16 +119,8 @@ def test_arguments_that_do_not_fit_are_refused(model, tmp_path, arguments, messa
         export_audio(**{"model": model, "path": tmp_path / "x", "codec": CODEC, "sequence_length": 8, **arguments})
 
 
-def test_the_readme_names_every_input_and_output(exported, served):
-    readme = (exported / "README.md").read_text(encoding="utf-8")
-    for function in served.values():
-        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
-            assert f"| `{name}` |" in readme
-
-
 def test_the_example_of_the_readme_runs(exported, monkeypatch, capsys):
     example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(exported.parent)
     exec(compile(example, "README.md", "exec"), {})
-    assert capsys.readouterr().out.count("[") == 2
-    assert (exported.parent / "drawn.wav").stat().st_size == 44 + 2 * 50
+    assert "'bits_per_byte': array([" in (printed := capsys.readouterr().out) and "'drawn': array([[" in printed

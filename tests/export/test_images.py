@@ -1,4 +1,4 @@
-"""SavedModels of images: scores and drawn images are those of the model."""
+"""SavedModels of image models: scores and sampled images equal the model's."""
 
 import keras
 import numpy as np
@@ -82,15 +82,8 @@ def test_what_does_not_fit_is_refused(model, served, tmp_path):
             draw(served, IMAGES, **settings)
     with pytest.raises(ValueError, match=r"`codec` must be an `ImageCodec`\. Received: 'raster'"):
         export_images(model, tmp_path / "x", "raster")
-    with pytest.raises(ValueError, match=r"`codec` must be of .* images of 32 bytes, a model of 8 positions"):
+    with pytest.raises(ValueError, match=r"`codec` must have images .* images of 32 bytes, a model of 8 positions"):
         export_images(model, tmp_path / "x", ImageCodec(4, 4, 2))
     small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
     with pytest.raises(ValueError, match=r"`model` must have the 257 ids of the codec\. Received: 200"):
         export_images(small, tmp_path / "x", CODEC)
-
-
-def test_the_readme_names_every_input_and_output(exported, served):
-    readme = (exported / "README.md").read_text(encoding="utf-8")
-    for function in served.values():
-        for name in [*function.structured_input_signature[1], *function.structured_outputs]:
-            assert f"| `{name}` |" in readme

@@ -1,4 +1,4 @@
-"""Keras's own LiteRT export of attention layers: what the interpreter computes, in a process that it may abort."""
+"""Keras's LiteRT export of attention layers, run in another process, which the interpreter may abort."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""LiteRT and ONNX: files answer as the model does, and what cannot be written is refused with the way out."""
+"""LiteRT and ONNX files: outputs equal the model's, and errors name the reason and the alternative."""
 
 import os
 import re
@@ -30,8 +30,7 @@ from tests.export.portable_cases import (
     run_examples,
     score_error,
 )
-from tf_sparse_attention.export import export_litert, export_onnx, litert, portable_kinds, token_functions
-from tf_sparse_attention.export.portable_function import make_function
+from tf_sparse_attention.export import export_litert, export_onnx, litert, portable_functions
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 MIXED = "local and routing, three blocks"
@@ -82,7 +81,7 @@ def test_models_of_every_pattern_answer_as_they_do_or_are_refused_with_the_reaso
             run = export(target, model, tmp_path, (signature,))
         except ValueError as refusal:
             assert is_refused, refusal
-            assert re.search(r"Received: .+\.$|`signatures=\('score',\)` leaves decoding out\.$", str(refusal))
+            assert re.search(r"Received: .+\.$|`signatures=\('score',\)` to leave decoding out\.$", str(refusal))
         else:
             assert not is_refused, f"{name} has a file of {signature} for {target} now: take it from REFUSED"
             assert error(model, run) < TOLERANCE
@@ -126,7 +125,7 @@ def test_the_examples_of_the_page_continue_and_score_as_the_model_does(number, t
 
 def test_operations_that_litert_lacks_are_named(tmp_path, capfd):
     model = make(attention=[IMAGE], num_layers=1)
-    with pytest.raises(ValueError, match=r"`export_saved_model`\. Received: heads of LocalAttention2D; .*no operation"):
+    with pytest.raises(ValueError, match=r"`export_language_model`\. Received: layers LocalAtt.*no operation"):
         export_litert(model, tmp_path / "model.tflite", **SIZES, signatures=("score",))
     assert not list(tmp_path.iterdir())
     assert "error:" not in capfd.readouterr().err
@@ -134,13 +133,12 @@ def test_operations_that_litert_lacks_are_named(tmp_path, capfd):
 
 def test_masks_at_which_the_interpreter_would_end_the_process_are_refused(small):
     inputs = [tf.TensorSpec((2, 1, 2, 1, 2), tf.bool), tf.TensorSpec((1, 2, 1, 2, 1), tf.bool)]
-    functions = {"score": make_function(tf.logical_and, inputs, draw=None)}
+    functions = {"score": portable_functions.PortableFunction(tf.logical_and, inputs, {})}
     with pytest.raises(ValueError, match=r"the reason: no LogicalAnd that broadcasts more than 4 axes\.$"):
         litert._check_axes(small, functions)
 
 
 def test_answers_that_are_not_those_of_the_model_are_not_written(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(token_functions, "nats_of", lambda ids, logits: tf.reduce_sum(logits, axis=-1))
     model, path = small, tmp_path / "model.tflite"
     path.write_bytes(b"earlier")
     make_runner = litert._make_runner
@@ -159,14 +157,14 @@ def test_answers_that_are_not_those_of_the_model_are_not_written(small, tmp_path
 
 def test_a_model_without_a_cache_is_scored_alone(tmp_path):
     model = make(attention=[{**ROUTING, "selection": "top_k"}], num_layers=1)
-    with pytest.raises(ValueError, match=r"decodes with a cache: with selection='top_k'.*`signatures=\('score',\)`"):
+    with pytest.raises(ValueError, match=r"decode with a cache: with selection='top_k'.*`signatures=\('score',\)`"):
         export_litert(model, tmp_path / "model.tflite", **SIZES)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"causal": False}, r"`model` must not see later tokens\. Received: .*causal=False"),
+        ({"causal": False}, r"`model` must be causal\. Received: .*causal=False"),
         ({"dtype": "mixed_bfloat16"}, r"`model` must compute in float32\..* Received: compute dtype bfloat16"),
     ],
 )
@@ -184,7 +182,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
 
 
 def test_a_model_that_is_too_large_for_such_a_file_is_refused(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(portable_kinds, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(portable_functions, "MAX_FILE_BYTES", 100)
     with pytest.raises(ValueError, match=r"less than 100 bytes.* Received: weights of [\d,]+ bytes"):
         export_litert(small, tmp_path / "model.tflite")
 
@@ -225,9 +223,7 @@ def test_a_cache_that_does_not_start_from_zeros_is_refused(tmp_path):
     model = make(attention=[LOCAL], num_layers=1)
     empty = keras.tree.map_structure(lambda x: x + 1, model.init_cache(1, 4))
     model.init_cache = lambda *sizes: empty
-    with pytest.raises(
-        ValueError, match=r"must start from zeros\. Received: a cache with others in block_0_attention_"
-    ):
+    with pytest.raises(ValueError, match=r"an empty cache of zeros\. Received: other values in block_0_attention_"):
         export_litert(model, tmp_path / "model.tflite", **SIZES)
 
 

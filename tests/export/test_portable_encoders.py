@@ -1,4 +1,4 @@
-"""LiteRT and ONNX files of recognizers of speech and of classifiers answer as the models do, padded or not."""
+"""LiteRT and ONNX files of speech recognizers and classifiers: outputs equal the model's, padded or not."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""LiteRT and ONNX files of encoder-decoders: driven by a plain loop they answer as the model does."""
+"""LiteRT and ONNX files of encoder-decoders: a plain decoding loop gives the outputs of the model."""
 
 import re
 
@@ -142,7 +142,7 @@ def test_the_likeliest_tokens_are_those_that_the_model_generates(generated, run,
     [
         (
             {"attention": [{**ROUTING, "selection": "top_k"}]},
-            r"decodes with a cache: .*`signatures=\('score',\)` leaves decoding out\.$",
+            r"decode with a cache: .*`signatures=\('score',\)` to leave decoding out\.$",
         ),
         (
             {"of_encoder": {"vocabulary_size": None, "embedding_dim": 5}},

@@ -1,4 +1,4 @@
-"""docs/serving.md: its requests are answered as it says, and its Python and command lines run."""
+"""docs/serving.md: requests have the shown responses, and the Python and the command lines run."""
 
 import base64
 import json

@@ -35,10 +35,10 @@ def command(tmp_path_factory):
         (text / split / "a.txt").write_text(" ".join(generator.choices(words, k=count)))
     data_dir = tmp_path_factory.mktemp("data")
 
-    def make(folder, program="trainers.train", **changes):
+    def make(folder, program="tf_sparse_attention.trainers.train", **changes):
         settings = [f"--config.train.{name}={value}" for name, value in (SETTINGS | changes).items()]
         data = [f"--config.data.path={text}", f"--config.data.data_dir={data_dir}"]
-        program = [sys.executable, "-m", program, "--config=trainers/configs/demo.py:tiny"]
+        program = [sys.executable, "-m", program, "--config=demo:tiny"]
         return [*program, f"--workdir={folder}", *data, *settings]
 
     return make

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import wave
 
 import pytest
 
 from tests.jax_worker import ROOT
-from tf_sparse_attention.data import ByteTokenizer, TrainingBatches, open_source, open_token_store
+from tf_sparse_attention.data import ByteTokenizer, open_source, open_token_store, training_batches
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,13 @@ def folder(tmp_path_factory):
     (folder / "texts").mkdir()
     for number in range(8):
         (folder / "texts" / f"{number}.txt").write_text(f"text {number}, " * 40)
+    (folder / "pairs.jsonl").write_text('{"en": "one", "fr": "un", "split": "train"}\n' * 2)
+    for name in ("spoken/train/a.txt", "images/train/a.png"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("a b")
+    with wave.open(str(folder / "spoken" / "train" / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(1000))
     return folder
 
 
@@ -36,11 +44,18 @@ def test_it_trains_scores_samples_and_saves(found):
     assert (found["subwords"], found["imported"]) == ("text 1", [])
 
 
+def test_files_are_read_without_tensorflow_datasets(found):
+    read = found["read"]
+    assert (read["pairs"], read["labels"]) == (["one", "one", "un", "un"], ["un", "un"])
+    assert (read["samples"], read["frames"], read["imported"]) == ([[0] * 500], [[1, 40]], False)
+    assert read["images"].startswith("Decoding PNG and JPEG files needs TensorFlow: pip install")
+
+
 def test_documents_and_batches_are_those_that_tensorflow_reads(found, folder):
     source = open_source(path=folder / "texts", data_dir=folder / "with")
     assert found["documents"] == len(list(source.documents("train")))
-    batches = TrainingBatches(open_token_store(source, ByteTokenizer(), "train"), 2, 32, seed=1)
-    assert found["batch"] == batches.batch(3)[1].tolist()
+    batches = training_batches(open_token_store(source, ByteTokenizer(), "train"), 2, 32, seed=1)
+    assert found["batch"] == batches[3][1].tolist()
 
 
 def test_what_needs_tensorflow_says_so(found):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.trainers import untrained_run
-from trainers.configs import demo
-from trainers.shared import training
+from tf_sparse_attention.trainers.configs import demo
+from tf_sparse_attention.trainers.shared import training
 
 SIZES = {"train": 12_000, "validation": 1_500, "test": 1_700}
 

@@ -5,8 +5,8 @@ import os
 import signal
 import zipfile
 
-from trainers.shared import callbacks, scoring, workdir
-from trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.shared import callbacks, scoring, workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 
 
 class SignalAt(callbacks.StopOnSignal):

@@ -1,11 +1,11 @@
-"""`trainers.train` with the scheme disk://, killed in the middle of copying the file that KILLED_COPYING names."""
+"""`tsa-train` with the scheme disk://, killed in the middle of copying the file that KILLED_COPYING names."""
 
 import os
 import signal
 
 from tests import remote_paths  # noqa: F401  # registers the scheme
 from tf_sparse_attention import remote_files
-from trainers import train
+from tf_sparse_attention.trainers import train
 
 copy = remote_files._copy
 

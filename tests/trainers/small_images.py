@@ -3,8 +3,8 @@
 import numpy as np
 
 from tf_sparse_attention.models.generator import Generator
-from trainers.configs import images
-from trainers.tasks import image_samples
+from tf_sparse_attention.trainers.configs import images
+from tf_sparse_attention.trainers.tasks import image_samples
 
 SHAPE = (2, 2, 3)
 

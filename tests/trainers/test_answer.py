@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from trainers.configs import answer
-from trainers.shared import overrides, sampling, training, workdir
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.configs import answer
+from tf_sparse_attention.trainers.shared import overrides, sampling, training, workdir
+from tf_sparse_attention.trainers.tasks import registry
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,14 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
-from tf_sparse_attention.data.sources.wav_file import read_wav
+from tf_sparse_attention.data.sources.wav_file import decode_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
-from trainers.configs import audio as audio_config
-from trainers.shared import callbacks, strategy, training, workdir
-from trainers.tasks import audio_samples, audio_scores, byte_samples, registry
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.configs import audio as audio_config
+from tf_sparse_attention.trainers.shared import callbacks, training, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
+from tf_sparse_attention.trainers.tasks import audio_samples, audio_scores, byte_samples, registry
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
 RATE = 8000
@@ -136,7 +137,7 @@ def test_samples_are_written_as_the_model_generates_them(player, tmp_path):
     made = audio_samples.generate(player, Request(num_samples=2, seed=5, path=path))
     rows = player.model.generator.generate([[]] * 2, 6, Sampling(temperature=1.0, top_p=1.0), [5, 6], None, 257)
     for number, row in enumerate(rows):
-        found = read_wav((tmp_path / f"drawn_{number}.wav").read_bytes())
+        found = decode_wav((tmp_path / f"drawn_{number}.wav").read_bytes())
         np.testing.assert_array_equal(found.samples, player.codec.decode(row.token_ids))
         assert found.sample_rate == RATE and len(found.samples) == 6
         assert made.samples[number]["bits_per_byte"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
@@ -148,7 +149,7 @@ def test_a_continuation_begins_with_its_prompt(player, recordings, tmp_path):
     request = Request(prompt=(tmp_path / "start.wav").read_bytes(), length=3, path=tmp_path / "drawn.wav")
     (sample,) = audio_samples.generate(player, request).samples
     assert sample["num_tokens"] == 3
-    found = read_wav((tmp_path / "drawn.wav").read_bytes()).samples
+    found = decode_wav((tmp_path / "drawn.wav").read_bytes()).samples
     assert len(found) == 9 + 3
     np.testing.assert_array_equal(found[:9], player.codec.decode(player.codec.encode(recordings[4])))
 
@@ -161,7 +162,7 @@ def test_an_interruption_keeps_the_samples_so_far(player, tmp_path, monkeypatch)
             raise KeyboardInterrupt
 
     made = audio_samples.generate(player, Request(path=tmp_path / "a.wav"), stop)
-    assert made.samples[0]["interrupted"] and len(read_wav((tmp_path / "a.wav").read_bytes()).samples) == 5
+    assert made.samples[0]["interrupted"] and len(decode_wav((tmp_path / "a.wav").read_bytes()).samples) == 5
 
 
 def wav_of(rate, tmp_path):
@@ -201,7 +202,7 @@ def test_a_picture_has_a_waveform_and_a_spectrogram():
 
 def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
     task = registry.load_task(finished)
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     store = task.open_split("test")
     shown = audio_scores.Validation(task, player.model, store, execution).show()
     assert set(shown.sounds) == {"recording", "sample"} and set(shown.pictures) <= {"recording", "sample"}
@@ -217,7 +218,7 @@ def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
         ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=audio"),
         ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=audio\. Received: causal=False"),
         ("data", {"path": None}, r"`config\.data\.path` must be a folder of WAV .* for task=audio\. Received: neither"),
-        ("data", {"sample_rate": 16000}, r"of 16000 samples a second alone\. Received: 3 of 3 that are not, the first"),
+        ("data", {"sample_rate": 16000}, r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"),
     ],
 )
 def test_settings_that_do_not_suit_sound_are_refused(make_config, tmp_path, section, settings, message):
@@ -261,7 +262,7 @@ def test_the_program_writes_and_continues_sound(finished, recordings, tmp_path):
         (["--num_samples=2"], ["samples_0.wav", "samples_1.wav"]),
         ([f"--prompt_file={tmp_path / 'start.wav'}"], ["samples.wav"]),
     ):
-        command = [sys.executable, "-m", "trainers.generate", f"--workdir={finished}", *arguments]
+        command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={finished}", *arguments]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
         assert result.returncode == 0, result.stderr
         assert result.stdout.startswith("seed 0: ") and "Written to" in result.stderr

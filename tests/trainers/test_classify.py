@@ -10,10 +10,11 @@ import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
-from trainers.configs import classify
-from trainers.shared import callbacks, overrides, strategy, training, workdir
-from trainers.tasks import class_scores, registry
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.configs import classify
+from tf_sparse_attention.trainers.shared import callbacks, overrides, training, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
+from tf_sparse_attention.trainers.tasks import class_scores, registry
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 
@@ -112,11 +113,11 @@ def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(finish
     model.trainable_variables[-1].assign(np.log([1.0, 4.0, 1.0]))
     model.compile(loss=task.make_loss(), weighted_metrics=task.make_metrics(), run_eagerly=True)
     buckets = task.open_buckets("train", 5)  # in batches of 2 and 4 rows, one of which is not full
-    classes = [buckets.class_of(number) for number in buckets.chosen]
-    rows = [len(batch.items) for batch in buckets.batches()]
+    classes = [int(buckets.classes[number]) for number in buckets.chosen]
+    rows = [len(rows.items) for rows in buckets.plans()]
     assert sum(rows) > len(classes) and len(set(rows)) > 1
     wanted = np.mean([np.log(1.5) if number == 1 else np.log(6) for number in classes])
-    found = model.evaluate(buckets.evaluation_batches(), verbose=0, return_dict=True)
+    found = model.evaluate(buckets.evaluation_batches().dataset(), verbose=0, return_dict=True)
     assert found["loss"] == pytest.approx(wanted, rel=1e-5)
 
 
@@ -160,7 +161,7 @@ def test_the_exported_model_classifies_where_the_library_is_not(finished):
 
 def test_tensorboard_shows_texts_with_both_labels(finished, lines):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     shown = class_scores.Validation(task, model, task.open_buckets("validation"), execution).show()
     given = {line["text"]: line["label"] for line in lines}
     assert len(shown.texts) == class_scores.NUM_SHOWN
@@ -256,5 +257,5 @@ def test_what_classification_does_not_have_is_refused(make_config, finished, tmp
     config.model.num_layers = None
     with pytest.raises(ValueError, match=r"`config\.model` must have num_layers, or start_from\. Received"):
         registry.make_task(config).make_model()
-    with pytest.raises(ValueError, match=r"`workdir` must hold labels\.json, which `trainers\.train` writes"):
+    with pytest.raises(ValueError, match=r"`workdir` must hold labels\.json, which `tsa-train` writes"):
         type(registry.load_task(finished)).load(tmp_path)

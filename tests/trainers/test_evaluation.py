@@ -7,10 +7,11 @@ from fnmatch import fnmatch
 import pytest
 from absl import flags
 
-from tf_sparse_attention.data.sources.official_counts import official_word_count
-from trainers.shared import evaluation, overrides, scoring, training
-from trainers.shared.compression import compressed_bits_per_byte
-from trainers.shared.resumable_sums import Progress, ResumableSums
+from tf_sparse_attention.data.sources.file_splits import content_digest
+from tf_sparse_attention.data.sources.text_source import official_word_count
+from tf_sparse_attention.trainers.shared import evaluation, overrides, scoring, training
+from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
+from tf_sparse_attention.trainers.shared.resumable_sums import Progress, ResumableSums
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def changes(**data):
 
 def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
     result = evaluation.evaluate(run, "test")
-    texts = [path.read_bytes() for path in sorted((text_folder / "test").glob("*.txt"))]
+    texts = sorted((path.read_bytes() for path in (text_folder / "test").glob("*.txt")), key=content_digest)
     assert result["bytes"] == sum(len(text) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
     assert result["words"] == sum(len(text.split()) for text in texts)
@@ -252,7 +253,7 @@ def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr("trainers.shared.resumable_sums.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("tf_sparse_attention.trainers.shared.resumable_sums.SECONDS_BETWEEN_LINES", -1)
     caplog.set_level("INFO", logger="absl")
     progress = Progress(10)
     progress.begin(4)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from trainers.shared import evaluation, training
+from tf_sparse_attention.trainers.shared import evaluation, training
 
 # The loss that the last steps stay under, in nats a byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.45, 2.56
 # and 2.37.
@@ -20,7 +20,7 @@ CONFIGURATIONS = {
 @pytest.mark.large
 @pytest.mark.parametrize(("name", "variant"), CONFIGURATIONS, ids=["-".join(names) for names in CONFIGURATIONS])
 def test_the_loss_falls(name, variant, tmp_path):
-    config = importlib.import_module(f"trainers.configs.{name}").get_config(variant)
+    config = importlib.import_module(f"tf_sparse_attention.trainers.configs.{name}").get_config(variant)
     config.train.update(evaluate_every=0, checkpoint_every=0, deterministic=False)
     outcome = training.train(config, tmp_path / "run")
     assert outcome.step == config.train.num_steps

@@ -14,10 +14,10 @@ from tests.export.portable_cases import RunLiteRT
 from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
-from trainers.shared import exporting, sample_sources, sampling, workdir
-from trainers.shared.portable_files import export_portable, in_float32
-from trainers.tasks import registry
-from trainers.tasks.run_export import export_run
+from tf_sparse_attention.trainers.shared import exporting, sample_sources, sampling, workdir
+from tf_sparse_attention.trainers.shared.portable_files import export_portable, in_float32
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.run_export import export_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +61,7 @@ def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
 @pytest.mark.full
 def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
     result = subprocess.run(
-        [sys.executable, "-m", "trainers.export", f"--workdir={run}", "--nojit_compile"],
+        [sys.executable, "-m", "tf_sparse_attention.trainers.export", f"--workdir={run}", "--nojit_compile"],
         cwd=ROOT,
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,

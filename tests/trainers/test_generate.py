@@ -15,8 +15,8 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
-from trainers.shared import sample_sources, sampling, workdir
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.shared import sample_sources, sampling, workdir
+from tf_sparse_attention.trainers.tasks import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -189,7 +189,15 @@ def endless(run, tmp_path):
 
 @pytest.mark.large
 def test_ctrl_c_keeps_what_there_is(endless):
-    command = [sys.executable, "-u", "-m", "trainers.generate", f"--workdir={endless}", "--length=60000", "--prompt=ab"]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "tf_sparse_attention.trainers.generate",
+        f"--workdir={endless}",
+        "--length=60000",
+        "--prompt=ab",
+    ]
     # Without a buffer, whose content `communicate` would lose.
     process = subprocess.Popen(
         command,
@@ -233,7 +241,15 @@ def test_what_would_change_the_terminal_is_not_shown():
 def test_the_program_reads_standard_input_and_prints_the_text(run):
     # Not UTF-8, and printed where the locale says ASCII.
     result = subprocess.run(
-        [sys.executable, "-m", "trainers.generate", f"--workdir={run}", "--prompt_file=-", "--length=5", "--seed=2"],
+        [
+            sys.executable,
+            "-m",
+            "tf_sparse_attention.trainers.generate",
+            f"--workdir={run}",
+            "--prompt_file=-",
+            "--length=5",
+            "--seed=2",
+        ],
         input=b"\xffabc\n",
         cwd=ROOT,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
@@ -252,9 +268,10 @@ def run_without_backend(lines, *arguments):
     code = (
         "import sys, types\n"
         "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"
-        "    sys.modules[f'trainers.shared.{name}'] = types.ModuleType(f'trainers.shared.{name}')\n"
+        "    name = f'tf_sparse_attention.trainers.shared.{name}'\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
         "from absl import flags\n"
-        "from trainers import generate\n"
+        "from tf_sparse_attention.trainers import generate\n"
         "flags.FLAGS(sys.argv)\n"
     )
     command = [sys.executable, "-c", code + lines, *arguments]
@@ -268,7 +285,7 @@ def read_prompt_of(*arguments):
 def test_no_line_of_progress_is_logged_twice():
     lines = (
         "generate.SECONDS, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
-        "sys.modules['trainers.shared.sampling'].printable = None\n"
+        "sys.modules['tf_sparse_attention.trainers.shared.sampling'].printable = None\n"
         "progress, samples = generate.Progress(2), [{'num_tokens': 3}] * 2\n"
         "progress(samples[:1]), progress(samples), progress.log(samples)\n"
     )

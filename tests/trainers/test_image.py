@@ -17,10 +17,11 @@ from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tests.trainers.small_images import SHAPE, make_painter
-from trainers.shared import callbacks, strategy, training, workdir
-from trainers.shared.portable_files import export_portable
-from trainers.tasks import image_scores, registry
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.shared import callbacks, training, workdir
+from tf_sparse_attention.trainers.shared.devices import choose_devices
+from tf_sparse_attention.trainers.shared.portable_files import export_portable
+from tf_sparse_attention.trainers.tasks import image_scores, registry
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +111,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
 def test_tensorboard_shows_images_and_what_a_pixel_looks_at(finished, arrays):
     task = registry.load_task(finished)
     model = make_painter(task, workdir.load_model(finished)).model
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     validation = image_scores.Validation(task, model, arrays["validation"], execution)
     shown = validation.show()
     assert set(shown.pictures) == {"samples", "completions", "what a pixel looks at"}
@@ -127,7 +128,7 @@ def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, array
     task = registry.load_task(finished)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
-    execution = strategy.choose_devices(task.config).execution(False, 1)
+    execution = choose_devices(task.config).execution(False, 1)
     shown = image_scores.Validation(task, task.make_model(), arrays["validation"], execution).show()
     assert "samples" not in shown.pictures and "what a pixel looks at" in shown.pictures
     assert "health" in shown.texts and shown.scalars
@@ -163,7 +164,7 @@ def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tm
         (
             "data",
             {"image_shape": (4, 5, 3)},
-            r"must hold images of 4 x 5 pixels with 3 channels alone\. Received: 12 of 1",
+            r"must hold only images of 4 x 5 pixels with 3 channels\. Received: 12 of 12",
         ),
         ("data", {"image_order": "blocks"}, r"`block_shape` must be given for the order 'blocks'"),
         (
@@ -195,7 +196,7 @@ def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, mak
         ValueError, match=r"must have images of the shape \(2, 2, 3\), which the model is for\. Received"
     ):
         task.evaluate(finished, "test")
-    with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `trainers\.train` writes\. Received"):
+    with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `tsa-train` writes\. Received"):
         type(task).load(tmp_path)
 
 
@@ -229,7 +230,7 @@ def test_text_has_no_images_to_complete(untrained):
 def test_the_program_writes_samples_and_completions(finished):
     keras.utils.set_random_seed(0)
     for arguments, name in ((["--num_samples=2"], "samples.png"), (["--complete=test"], "completions.png")):
-        command = [sys.executable, "-m", "trainers.generate", f"--workdir={finished}", *arguments]
+        command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={finished}", *arguments]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
         assert result.returncode == 0, result.stderr
         assert "bits per dimension" in result.stdout

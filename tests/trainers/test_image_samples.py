@@ -10,9 +10,9 @@ import tensorflow as tf
 import tf_sparse_attention as tsa
 from tests.trainers import small_images
 from tf_sparse_attention.generation import Sampling
-from trainers.shared import sampling
-from trainers.tasks import byte_samples, image, image_samples
-from trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.shared import sampling
+from tf_sparse_attention.trainers.tasks import byte_samples, image, image_samples
+from tf_sparse_attention.trainers.tasks.parts import Request
 
 
 @pytest.fixture(scope="module")

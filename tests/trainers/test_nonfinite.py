@@ -5,28 +5,23 @@ import json
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 import tf_sparse_attention as tsa
-from trainers.shared import nonfinite, training, workdir
-from trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.shared import nonfinite, training, workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 
 
 @pytest.fixture
 def poisoned(monkeypatch):
     """Make the targets of the third step count for NaN, in every run."""
-    plain = tsa.data.TrainingBatches.dataset
+    plain = tsa.data.Batches.__getitem__
 
-    def poison(step, batch):
-        inputs, targets, weights = batch
-        return inputs, targets, tf.where(step == 2, np.nan, weights)
+    def poison(self, step):
+        inputs, targets, weights = plain(self, step)
+        return inputs, targets, np.full_like(weights, np.nan) if step == 2 else weights
 
-    def dataset(self, start_step=0, **options):
-        steps = tf.data.Dataset.counter(start_step)
-        return tf.data.Dataset.zip(steps, plain(self, start_step, **options)).map(poison)
-
-    monkeypatch.setattr(tsa.data.TrainingBatches, "dataset", dataset)
+    monkeypatch.setattr(tsa.data.Batches, "__getitem__", poison)
 
 
 def test_a_loss_that_is_nan_ends_the_run_and_such_updates_can_be_left_out(
@@ -76,8 +71,7 @@ def test_updates_that_are_never_finite_end_the_run():
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(Careful(), loss="mse")
-    watch = nonfinite.TellSkipped(50, lambda step: "", lambda step, found: nonfinite.make_error(step, found, 7, True))
-    watch.set_initial_step(0)
+    watch = nonfinite.LogSkipped(0, 50, lambda step: "", lambda step, found: nonfinite.make_error(step, found, 7, True))
     x = np.full((110, 1), np.nan, "float32")
     with pytest.raises(
         nonfinite.NonfiniteError, match=r"100 updates in a row .* at step 100. Now the .* step 7 is kept"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.configs import base
-from trainers.shared import callbacks, evaluation, sampling, training, workdir
-from trainers.shared.checkpoints import Checkpoints
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, sampling, training, workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.tasks import registry
 
 SPAN = {"layer": "AllAttention", "num_heads": 1, "key_dim": 8, "num_persistent": 4, "window": 32, "dropout": 0.1}
 SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position": "relative"}

@@ -7,10 +7,10 @@ import pytest
 
 from tests.pages import DOCS, blocks
 from tests.trainers import untrained_run
-from trainers.configs import base
-from trainers.shared import evaluation, settings_help, training, workdir
-from trainers.tasks import registry
-from trainers.tasks.text_task import TextTask
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import evaluation, training, workdir
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.text_task import TextTask
 
 SECTION = (DOCS / "tasks.md").read_text(encoding="utf-8").partition("\n## A task of your own\n")[2]
 FILES = ("smoothed.py", "smoothed_config.py")
@@ -82,4 +82,4 @@ def test_a_task_of_ones_own_is_trained_resumed_and_scored(get_config, make_plain
     assert training.train(config, tmp_path / "run").step == 3
     found = registry.load_task(tmp_path / "run").evaluate(tmp_path / "run", "test")
     assert json.loads((tmp_path / "run" / "evaluation-test.json").read_text()) == found
-    assert evaluation.as_text(found) and "label_smoothing" in settings_help.describe([])
+    assert evaluation.as_text(found)

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.trainers.test_configs import ALL, load
-from trainers.configs import base
-from trainers.shared import overrides
-from trainers.shared.evaluation_run import with_overrides
-from trainers.tasks import registry
-from trainers.tasks.settings import COMMON, check_read
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import overrides
+from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.settings import COMMON, check_read
 
 
 def test_no_configuration_has_a_setting_that_its_task_ignores():
@@ -46,7 +46,10 @@ def test_a_setting_that_a_task_ignores_is_an_error_that_says_what_to_do(task, se
     message = (
         rf"`config\.{section}\.{name}` must be unset for task={task}, which ignores it: leave it out, or give its "
     )
-    with pytest.raises(ValueError, match=rf"{message}default, {default}; trainers/configs/base\.py .*Rec.*: {name}="):
+    with pytest.raises(
+        ValueError,
+        match=rf"{message}default, {default}; trainers/configs/base\.py .*Rec.*: {name}=",
+    ):
         registry.make_task(config)
 
 

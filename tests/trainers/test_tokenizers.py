@@ -12,8 +12,8 @@ from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.conftest import ROOT
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.models.generator import Generator
-from trainers.configs import answer, base, classify, translate_documents
-from trainers.shared import (
+from tf_sparse_attention.trainers.configs import answer, base, classify, translate_documents
+from tf_sparse_attention.trainers.shared import (
     components,
     evaluation,
     exporting,
@@ -22,7 +22,7 @@ from trainers.shared import (
     training,
     workdir,
 )
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks import registry
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 
@@ -32,7 +32,7 @@ def vocabulary(text_folder, data_dir, tmp_path_factory):
     """A file of subwords, found by the program in the text of the tests."""
     path = tmp_path_factory.mktemp("vocabulary") / "text.subwords"
     flags = [f"--config.data.path={text_folder}", f"--config.data.data_dir={data_dir}", "--size=60", f"--output={path}"]
-    command = [sys.executable, "-m", "trainers.vocabulary", *flags]
+    command = [sys.executable, "-m", "tf_sparse_attention.trainers.vocabulary", *flags]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert f"written to {path}" in result.stderr
@@ -167,7 +167,7 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     made = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
     workdir.save_tokenizer(tmp_path, made)  # a run of a few steps would take longer than the export
     model, tokenizer = components.make_model(config, made.vocabulary_size), workdir.load_tokenizer(tmp_path)
-    path = tsa.export.export_saved_model(model, tmp_path / "served", tokenizer, jit_compile=False)
+    path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)
     assert "TensorFlow and tensorflow-text are needed" in (path / "README.md").read_text(encoding="utf-8")
     scored = tf.saved_model.load(path).signatures["score"](text=tf.constant(["ab cd", ""]))
     assert scored["nats"].numpy()[0] > 0

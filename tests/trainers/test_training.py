@@ -13,9 +13,9 @@ import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.trainers.interrupted import SignalAt, arrays_of
 from tf_sparse_attention import remote_files
-from trainers.shared import callbacks, evaluation, lock, remote_run, training, workdir
-from trainers.shared.checkpoints import Checkpoints
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, lock, remote_run, training, workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.tasks import registry
 
 
 def metrics_of(folder):

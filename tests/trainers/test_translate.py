@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
-from trainers.configs import translate_documents
-from trainers.shared import (
+from tf_sparse_attention.trainers.configs import translate_documents
+from tf_sparse_attention.trainers.shared import (
     callbacks,
     evaluation,
     exporting,
@@ -18,7 +18,7 @@ from trainers.shared import (
     training,
     workdir,
 )
-from trainers.tasks import generated_targets, pair_scores, registry
+from tf_sparse_attention.trainers.tasks import generated_targets, pair_scores, registry
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
@@ -221,7 +221,7 @@ def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_con
         ("data", "source_field", None, r"`config\.data\.source_field` must be given for task=translate"),
         ("model", "cross_attention", [], r"`config\.model\.cross_attention` must be given for task=translate"),
         ("data", "mask_rate", 0.1, r"`config\.data\.mask_rate` must be unset for task=translate"),
-        ("data", "target_field", "fr", r"`fields` must be those of some lines of pairs\.jsonl"),
+        ("data", "target_field", "fr", r"At least one line of pairs\.jsonl must have the fields de, fr"),
     ]:
         config = make_config()
         config[section][name] = value

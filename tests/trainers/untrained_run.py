@@ -1,9 +1,9 @@
-"""A work folder as `trainers.train` leaves it, with a small model that has learned nothing."""
+"""A work folder as `tsa-train` leaves it, with a small model that has learned nothing."""
 
 import keras
 
-from trainers.configs import base
-from trainers.shared import components, tokenizers, workdir
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import components, tokenizers, workdir
 
 ATTENTION = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}]
 

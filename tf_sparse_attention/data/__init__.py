@@ -1,38 +1,30 @@
-"""Data: tokenizers, TFDS sources, token stores and batches of text; images and sound as sequences of bytes."""
+"""Data: tokenizers, sources, stores on disk, and batches of text, pairs, speech, images and audio."""
 
-from tf_sparse_attention.data.audio import AudioCodec, AudioSource, open_audio
+from tf_sparse_attention.data.audio import AudioCodec
 from tf_sparse_attention.data.batches import (
+    Batches,
     FeatureMasks,
     LabeledBuckets,
     LengthBuckets,
-    PairBatches,
     PairBuckets,
-    SegmentBatches,
-    SpeechBatches,
+    Rows,
     SpeechBuckets,
-    SpeechStore,
-    TokenStore,
-    TrainingBatches,
-    distribute_batches,
     evaluation_batches,
     evaluation_segments,
-    open_speech_store,
-    open_token_store,
+    image_batches,
+    image_evaluation_batches,
+    pack_images,
     pack_masked,
     pack_pairs,
     pack_prefixes,
     pack_windows,
-    shard_rows,
+    segment_batches,
+    training_batches,
 )
-from tf_sparse_attention.data.images import (
-    ImageBatches,
-    ImageCodec,
-    ImageSource,
-    image_evaluation_batches,
-    open_images,
-    pack_images,
-)
+from tf_sparse_attention.data.images import ImageCodec
 from tf_sparse_attention.data.sources import (
+    AudioSource,
+    ImageSource,
     LabeledSource,
     LogMel,
     PairSource,
@@ -40,10 +32,19 @@ from tf_sparse_attention.data.sources import (
     TextSource,
     Utterance,
     load_documents,
+    open_audio,
+    open_images,
     open_labeled,
     open_pairs,
     open_source,
     open_speech,
+)
+from tf_sparse_attention.data.stores import (
+    ArrayStore,
+    SpeechStore,
+    TokenStore,
+    open_speech_store,
+    open_token_store,
 )
 from tf_sparse_attention.data.tokenizers import (
     ByteTokenizer,
@@ -55,23 +56,22 @@ from tf_sparse_attention.data.tokenizers import (
 )
 
 __all__ = [
+    "ArrayStore",
     "AudioCodec",
     "AudioSource",
+    "Batches",
     "ByteTokenizer",
     "FeatureMasks",
-    "ImageBatches",
     "ImageCodec",
     "ImageSource",
     "LabeledBuckets",
     "LabeledSource",
     "LengthBuckets",
     "LogMel",
-    "PairBatches",
     "PairBuckets",
     "PairSource",
-    "SegmentBatches",
+    "Rows",
     "SentencePieceTokenizer",
-    "SpeechBatches",
     "SpeechBuckets",
     "SpeechSource",
     "SpeechStore",
@@ -79,12 +79,11 @@ __all__ = [
     "TextSource",
     "TokenStore",
     "Tokenizer",
-    "TrainingBatches",
     "Utterance",
     "WordPieceTokenizer",
-    "distribute_batches",
     "evaluation_batches",
     "evaluation_segments",
+    "image_batches",
     "image_evaluation_batches",
     "load_documents",
     "open_audio",
@@ -100,7 +99,8 @@ __all__ = [
     "pack_pairs",
     "pack_prefixes",
     "pack_windows",
-    "shard_rows",
+    "segment_batches",
     "train_subwords",
+    "training_batches",
 ]
 __dir__ = __all__.copy  # without the modules inside

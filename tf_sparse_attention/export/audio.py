@@ -1,23 +1,24 @@
-"""SavedModels of sound: how likely it is, and what a model draws or how it goes on."""
+"""SavedModels of audio models: bits per byte of recordings, and samples that continue them."""
 
-import math
 import os
 import pathlib
 
 import tensorflow as tf
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.data import AudioCodec
-from tf_sparse_attention.export.byte_functions import SETTINGS, check_byte_model, draw_rows, scalars
-from tf_sparse_attention.export.byte_readmes import make_audio_readme
-from tf_sparse_attention.export.generation import assertions, bucket, decoding_loop, length_assertions, max_tokens_of
-from tf_sparse_attention.export.model_checks import check_length
-from tf_sparse_attention.export.saved_model import checked_path, write_module
-from tf_sparse_attention.export.scoring import window_nats
-from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.export.windows import sum_over_windows
+from tf_sparse_attention.export.input_checks import (
+    MAX_ROWS,
+    assert_max_length,
+    assert_row_lengths,
+    assert_settings,
+    check_codec,
+    check_length,
+)
+from tf_sparse_attention.export.sampling_loop import COMPILATION_NOTE, SamplingLoop, setting_inputs
+from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
+from tf_sparse_attention.export.token_rows import bits, sum_over_windows, window_nats
 from tf_sparse_attention.models import LanguageModel
-
-SOUND = [tf.TensorSpec((None, None), tf.int16, "samples"), tf.TensorSpec((None,), tf.int32, "num_samples")]
 
 
 def export_audio(
@@ -29,30 +30,30 @@ def export_audio(
     jit_compile: bool = True,
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Writes a SavedModel of a model of sound with the signatures `score` and `generate`: sound in, sound out.
+    """Write a SavedModel of an audio model with the signatures `score` and `generate`: samples in, samples out.
 
-    It runs as one of `export_saved_model` does, without this library, and has a README.md with an example. Sound is
-    samples, int16 (B, T), of the codec's rate, padded on the right, and num_samples, int32 (B,), of each row.
+    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
+    Recordings are samples, int16 (B, T), at the codec's rate, padded on the right, and num_samples, int32 (B,).
 
-    - `score`: sound -> bits_per_byte and nats, float32 (B,), of the bytes of mu-law that the samples are coded as, each
-      given those before. More than `sequence_length` samples are scored in consecutive windows, each sample once; a
-      window starts without context. No samples have 0 nats and 0 bits per byte. Of a model that looks ahead, such as
-      one with `selection="top_k"`, they are no likelihood.
-    - `generate`: sound, which goes on (no samples: sound is drawn from its beginning), max_length (samples of a row,
-      those given included), temperature (0: the most likely byte each time), top_p and seed, scalars -> drawn, int16
-      (B, max_length), and log_prob, float32 (B,), of the samples that were drawn. Those that are given are as near as
-      a byte of mu-law comes. Row i of a seed draws the same in every batch, and the same as `LanguageModel.generate`.
+    - `score`: recordings -> bits_per_byte and nats, float32 (B,), of the mu-law bytes of the samples, each given the
+      bytes before it. More than `sequence_length` samples are scored in consecutive windows, each sample once; a window
+      starts without context. Without samples, both are 0. They are not likelihoods if the model is not causal, as with
+      `selection="top_k"`.
+    - `generate`: recordings to continue (without samples: sample from the start), max_length (samples of a row, those
+      given included), temperature (0: always the most likely byte), top_p and seed, scalars -> drawn, int16
+      (B, max_length), and log_prob, float32 (B,), of the sampled bytes. Given samples are rounded to mu-law bytes. For
+      one seed, row i is the same in every batch, and the same as with `LanguageModel.generate`.
 
-    The loop of `generate` is compiled by XLA for each of a few sizes on first use. A model without a cache computes the
+    XLA compiles the loop of `generate` on the first call for each of a few sizes. A model without a cache computes the
     whole row for each sample.
 
     Args:
         model: `LanguageModel` of the ids of a codec, on the TensorFlow backend.
-        path: folder to write, see `export_saved_model`.
-        codec: the `AudioCodec` of its samples.
+        path: folder to write, see `write_saved_model`.
+        codec: the `AudioCodec` of the samples.
         sequence_length: maximal number of samples in a window of `score`, best the length of training. Default: 8192.
         batch_size: maximal number of windows that `score` computes at once. Default: 8.
-        jit_compile, weight_dtype: see `export_saved_model`.
+        jit_compile, weight_dtype: see `export_language_model`.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -64,48 +65,81 @@ def export_audio(
         >>> export_audio(model, "player", AudioCodec(sample_rate=8000))
         >>> generate = tf.saved_model.load("player").signatures["generate"]
         >>> settings = {"max_length": 4000, "temperature": 1.0, "top_p": 1.0, "seed": 0}
-        >>> sound = {"samples": tf.zeros((1, 800), tf.int16), "num_samples": tf.constant([800])}
-        >>> generate(**sound, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
+        >>> recording = {"samples": tf.zeros((1, 800), tf.int16), "num_samples": tf.constant([800])}
+        >>> generate(**recording, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
     """
-    check_byte_model(model, codec, AudioCodec, batch_size, jit_compile, weight_dtype)
+    check_codec(codec, AudioCodec, model)
     check_length("sequence_length", sequence_length, model.backbone.max_length)
-    folder = checked_path(path)
-    served = tf.Module(name="audio_model")
-    served.weights = weights = Weights(model, weight_dtype)
-    served.score = _score_function(model, codec, weights, sequence_length, batch_size)
-    served.generate = _generate_function(model, codec, weights, jit_compile)
-    readme = make_audio_readme(model, codec, weights, sequence_length, folder.name)
-    write_module(served, folder, ("score", "generate"), readme)
-    return folder
+    checks.check_count("batch_size", batch_size)
+    checks.check_switch("jit_compile", jit_compile)
+    return write_saved_model(
+        path,
+        model,
+        {
+            "score": _score(model, codec, sequence_length, batch_size),
+            "generate": _generate(model, codec, jit_compile),
+        },
+        title="An audio model",
+        description=f"{model.backbone.num_layers} blocks. Recordings have one channel and {codec.sample_rate} samples "
+        "per second, coded as one mu-law byte per sample.",
+        weight_dtype=weight_dtype,
+    )
 
 
-def _score_function(model, codec, weights, sequence_length, batch_size):
-    nats_of = window_nats(model, codec.start_id)
+def _recordings(rows, count, num_samples):
+    """Return the inputs for recordings, with an example of silence."""
+    samples = f"{rows}, padded on the right with any values"
+    counts = f"number of samples of each row, from {count} to T"
+    return [
+        Input(tf.TensorSpec((None, None), tf.int16, "samples"), samples, f"tf.zeros((1, {num_samples}), tf.int16)"),
+        Input(tf.TensorSpec((None,), tf.int32, "num_samples"), counts, f"tf.constant([{num_samples}])"),
+    ]
+
+
+def _score(model, codec, sequence_length, batch_size):
+    compute = window_nats(model, codec.start_id)
 
     def score(samples, num_samples):
-        with tf.control_dependencies(length_assertions("num_samples", num_samples, samples, 0)):
+        with tf.control_dependencies(assert_row_lengths("num_samples", num_samples, samples, 0)):
             ids = tf.RaggedTensor.from_tensor(codec.encode(samples), num_samples, row_splits_dtype=tf.int32)
-        with weights.scope():
-            nats = sum_over_windows(ids, tf.size(num_samples), sequence_length, batch_size, nats_of)
-        bits_per_byte = tf.math.divide_no_nan(nats, math.log(2) * tf.cast(num_samples, tf.float64))
-        return {"bits_per_byte": tf.cast(bits_per_byte, tf.float32), "nats": tf.cast(nats, tf.float32)}
+        nats = sum_over_windows(ids, sequence_length, batch_size, compute)
+        return {"bits_per_byte": bits(nats, num_samples), "nats": tf.cast(nats, tf.float32)}
 
-    return tf.function(score, input_signature=SOUND, autograph=False)
+    outputs = {
+        "bits_per_byte": "nats / ln 2 / num_samples; 0 without samples",
+        "nats": "negative log-probability of the bytes of the recording",
+    }
+    notes = (
+        f"More than {sequence_length} samples are scored in consecutive windows of {sequence_length}, every sample\n"
+        "once. Each window starts without context."
+    )
+    if not model.backbone.causal_selection:
+        notes += " The model is not causal: the scores are not likelihoods."
+    inputs = _recordings("recordings", 0, codec.sample_rate)
+    return Signature(score, inputs, outputs, "log-likelihood of recordings", notes)
 
 
-def _generate_function(model, codec, weights, jit_compile):
-    loop = decoding_loop(model, weights, jit_compile, codec.vocabulary_size, (), codec.start_id)
-    most = max_tokens_of(model)
+def _generate(model, codec, jit_compile):
+    loop = SamplingLoop(model, codec.vocabulary_size, (), codec.start_id, jit_compile)
 
     def generate(samples, num_samples, max_length, temperature, top_p, seed):
-        right = length_assertions("num_samples", num_samples, samples, 0)
-        right += assertions("samples", num_samples, max_length, temperature, top_p, most)
-        with tf.control_dependencies(right):
-            width = bucket(max_length, 64, most)
-        given = codec.encode(samples)[:, :width]
-        ids = tf.pad(given, [[0, 0], [0, width - tf.shape(given)[1]]])
-        ids, log_prob = draw_rows(loop, ids, num_samples, max_length, most, (temperature, top_p, seed), right)
+        assertions = assert_row_lengths("num_samples", num_samples, samples, 0)
+        assertions += assert_max_length(max_length, num_samples, loop.max_length)
+        assertions += assert_settings("samples", tf.size(num_samples), temperature, top_p)
+        settings = temperature, top_p, seed
+        ids, _, log_prob = loop(codec.encode(samples), num_samples, max_length, settings, assertions)
         return {"drawn": codec.decode(ids[:, :max_length]), "log_prob": log_prob}
 
-    inputs = scalars({"max_length": tf.int32, **SETTINGS})
-    return tf.function(generate, input_signature=[*SOUND, *inputs], autograph=False)
+    example = min(loop.max_length, codec.sample_rate // 2)
+    inputs = [
+        *_recordings(f"at most {MAX_ROWS} recordings to continue", "0 (sample from the start)", example // 2),
+        Input.scalar(
+            "max_length", tf.int32, f"samples of a row, given ones included, at most {loop.max_length}", example
+        ),
+        *setting_inputs("samples", temperature=1.0, top_p=1.0),
+    ]
+    outputs = {
+        "drawn": "given samples, rounded to mu-law bytes, and sampled ones; T = max_length",
+        "log_prob": "log-probability of the sampled bytes, in nats",
+    }
+    return Signature(generate, inputs, outputs, "continuations of recordings", COMPILATION_NOTE)

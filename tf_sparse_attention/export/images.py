@@ -1,19 +1,16 @@
-"""SavedModels of images: how likely they are, and what a model draws or completes."""
+"""SavedModels of image models: bits per dimension of images, and images sampled or completed."""
 
-import math
 import os
 import pathlib
 
 import tensorflow as tf
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.data import ImageCodec
-from tf_sparse_attention.export.byte_functions import SETTINGS, check_byte_model, draw_rows, scalars
-from tf_sparse_attention.export.byte_readmes import make_image_readme
-from tf_sparse_attention.export.generation import checks_of, decoding_loop, setting_assertions
-from tf_sparse_attention.export.saved_model import checked_path, write_module
-from tf_sparse_attention.export.scoring import window_nats
-from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.export.windows import sum_over_windows
+from tf_sparse_attention.export.input_checks import MAX_ROWS, assert_all, assert_settings, check_codec
+from tf_sparse_attention.export.sampling_loop import COMPILATION_NOTE, SamplingLoop, setting_inputs
+from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
+from tf_sparse_attention.export.token_rows import bits, sum_over_windows, window_nats
 from tf_sparse_attention.models import LanguageModel
 
 
@@ -25,26 +22,26 @@ def export_images(
     jit_compile: bool = True,
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Writes a SavedModel of a model of images with the signatures `score` and `generate`: images in, images out.
+    """Write a SavedModel of an image model with the signatures `score` and `generate`: images in, images out.
 
-    It runs as one of `export_saved_model` does, without this library, and has a README.md with an example.
+    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
 
-    - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), of all bytes of each, given those
-      before. Of a model that looks ahead, such as one with `selection="top_k"`, they are no likelihood.
-    - `generate`: images, uint8 (B, H, W, C), num_rows, how many of their top rows are given (0: whole images are
-      drawn), temperature (0: the most likely byte each time), top_p and seed, scalars -> drawn, uint8 (B, H, W, C), and
-      log_prob, float32 (B,), of the bytes that were drawn. Block by block, what is given are the bytes before the first
-      one of the row after. Row i of a seed draws the same in every batch, and the same as `LanguageModel.generate`.
+    - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), of all bytes of an image, each given
+      the bytes before it. They are not likelihoods if the model is not causal, as with `selection="top_k"`.
+    - `generate`: images, uint8 (B, H, W, C), num_rows, the number of top rows to keep (0: sample whole images),
+      temperature (0: always the most likely byte), top_p and seed, scalars -> drawn, uint8 (B, H, W, C), and log_prob,
+      float32 (B,), of the sampled bytes. In block order, the bytes before the first byte of row `num_rows` are kept.
+      For one seed, row i is the same in every batch, and the same as with `LanguageModel.generate`.
 
-    The loop of `generate` is compiled by XLA for each of a few sizes on first use. A model without a cache computes the
+    XLA compiles the loop of `generate` on the first call for each of a few sizes. A model without a cache computes the
     whole image for each byte.
 
     Args:
         model: `LanguageModel` of the ids of a codec, on the TensorFlow backend.
-        path: folder to write, see `export_saved_model`.
-        codec: the `ImageCodec` of its images.
+        path: folder to write, see `write_saved_model`.
+        codec: the `ImageCodec` of the images.
         batch_size: maximal number of images that `score` computes at once. Default: 8.
-        jit_compile, weight_dtype: see `export_saved_model`.
+        jit_compile, weight_dtype: see `export_language_model`.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -58,56 +55,67 @@ def export_images(
         >>> settings = {"num_rows": 16, "temperature": 1.0, "top_p": 1.0, "seed": 0}
         >>> generate(images=images, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
     """
-    check_byte_model(model, codec, ImageCodec, batch_size, jit_compile, weight_dtype)
-    _check_positions(codec, model)
-    folder = checked_path(path)
-    served = tf.Module(name="image_model")
-    served.weights = weights = Weights(model, weight_dtype)
-    served.score = _score_function(model, codec, weights, batch_size)
-    served.generate = _generate_function(model, codec, weights, jit_compile)
-    write_module(served, folder, ("score", "generate"), make_image_readme(model, codec, weights, folder.name))
-    return folder
-
-
-def _check_positions(codec, model):
-    positions = model.backbone.max_length
-    if positions is not None and positions < codec.length:
+    check_codec(codec, ImageCodec, model)
+    num_positions = model.backbone.max_length
+    if num_positions is not None and num_positions < codec.length:
         raise ValueError(
-            f"`codec` must be of images that the model has positions for. Received: images of {codec.length} bytes, a "
-            f"model of {positions} positions."
+            f"`codec` must have images with at most as many bytes as the model has positions. Received: images of "
+            f"{codec.length} bytes, a model of {num_positions} positions."
         )
+    checks.check_count("batch_size", batch_size)
+    checks.check_switch("jit_compile", jit_compile)
+    order = "row by row" if codec.block_shape is None else f"in blocks of {codec.block_shape} pixels"
+    return write_saved_model(
+        path,
+        model,
+        {"score": _score(model, codec, batch_size), "generate": _generate(model, codec, jit_compile)},
+        title="An image model",
+        description=f"{model.backbone.num_layers} blocks. Images have {codec.height} rows, {codec.width} columns and "
+        f"{codec.channels} channels of one byte, {order}.",
+        weight_dtype=weight_dtype,
+    )
 
 
-def _images(codec):
-    return tf.TensorSpec((None, *codec.shape), tf.uint8, "images")
+def _images(codec, meaning):
+    # Gray images.
+    example = f"tf.fill({(2, *codec.shape)}, tf.constant(128, tf.uint8))"
+    return Input(tf.TensorSpec((None, *codec.shape), tf.uint8, "images"), meaning, example)
 
 
-def _score_function(model, codec, weights, batch_size):
-    nats_of = window_nats(model, codec.start_id)
+def _score(model, codec, batch_size):
+    compute = window_nats(model, codec.start_id)
 
     def score(images):
-        ids = tf.RaggedTensor.from_tensor(codec.encode(images))
-        with weights.scope():
-            nats = sum_over_windows(ids, tf.shape(images)[0], codec.length, batch_size, nats_of)
-        bits_per_dim = nats / (math.log(2) * codec.length)
-        return {"bits_per_dim": tf.cast(bits_per_dim, tf.float32), "nats": tf.cast(nats, tf.float32)}
+        nats = sum_over_windows(tf.RaggedTensor.from_tensor(codec.encode(images)), codec.length, batch_size, compute)
+        return {"bits_per_dim": bits(nats, codec.length), "nats": tf.cast(nats, tf.float32)}
 
-    return tf.function(score, input_signature=[_images(codec)], autograph=False)
+    outputs = {
+        "bits_per_dim": f"nats / ln 2 / {codec.length}, the bytes of an image",
+        "nats": "negative log-probability of the image",
+    }
+    notes = "" if model.backbone.causal_selection else "The model is not causal: the scores are not likelihoods."
+    return Signature(score, [_images(codec, "any number of images")], outputs, "log-likelihood of images", notes)
 
 
-def _generate_function(model, codec, weights, jit_compile):
-    loop = decoding_loop(model, weights, jit_compile, codec.vocabulary_size, (), codec.start_id)
+def _generate(model, codec, jit_compile):
+    loop = SamplingLoop(model, codec.vocabulary_size, (), codec.start_id, jit_compile, codec.length)
     ids_above = [codec.num_ids_above(row) for row in range(codec.height + 1)]
 
     def generate(images, num_rows, temperature, top_p, seed):
         count = tf.shape(images)[0]
-        inside = (num_rows >= 0) & (num_rows <= codec.height)
-        of_rows = ((inside, f"`num_rows` must be in [0, {codec.height}], the rows of an image.", num_rows),)
-        assertions = checks_of(of_rows) + setting_assertions("images", count, temperature, top_p)
+        is_row = (num_rows >= 0) & (num_rows <= codec.height)
+        message = f"`num_rows` must be in [0, {codec.height}], the rows of an image."
+        assertions = assert_all([(is_row, message, num_rows)]) + assert_settings("images", count, temperature, top_p)
         given = tf.fill([count], tf.gather(ids_above, tf.clip_by_value(num_rows, 0, codec.height)))
         settings = temperature, top_p, seed
-        ids, log_prob = draw_rows(loop, codec.encode(images), given, codec.length, codec.length, settings, assertions)
+        ids, _, log_prob = loop(codec.encode(images), given, codec.length, settings, assertions)
         return {"drawn": codec.decode(ids), "log_prob": log_prob}
 
-    inputs = scalars({"num_rows": tf.int32, **SETTINGS})
-    return tf.function(generate, input_signature=[_images(codec), *inputs], autograph=False)
+    kept = f"number of top rows to keep, from 0 (sample whole images) to {codec.height}"
+    inputs = [
+        _images(codec, f"images to complete, at most {MAX_ROWS}; with num_rows = 0 their content is ignored"),
+        Input.scalar("num_rows", tf.int32, kept, codec.height // 2),
+        *setting_inputs("images", temperature=1.0, top_p=1.0),
+    ]
+    outputs = {"drawn": "the images", "log_prob": "log-probability of the sampled bytes, in nats"}
+    return Signature(generate, inputs, outputs, "images, sampled or completed", COMPILATION_NOTE)

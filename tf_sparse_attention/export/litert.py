@@ -1,4 +1,4 @@
-"""LiteRT files (.tflite), which score and continue token ids on phones and other small devices."""
+"""LiteRT files (.tflite) of token ids or features, for phones and other small devices."""
 
 import contextlib
 import os
@@ -11,15 +11,20 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_sparse_attention.atomic_files import atomic_file
-from tf_sparse_attention.export.portable_functions import Sizes, check_outputs, portable_functions
-from tf_sparse_attention.export.portable_kinds import unsupported_model_error
-from tf_sparse_attention.models import LanguageModel, SequenceToSequence
+from tf_sparse_attention.export.portable_functions import (
+    Sizes,
+    check_outputs,
+    portable_functions,
+    unsupported_model_error,
+)
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
+from tf_sparse_attention.models.encoder_task import EncoderTask
 from tf_sparse_attention.ops.masks import MAX_AXES
 from tf_sparse_attention.remote_files import as_path, is_remote, raise_remote_errors, write_bytes
 
 
 def export_litert(
-    model: LanguageModel | SequenceToSequence,
+    model: LanguageModel | SequenceToSequence | SpeechRecognizer | EncoderTask,
     path: str | os.PathLike,
     batch_size: int = 1,
     sequence_length: int = 1024,
@@ -27,33 +32,39 @@ def export_litert(
     signatures: Sequence[str] | None = None,
     source_length: int = 1024,
 ) -> pathlib.Path:
-    """Writes one LiteRT file with the signatures of the model, token ids in and numbers out.
+    """Write one LiteRT file with the signatures of the model, token ids or features in and numbers out.
 
-    It only has builtin operations, so that every LiteRT interpreter runs it, and the weights once. All sizes are fixed.
-    Before it is written, its outputs are compared with the model's. A `LanguageModel` has the signatures
+    The file has builtin operations only, so that every LiteRT interpreter runs it. The signatures share the weights.
+    All sizes are fixed. Before the file is written, its outputs are compared with the model's. A `LanguageModel` has
+    the signatures
 
     - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
-      those before it in its row, the first one as the start of a document. Pad shorter texts at the end with any
-      id and ignore the nats there: a causal model's other outputs do not depend on them.
+      the tokens before it in its row, the first one as the start of a document. Pad shorter texts at the end with any
+      id and ignore the nats there: the other outputs of a causal model do not depend on padding.
     - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of tokens before it in each row, and the tensors
-      of the cache -> logits, float32 (B, V), for the token after it, and the cache after it: each of its tensors has
-      the name of an input with "new_" before it. Zeros are the empty cache. The first token of a document is id 0.
+      of the cache -> logits, float32 (B, V), for the next token, and the cache after the token. Each output of the
+      cache has the name of an input after "new_". An empty cache is zeros. The first token of a document is id 0.
 
-    A `SequenceToSequence` has the same of its targets, and one more. `score` also has the inputs of `encode`.
+    A `SequenceToSequence` has `score` and `decode` for its targets, and `encode`. `score` also has the inputs of
+    `encode`.
 
-    - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), of each that are no padding at
-      its end -> the part of the cache of `decode` that does not change, by the names of its inputs.
+    - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), without padding at the end ->
+      the inputs of `decode` that do not change, by name.
+
+    A `SpeechRecognizer` has `transcribe`, a classifier has `classify`, see docs/portable.md.
+
+    Note: Keras's `model.export(format="litert")` writes one signature per file, so that each file has all weights.
 
     Args:
-        model: `LanguageModel`, or `SequenceToSequence` whose encoder reads token ids, in float32, on the TensorFlow
-            backend.
+        model: `LanguageModel`, `SequenceToSequence` whose encoder reads token ids, `SpeechRecognizer`,
+            `SequenceClassifier` or `TokenClassifier`, in float32, on the TensorFlow backend.
         path: file to write, with the suffix ".tflite", also at an address such as gs://bucket/model.tflite. An earlier
-            one is replaced atomically.
+            file is replaced atomically.
         batch_size: number of rows B. Default: 1.
-        sequence_length: tokens of a row of `score`. Default: 1024.
+        sequence_length: tokens of a row of `score` or `classify`, or frames of `transcribe`. Default: 1024.
         max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
-        signatures: which are written. None (default): all that the model has.
-        source_length: tokens of a row of the source of an encoder-decoder. Default: 1024.
+        signatures: names of the signatures to write. None (default): all signatures of the model.
+        source_length: tokens of a source of an encoder-decoder. Default: 1024.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -72,30 +83,29 @@ def export_litert(
         ...     inputs |= {name: outputs["new_" + name] for name in inputs if "new_" + name in outputs}
         >>> outputs["logits"].argmax(-1)  # the most likely token after the prompt
     """
-    place = as_path(path)
-    with raise_remote_errors(place):
-        is_folder = place.is_dir()
-    if place.suffix != ".tflite" or is_folder:
+    file = as_path(path)
+    with raise_remote_errors(file):
+        is_folder = file.is_dir()
+    if file.suffix != ".tflite" or is_folder:
         raise ValueError(f"`path` must be a file that ends with '.tflite'. Received: path={path}.")
-    sizes = Sizes(batch_size, sequence_length, max_length, source_length)
-    functions = portable_functions(model, signatures, sizes)
+    functions = portable_functions(model, signatures, Sizes(batch_size, sequence_length, max_length, source_length))
     _check_axes(model, functions)
     content = _convert(model, functions)
     check_outputs(model, functions, "LiteRT", _make_runner(content))
-    if is_remote(place):
-        write_bytes(place, content)
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(place) as temporary:
+    if is_remote(file):
+        write_bytes(file, content)
+        return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(file) as temporary:
         temporary.write_bytes(content)
-    return place
+    return file
 
 
 def _convert(model, functions):
-    served = tf.Module(name="language_model")
-    served.weights = [variable.value for variable in model.variables]
+    module = tf.Module(name="served")
+    module.weights = [variable.value for variable in model.variables]
     with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(served, folder, {name: function.run for name, function in functions.items()})
+        tf.saved_model.save(module, folder, {name: function.graph for name, function in functions.items()})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
             with _suppress_stderr():
@@ -108,9 +118,9 @@ def _convert(model, functions):
 
 
 def _check_axes(model, functions):
-    """Raises a `ValueError` for operations that pass the converter and crash the interpreter."""
+    """Raise a `ValueError` for operations that pass the converter and crash the interpreter."""
     for function in functions.values():
-        for operation in function.run.get_concrete_function().graph.get_operations():
+        for operation in function.graph.get_concrete_function().graph.get_operations():
             if operation.type in ("LogicalAnd", "LogicalOr"):
                 first, second = (x.shape for x in operation.inputs)
                 if first != second and operation.outputs[0].shape.rank > MAX_AXES:
@@ -120,7 +130,7 @@ def _check_axes(model, functions):
 
 @contextlib.contextmanager
 def _suppress_stderr():
-    """Context that suppresses what the converter writes to the standard error, a page for each operation."""
+    """Discard the output of the converter to the standard error, a page per operation."""
     with tempfile.TemporaryFile() as sink:
         before = os.dup(2)
         try:
@@ -133,7 +143,7 @@ def _suppress_stderr():
 
 def _make_runner(content):
     with warnings.catch_warnings():
-        # TensorFlow announces that its interpreter moves to a package of its own.
+        # TensorFlow announces that its interpreter moves to another package.
         warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
         interpreter = tf.lite.Interpreter(model_content=content)
 

@@ -1,7 +1,7 @@
-"""The functions of LiteRT and ONNX files, and the comparison of a runtime's outputs with Keras's."""
+"""Functions of LiteRT and ONNX files for each kind of model, and the comparison of a runtime's outputs with Keras's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -9,25 +9,25 @@ import tensorflow as tf
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.export.cache_tensors import CacheTensors
-from tf_sparse_attention.export.encoder_functions import classify_function, transcribe_function
-from tf_sparse_attention.export.model_checks import check_length
-from tf_sparse_attention.export.portable_function import PortableFunction
-from tf_sparse_attention.export.portable_kinds import (
-    CACHED,
-    checked_signatures,
-    decoder_of,
-    kind_of,
-    unsupported_model_error,
+from tf_sparse_attention.export.encoder_tasks import check_encoder_inputs, encoder_inputs
+from tf_sparse_attention.export.input_checks import check_kind, check_length
+from tf_sparse_attention.generation.ctc import collapse
+from tf_sparse_attention.layers import AttentionLayer
+from tf_sparse_attention.models import (
+    LanguageModel,
+    SequenceClassifier,
+    SequenceToSequence,
+    SpeechRecognizer,
+    TokenClassifier,
 )
-from tf_sparse_attention.export.source_functions import NO_SOURCE, encode_function, make_source
-from tf_sparse_attention.export.texts import check_inputs
-from tf_sparse_attention.export.token_functions import decode_function, score_function
-from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
-from tf_sparse_attention.models.encoder_task import EncoderTask
+from tf_sparse_attention.models.metrics import nats_of
 
+MAX_FILE_BYTES = 2**31  # both formats have signed 32-bit offsets
+NUM_COMPARED_STEPS = 8
 TOLERANCE = 1e-3
-# Where two clusters are equally near to a token, rounding decides, and a runtime may round differently.
+# Rounding decides between two clusters at the same distance from a token, and may differ between runtimes.
 MAX_MISMATCHED = 0.01
+CACHED = ("encode", "decode")
 
 
 class Sizes(NamedTuple):
@@ -39,48 +39,192 @@ class Sizes(NamedTuple):
     source_length: int
 
 
+class PortableFunction:
+    """One function of a file.
+
+    Args:
+        function: takes a tensor per input, by position, and returns a dictionary of tensors.
+        inputs: list of `tf.TensorSpec` with the names of the file's inputs.
+        ranges: (minimum, maximum) of the random integers for an input, by name, in the comparison of outputs.
+        num_steps: number of compared calls. Outputs of a call are inputs of the next one, by the same name or without
+            "new_" before it. The input "index" is the number of the call. Default: 1.
+
+    Attributes:
+        graph: `tf.function` of the inputs.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., dict[str, Any]],
+        inputs: list[tf.TensorSpec],
+        ranges: Mapping[str, tuple[int, int]],
+        num_steps: int = 1,
+    ) -> None:
+        self.function, self.inputs, self.ranges, self.num_steps = function, inputs, ranges, num_steps
+        self.graph = tf.function(function, input_signature=inputs, autograph=False)
+
+    def draw(self, random: np.random.Generator, step: int) -> dict[str, np.ndarray]:
+        """Return arrays by name for the inputs of a call, without those that earlier outputs determine."""
+        drawn = {}
+        for spec in self.inputs:
+            if spec.name in self.ranges:
+                minimum, maximum = self.ranges[spec.name]
+                drawn[spec.name] = random.integers(minimum, maximum + 1, size=spec.shape, dtype="int32")
+            elif spec.name == "features":
+                drawn[spec.name] = random.normal(size=spec.shape).astype("float32")
+            elif spec.name == "index":
+                drawn[spec.name] = np.full(spec.shape, step, "int32")
+        return drawn
+
+
+def _language_model_functions(model, sizes, names):
+    return _token_functions(model, sizes, names, [], {}, lambda: {}, None)
+
+
+def _encoder_decoder_functions(model, sizes, names):
+    length, feature_size = sizes.source_length, model.encoder.embedding_dim
+    check_length("source_length", length, model.encoder.max_length)
+    if model.encoder.vocabulary_size is None and feature_size != model.backbone.embedding_dim:
+        raise ValueError(
+            "`model` must have an encoder that reads token ids, or ids embedded by the decoder. "
+            f"Received: an encoder of features of size {feature_size}."
+        )
+
+    def encode(source_ids, num_source_tokens):
+        mask = tf.range(length) < num_source_tokens[:, None]
+        return model.encode({"encoder_token_ids": source_ids, "encoder_padding_mask": mask}, training=False)
+
+    inputs = [_integers("source_ids", sizes.batch_size, length), _integers("num_source_tokens", sizes.batch_size)]
+    ranges = {"source_ids": (0, model.source_vocabulary_size - 1), "num_source_tokens": (1, length)}
+    return _token_functions(model.decoder, sizes, names, inputs, ranges, encode, length)
+
+
+def _token_functions(decoder, sizes, names, source_inputs, source_ranges, encode_source, source_length):
+    """Return the functions of a decoder, with a function from the inputs of a source to outputs of an encoder."""
+    num_positions, batch_size = decoder.backbone.max_length, sizes.batch_size
+    id_range, functions = (0, decoder.vocabulary_size - 1), {}
+    if "score" in names:
+        check_length("sequence_length", sizes.sequence_length, num_positions)
+
+        def score(*inputs):
+            *source, token_ids = inputs
+            # As in training: each token is predicted from the tokens before it, with id 0 at the start.
+            previous = tf.pad(token_ids[:, :-1], [[0, 0], [1, 0]])
+            logits = decoder({"token_ids": previous, **encode_source(*source)}, training=False)
+            return {"nats": nats_of(token_ids, logits)}
+
+        inputs = [*source_inputs, _integers("token_ids", batch_size, sizes.sequence_length)]
+        functions["score"] = PortableFunction(score, inputs, {**source_ranges, "token_ids": id_range})
+    if set(CACHED) & set(names):
+        check_length("max_length", sizes.max_length, num_positions)
+        cache = CacheTensors(decoder, batch_size, sizes.max_length, source_length)
+
+        def encode(*source):
+            return cache.source_tensors(encode_source(*source))
+
+        def decode(token_ids, index, *tensors):
+            logits, new = decoder.decode(token_ids, cache.nested(tensors), index)
+            return {"logits": logits[:, 0], **{f"new_{name}": x for name, x in cache.token_tensors(new).items()}}
+
+        inputs = [_integers("token_ids", batch_size, 1), _integers("index", batch_size), *cache.inputs]
+        functions["encode"] = PortableFunction(encode, source_inputs, source_ranges)
+        functions["decode"] = PortableFunction(decode, inputs, {"token_ids": id_range}, NUM_COMPARED_STEPS)
+    return functions
+
+
+def _speech_functions(model, sizes, names):
+    num_positions, length = model.encoder.max_length, sizes.sequence_length
+    check_length("sequence_length", length, num_positions and num_positions * model.subsampling)
+
+    def transcribe(features, num_frames):
+        mask = tf.range(length) < num_frames[:, None]
+        log_probs = model({"features": features, "padding_mask": mask}, training=False)
+        # As `ctc_greedy`, without Keras's `argmax`: the runtimes lack its operations for the signs of zeros.
+        ids = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
+        return {"log_probs": log_probs, "label_ids": collapse(ids)}
+
+    frames = tf.TensorSpec((sizes.batch_size, length, model.num_features), tf.float32, "features")
+    inputs = [frames, _integers("num_frames", sizes.batch_size)]
+    return {"transcribe": PortableFunction(transcribe, inputs, {"num_frames": (1, length)})}
+
+
+def _classifier_functions(model, sizes, names):
+    check_encoder_inputs(model)
+    length = sizes.sequence_length
+    check_length("sequence_length", length, getattr(model.encoder, "max_length", None))
+
+    def classify(token_ids, num_tokens):
+        logits = model(encoder_inputs(model, token_ids, num_tokens), training=False)
+        return {"probabilities": tf.nn.softmax(logits)}
+
+    inputs = [_integers("token_ids", sizes.batch_size, length), _integers("num_tokens", sizes.batch_size)]
+    ranges = {"token_ids": (0, (model.vocabulary_size or 2) - 1), "num_tokens": (1, length)}
+    return {"classify": PortableFunction(classify, inputs, ranges)}
+
+
+def _integers(name, *shape):
+    return tf.TensorSpec(shape, tf.int32, name)
+
+
+class Kind(NamedTuple):
+    """Kind of model: names of its functions, a function that makes them, and the export of its SavedModels."""
+
+    signatures: tuple[str, ...]
+    make_functions: Callable[..., dict[str, PortableFunction]]
+    saved_model: str
+
+
+KINDS: dict[type, Kind] = {
+    LanguageModel: Kind(("score", "decode"), _language_model_functions, "export_language_model"),
+    SequenceToSequence: Kind(("encode", "score", "decode"), _encoder_decoder_functions, "export_sequence_to_sequence"),
+    SpeechRecognizer: Kind(("transcribe",), _speech_functions, "export_speech"),
+    SequenceClassifier: Kind(("classify",), _classifier_functions, "export_classifier"),
+    TokenClassifier: Kind(("classify",), _classifier_functions, "export_classifier"),
+}
+SIGNATURES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.signatures))
+
+
 def portable_functions(
     model: keras.Model, signatures: Sequence[str] | None, sizes: Sizes
 ) -> dict[str, PortableFunction]:
-    """Returns {name: `PortableFunction`} for the requested signatures, None: all; or raises a `ValueError`."""
-    wanted = checked_signatures(model, signatures)
+    """Return the functions with these names, None: all, or raise a `ValueError` for a model that is not suitable."""
+    check_kind(model, "LiteRT and ONNX files", tuple(KINDS))
+    kind = _kind(model)
+    names = kind.signatures if signatures is None else signatures
+    if not names or isinstance(names, str) or not set(names) <= set(kind.signatures):
+        raise ValueError(f"`signatures` must be some of {kind.signatures}. Received: signatures={signatures!r}.")
+    _check_model(model, kind, set(names))
     checks.check_count("batch_size", sizes.batch_size)
-    if isinstance(model, SpeechRecognizer):
-        return {"transcribe": _transcribe(model, sizes)}
-    if isinstance(model, EncoderTask):
-        return {"classify": _classify(model, sizes)}
-    return _functions_of_tokens(model, wanted, sizes)
+    functions = kind.make_functions(model, sizes, names)
+    return {name: functions[name] for name in kind.signatures if name in names}
 
 
-def _transcribe(model, sizes):
-    positions = model.encoder.max_length
-    most = None if positions is None else positions * model.subsampling
-    check_length("sequence_length", sizes.sequence_length, most)
-    return transcribe_function(model, sizes.batch_size, sizes.sequence_length)
+def _kind(model):
+    return next(kind for each, kind in KINDS.items() if isinstance(model, each))
 
 
-def _classify(model, sizes):
-    check_inputs(model)
-    check_length("sequence_length", sizes.sequence_length, getattr(model.encoder, "max_length", None))
-    return classify_function(model, sizes.batch_size, sizes.sequence_length)
-
-
-def _functions_of_tokens(
-    model: LanguageModel | SequenceToSequence, wanted: Sequence[str], sizes: Sizes
-) -> dict[str, PortableFunction]:
-    decoder, source, functions = decoder_of(model), NO_SOURCE, {}
-    if isinstance(model, SequenceToSequence):
-        check_length("source_length", sizes.source_length, model.encoder.max_length)
-        source = make_source(model, sizes.batch_size, sizes.source_length)
-    if "score" in wanted:
-        check_length("sequence_length", sizes.sequence_length, decoder.backbone.max_length)
-        functions["score"] = score_function(decoder, source, sizes.batch_size, sizes.sequence_length)
-    if set(CACHED) & set(wanted):
-        check_length("max_length", sizes.max_length, decoder.backbone.max_length)
-        cache = CacheTensors(decoder, sizes.batch_size, sizes.max_length, source.length)
-        functions["encode"] = encode_function(source, cache)
-        functions["decode"] = decode_function(decoder, cache, sizes.batch_size)
-    return {name: functions[name] for name in wanted}
+def _check_model(model, kind, names):
+    if isinstance(model, LanguageModel) and not model.backbone.causal:
+        raise ValueError("`model` must be causal. Received: a backbone with causal=False.")
+    parts = [getattr(model, name) for name in ("encoder", "decoder", "backbone") if hasattr(model, name)]
+    dtypes = sorted({part.compute_dtype for part in (model, *parts)} - {"float32"})
+    if dtypes:
+        raise ValueError(
+            "`model` must compute in float32. Make a model with dtype='float32' and load the weights "
+            f"(`load_weights`). Received: compute dtype {dtypes[0]}."
+        )
+    decoder = model.decoder if isinstance(model, SequenceToSequence) else model
+    reason = decoder.cache_unsupported_reason if names & set(CACHED) else None
+    if reason is not None:
+        raise ValueError(
+            f"`model` must decode with a cache: {reason}. Use `signatures=('score',)` to leave decoding out."
+        )
+    size = 4 * model.count_params()
+    if size >= MAX_FILE_BYTES:
+        raise ValueError(
+            f"`model` must have weights of less than {MAX_FILE_BYTES:,} bytes, the limit of these files. A SavedModel "
+            f"has no limit: `{kind.saved_model}`. Received: weights of {size:,} bytes."
+        )
 
 
 def check_outputs(
@@ -89,35 +233,29 @@ def check_outputs(
     runtime: str,
     run: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
 ) -> None:
-    """Raises a `ValueError` if a runtime's outputs differ from Keras's, for random inputs and the first steps.
+    """Raise a `ValueError` if a runtime's outputs differ from Keras's, for random inputs and the first steps.
 
     Args:
         model: the model.
         functions: result of `portable_functions`.
         runtime: name of the runtime, for the message.
-        run: function of the name of one of `functions` and a dictionary of its inputs, arrays; returns a dictionary of
-            its outputs.
+        run: function from the name of one of `functions` and its inputs, arrays by name, to its outputs, by name.
     """
     random = np.random.default_rng(0)
-    own: dict[str, np.ndarray] = {}
-    other: dict[str, np.ndarray] = {}  # each continues from its own outputs
+    kept: tuple[dict, dict] = {}, {}  # outputs of Keras and of the runtime: each continues from its own
     for name, function in functions.items():
-        empty = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
-        for call in range(function.num_calls):
-            given = function.draw(random, call)
-            mine, theirs = ({key: {**empty, **kept, **given}[key] for key in empty} for kept in (own, other))
-            expected = {key: x.numpy() for key, x in function.run(*map(tf.constant, mine.values())).items()}
+        zeros = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
+        for step in range(function.num_steps):
+            drawn = function.draw(random, step)
+            inputs, runtime_inputs = ({key: {**zeros, **each, **drawn}[key] for key in zeros} for each in kept)
+            expected = {key: x.numpy() for key, x in function.graph(*map(tf.constant, inputs.values())).items()}
             try:
-                found = run(name, theirs)
+                found = run(name, runtime_inputs)
             except RuntimeError as error:
                 raise unsupported_model_error(model, runtime, error) from None
             _compare(model, name, expected, found, runtime)
-            own |= _next_inputs(expected)
-            other |= _next_inputs(found)
-
-
-def _next_inputs(outputs):
-    return {key.removeprefix("new_"): x for key, x in outputs.items()}
+            for each, outputs in zip(kept, (expected, found), strict=True):
+                each.update({key.removeprefix("new_"): x for key, x in outputs.items()})
 
 
 def _compare(model, name, expected, found, runtime):
@@ -127,7 +265,18 @@ def _compare(model, name, expected, found, runtime):
         differs = ~(np.abs(output - right) <= TOLERANCE * np.maximum(1, np.abs(right)))
         if differs.mean() > MAX_MISMATCHED:
             raise ValueError(
-                f"The outputs of the {runtime} file differ from the model's and it is not written. A SavedModel has "
-                f"the same outputs: `{kind_of(model).saved_model}`. "
+                f"The outputs of the {runtime} file differ from the model's, so the file is not written. A SavedModel "
+                f"has the same outputs: `{_kind(model).saved_model}`. "
                 f"Received: {differs.mean():.0%} of `{key}` of `{name}` differ."
             )
+
+
+def unsupported_model_error(model: keras.Model, runtime: str, reason: object) -> ValueError:
+    """Return the `ValueError` for a model that a runtime has no operations for, with a shortened reason."""
+    reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, AttentionLayer)]
+    names = ", ".join(sorted({type(layer).__name__ for layer in layers}))
+    return ValueError(
+        f"`model` must have only operations of {runtime}, see docs/portable.md. A SavedModel has all operations: "
+        f"`{_kind(model).saved_model}`. Received: layers {names}; the reason: {reason}."
+    )

@@ -1,134 +1,215 @@
-"""SavedModels that score, continue and embed text wherever TensorFlow is, without this library."""
+"""SavedModels: functions with named inputs and outputs, the weights of a model, and a README.md about them."""
 
+import json
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.embedding import embed_function
-from tf_sparse_attention.export.generation import generate_function
-from tf_sparse_attention.export.model_checks import check_kind, check_length
-from tf_sparse_attention.export.readme import make_readme
-from tf_sparse_attention.export.scoring import score_function
+from tf_sparse_attention.export.input_checks import check_backend
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.remote_files import SAVED_MODEL, as_path, output_folder, raise_remote_errors
+from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.version import __version__
 
 
-def export_saved_model(
-    model: LanguageModel,
+class Input(NamedTuple):
+    """Input of a signature.
+
+    Attributes:
+        spec: `tf.TensorSpec` with the name of the input.
+        meaning: one line for the README.md.
+        example: Python expression of a value, for the example in the README.md, with TensorFlow as `tf`.
+    """
+
+    spec: tf.TensorSpec
+    meaning: str
+    example: str
+
+    @classmethod
+    def scalar(cls, name: str, dtype: tf.DType, meaning: str, example: float) -> "Input":
+        """Return a scalar input."""
+        return cls(tf.TensorSpec((), dtype, name), meaning, f"tf.constant({example})")
+
+    @classmethod
+    def strings(cls, name: str, meaning: str, *examples: str) -> "Input":
+        """Return an input of strings (B,)."""
+        return cls(tf.TensorSpec((None,), tf.string, name), meaning, f"tf.constant({json.dumps(examples)})")
+
+
+class Signature(NamedTuple):
+    """Function of a SavedModel, with the texts about it in the README.md.
+
+    Attributes:
+        function: takes one tensor per input, by position, and returns a dictionary of tensors.
+        inputs: the inputs, in the order of the arguments.
+        outputs: one line for the README.md about each output, by name.
+        summary: title of the signature in the README.md.
+        notes: further text for the README.md, in Markdown. Default: "".
+    """
+
+    function: Callable[..., dict[str, Tensor]]
+    inputs: Sequence[Input]
+    outputs: Mapping[str, str]
+    summary: str
+    notes: str = ""
+
+
+def write_saved_model(
     path: str | os.PathLike,
-    tokenizer: Tokenizer,
-    sequence_length: int = 1024,
-    batch_size: int = 8,
-    jit_compile: bool = True,
+    model: keras.Model,
+    signatures: Mapping[str, Signature],
+    title: str,
+    description: str = "",
+    tokenizers: Sequence[Tokenizer] = (),
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Writes a SavedModel with the signatures `score`, `generate` and `embed`: text in, text, numbers or vectors out.
+    """Write a SavedModel of any Keras model, with a README.md that describes its signatures.
 
-    It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
-    without tensorflow-text. A README.md inside describes inputs and outputs, with an example.
-
-    - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Nothing
-      is cut off: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
-      once. As in `tf_sparse_attention.data.evaluation_batches`, a window starts without context; unlike there, no end
-      of the document is scored, since a text sent here may be a piece of one. Empty text has 0 nats and 0 bits per
-      byte.
-    - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: the most likely token each
-      time), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
-      end of the document, in `text` as valid UTF-8 with U+FFFD for what is not, in `text_bytes` as it is; num_tokens,
-      int32 (B,), of prompt and continuation, and log_prob, float32 (B,), of the continuation. Row i of a seed draws the
-      same in every batch, and the same as `LanguageModel.generate`. A prompt of more than `max_length` tokens and a
-      setting out of range are errors.
-    - `embed`: text, string (B,) -> embedding, float32 (B, D), the mean of the backbone's vectors over the tokens, in
-      windows as above, 0 for empty text; num_tokens, int32 (B,).
-
-    Texts and prompts are bytes, valid UTF-8 or not. The loop of `generate` is compiled by XLA for each of a few sizes
-    (`bucket_length`) on first use, which takes some seconds.
+    The SavedModel runs where TensorFlow is installed, without this library. The written file is
+    compared with `signatures` before it replaces an earlier export.
 
     Args:
-        model: `LanguageModel`, on the TensorFlow backend.
         path: folder to write, also at an address such as gs://bucket/model. It must not exist, or be empty, or hold an
-            earlier export, which is replaced, on a local disk atomically.
-        tokenizer: the tokenizer the model was trained with. Ids that it does not have are never sampled.
-        sequence_length: maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
-        batch_size: maximal number of windows that `score` and `embed` compute at once. Default: 8.
-        jit_compile: whether XLA compiles the loop of `generate`; False for servers without XLA. Default: True.
-        weight_dtype: "int8" to quantize large weights to 8 bits, with a scale for each row or column: about a quarter
-            of the size, and slightly different results, computed in the model's dtype. Default: None.
+            earlier SavedModel, which is replaced. On a local disk the replacement is atomic.
+        model: model whose weights the functions use, on the TensorFlow backend.
+        signatures: the `Signature` of each name.
+        title: first line of the README.md.
+        description: second paragraph of the README.md, in Markdown. Default: "".
+        tokenizers: tokenizers that the functions use. Default: none.
+        weight_dtype: "int8" to store large weights in 8 bits, see `Weights`. Default: None.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, tokenizer or path is not suitable.
+        ValueError: On another backend, for a path with other files, or if the texts of a signature lack an output.
 
     Example:
-        >>> export_saved_model(model, "saved_model", ByteTokenizer(), sequence_length=1024)
-        >>> served = tf.saved_model.load("saved_model")
-        >>> served.signatures["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
+        >>> inputs = keras.Input((None, 32))
+        >>> model = keras.Model(inputs, tsa.layers.LocalAttention(2, 16, window=8)(inputs))
+        >>> x = Input(tf.TensorSpec((None, None, 32), tf.float32, "x"), "vectors", "tf.zeros((1, 8, 32))")
+        >>> encode = Signature(lambda x: {"y": model(x)}, [x], {"y": "vectors after attention"}, "local attention")
+        >>> write_saved_model("encoder", model, {"encode": encode}, title="An encoder")
+        >>> tf.saved_model.load("encoder").signatures["encode"](x=tf.zeros((1, 8, 32)))["y"]
     """
-    check_causal(model)
-    check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
-    check_length("sequence_length", sequence_length, model.backbone.max_length)
-    checks.check_count("batch_size", batch_size)
-    checks.check_switch("jit_compile", jit_compile)
+    check_backend("A SavedModel")
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
-    folder = checked_path(path)
-    # A plain module: loading it needs no class of Keras or of this library. TensorFlow saves the variables that it
-    # finds in attributes, among them the tables of a tokenizer.
-    served = tf.Module(name="language_model")
-    served.weights = weights = Weights(model, weight_dtype)
-    served.tokenizer = tokenizer.trackable
-    windows = weights, sequence_length, batch_size
-    served.score = score_function(model, tokenizer, *windows)
-    served.generate = generate_function(model, tokenizer, weights, jit_compile)
-    served.embed = embed_function(model, tokenizer, *windows)
-    readme = make_readme(model, tokenizer, weights, sequence_length, folder.name)
-    write_module(served, folder, ("score", "generate", "embed"), readme)
+    folder = _check_path(path)
+    # A plain module: loading needs no class of Keras or of this library. TensorFlow saves the variables and the tables
+    # of tokenizers that it finds in attributes.
+    module = tf.Module(name="served")
+    module.weights = weights = Weights(model, weight_dtype)
+    module.tokenizers = [each.trackable for each in tokenizers if each.trackable is not None]
+    functions = {name: _trace(signature, weights) for name, signature in signatures.items()}
+    for name, signature in signatures.items():
+        _check_outputs(name, signature, functions[name].structured_outputs)
+    readme = _make_readme(folder.name, model, weights, signatures, functions, title, description, tokenizers)
+    with output_folder(folder, SAVED_MODEL) as temporary:
+        tf.saved_model.save(module, os.fspath(temporary), functions)
+        _check_written(temporary, signatures)
+        (temporary / "README.md").write_text(readme, encoding="utf-8")
     return folder
 
 
-def check_causal(model: LanguageModel) -> None:
-    """Raises a `ValueError` unless `model` is a causal `LanguageModel`, on the TensorFlow backend."""
-    check_kind(model, "A SavedModel")
-    if not model.backbone.causal:
-        raise ValueError(
-            "`model` must not see later tokens, or its scores are no probabilities. "
-            "Received: a backbone with causal=False."
-        )
-
-
-def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None) -> None:
-    """Raises a `ValueError` unless `tokenizer` is one, with no more ids than a model; None: it does not say."""
-    if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"`{name}` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
-    if vocabulary_size is not None and tokenizer.vocabulary_size > vocabulary_size:
-        raise ValueError(
-            f"`{name}` must have no more ids than the model. Received: a tokenizer with "
-            f"{tokenizer.vocabulary_size} and a model with {vocabulary_size}."
-        )
-
-
-def checked_path(path: str | os.PathLike) -> Any:
-    """Returns the folder of a SavedModel to write, or raises a `ValueError` where something else is."""
-    place = as_path(path)
-    with raise_remote_errors(place):
-        is_free = not place.exists() or (
-            place.is_dir() and ((place / SAVED_MODEL).exists() or not any(place.iterdir()))
+def _check_path(path):
+    """Return the path of a SavedModel to write, or raise a `ValueError` for a file or a folder with other files."""
+    folder = as_path(path)
+    with raise_remote_errors(folder):
+        is_free = not folder.exists() or (
+            folder.is_dir() and ((folder / SAVED_MODEL).exists() or not any(folder.iterdir()))
         )
     if not is_free:
         raise ValueError(f"`path` must be new, or a folder that is empty or holds a SavedModel. Received: path={path}.")
-    return place
+    return folder
 
 
-def write_module(served: tf.Module, path: Any, names: Sequence[str], readme: str) -> None:
-    """Writes a module with signatures, its attributes of these names, and a README.md beside it."""
-    with output_folder(path, SAVED_MODEL) as temporary:
-        signatures = {name: getattr(served, name) for name in names}
-        tf.saved_model.save(served, os.fspath(temporary), signatures)
-        (temporary / "README.md").write_text(readme, encoding="utf-8")
+def _trace(signature, weights):
+    """Return the concrete function of a signature, which uses the weights of the SavedModel."""
+
+    def run(*tensors):
+        with weights.scope():
+            return signature.function(*tensors)
+
+    specs = [each.spec for each in signature.inputs]
+    return tf.function(run, input_signature=specs, autograph=False).get_concrete_function()
+
+
+def _check_outputs(name, signature, outputs):
+    if set(outputs) != set(signature.outputs):
+        raise ValueError(
+            f"`outputs` of the signature {name!r} must describe the outputs of its function, {sorted(outputs)}. "
+            f"Received: {sorted(signature.outputs)}."
+        )
+
+
+def _check_written(folder, signatures):
+    """Raise a `RuntimeError` if the written file lacks a signature, or an input or an output of one."""
+    content = saved_model_pb2.SavedModel.FromString((folder / SAVED_MODEL).read_bytes())
+    written = content.meta_graphs[0].signature_def
+    for name, signature in signatures.items():
+        expected = {each.spec.name for each in signature.inputs}, set(signature.outputs)
+        found = set(written[name].inputs), set(written[name].outputs)
+        if found != expected:
+            raise RuntimeError(f"The SavedModel must have {expected} in its signature {name!r}. Received: {found}.")
+
+
+def _make_readme(
+    name: str,
+    model: keras.Model,
+    weights: Weights,
+    signatures: Mapping[str, Signature],
+    functions: Mapping[str, Any],
+    title: str,
+    description: str,
+    tokenizers: Sequence[Tokenizer],
+) -> str:
+    """Return the text of the README.md."""
+    size = f"{weights.num_bytes / 1e6:,.1f} MB" + (", large weights in 8 bits" if weights.integers else "")
+    needs = "TensorFlow"
+    if any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers):
+        needs = "TensorFlow and tensorflow-text (`import tensorflow_text` before loading)"
+    parts = [
+        f"# {title}",
+        description,
+        f"{model.count_params():,} parameters, {size}. Written by tf_sparse_attention {__version__}, "
+        f"Keras {keras.__version__}, TensorFlow {tf.__version__}.\nTo run it, install {needs}.",
+        *(_describe(key, signature, functions[key]) for key, signature in signatures.items()),
+        "## Example",
+        _make_example(name, signatures),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _describe(name, signature, function):
+    """Return the section of a signature: a table of its inputs and outputs, and its notes."""
+    outputs = {key: function.structured_outputs[key] for key in signature.outputs}
+    rows = [("in", each.spec.name, each.spec, each.meaning) for each in signature.inputs]
+    rows += [("out", key, tensor, signature.outputs[key]) for key, tensor in outputs.items()]
+    lines = [f"| {kind} | `{key}` | {_type_text(tensor)} | {meaning} |" for kind, key, tensor, meaning in rows]
+    table = "\n".join(["| | name | type | meaning |", "|---|---|---|---|", *lines])
+    return "\n\n".join(part for part in (f"## `{name}`: {signature.summary}", table, signature.notes) if part)
+
+
+def _type_text(tensor):
+    """Return dtype and shape as text: B is the batch, T another free size."""
+    if tensor.shape.rank is None:
+        return tensor.dtype.name
+    sizes = [str(size or "BT"[axis > 0]) for axis, size in enumerate(tensor.shape)]
+    return f"{tensor.dtype.name} ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def _make_example(name, signatures):
+    """Return Python that calls every signature and prints its outputs."""
+    lines = ["```python", "import tensorflow as tf", "", f'served = tf.saved_model.load("{name}").signatures']
+    for key, signature in signatures.items():
+        arguments = [f"    {each.spec.name}={each.example}," for each in signature.inputs]
+        lines += ["", f'result = served["{key}"](', *arguments, ")"]
+        lines += ["print({name: value.numpy() for name, value in result.items()})"]
+    return "\n".join([*lines, "```"])

@@ -1,4 +1,4 @@
-"""The weights of a model in a SavedModel: unchanged, or the large ones quantized to 8 bits."""
+"""Weights of a model in a SavedModel, unchanged or with the large ones in 8 bits."""
 
 import contextlib
 import functools
@@ -12,11 +12,13 @@ INT8_MAX = 127
 
 
 class Weights(tf.Module):
-    """Weights of a model, and the scope in which its functions use them.
+    """Weights of a model, and the scope in which functions use them.
 
-    A quantized weight is an int8 variable times a float for each row, column or channel, see `quantize`. Trainable
-    weights of at least two axes and 1024 numbers are quantized; norms, biases and centroids, which decide what a query
-    sees, are not.
+    A quantized weight is an int8 variable and float32 scales, see `quantize`. Trainable weights with at least two axes
+    and 1024 elements are quantized. Norms and biases are not, nor are centroids, which decide what a query attends to.
+
+    Note: Keras's `quantize("int8")` leaves adaptive embeddings and persistent vectors in float32, which makes such
+    models almost twice as large.
 
     Args:
         model: Keras model on the TensorFlow backend.
@@ -26,13 +28,13 @@ class Weights(tf.Module):
     def __init__(self, model: keras.Model, dtype: str | None = None) -> None:
         super().__init__(name="weights")
         large = [variable for variable in model.trainable_variables if _is_large(variable)] if dtype == "int8" else []
-        chosen = {id(variable) for variable in large}
-        self.plain = [variable.value for variable in model.variables if id(variable) not in chosen]
+        quantized = {id(variable) for variable in large}
+        self.plain = [variable.value for variable in model.variables if id(variable) not in quantized]
         pairs = [quantize(keras.ops.convert_to_numpy(variable.value)) for variable in large]
-        self.numbers = [tf.Variable(numbers, trainable=False) for numbers, _ in pairs]
+        self.integers = [tf.Variable(integers, trainable=False) for integers, _ in pairs]
         self.scales = [tf.Variable(scale, trainable=False) for _, scale in pairs]
-        # Not as a list, in which TensorFlow would find the variables and save them too.
-        self._values = functools.partial(_values, large)
+        # Not an attribute with a list of variables, which TensorFlow would save too.
+        self._dequantize = functools.partial(_dequantize, large)
 
     @property
     def num_bytes(self) -> int:
@@ -40,17 +42,18 @@ class Weights(tf.Module):
         return sum(variable.shape.num_elements() * variable.dtype.size for variable in self.variables)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Returns a context in which the model uses these weights; every traced function enters it."""
-        if not self.numbers:
+        """Return a context in which the model uses these weights."""
+        if not self.integers:
             return contextlib.nullcontext()
-        return keras.StatelessScope(state_mapping=self._values(self.numbers, self.scales))
+        return keras.StatelessScope(state_mapping=self._dequantize(self.integers, self.scales))
 
 
 def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns an array in 8 bits: int8 numbers of its shape, and float32 scales to multiply them with.
+    """Return int8 values with the shape of `weight`, and float32 scales to multiply them by.
 
-    Symmetric, the largest number is 127. Scales are shared along the first axis, the last, or all but the last: of
-    those with at most 1/16 as many scales as numbers, the one with the smallest errors relative to their column.
+    Symmetric: the largest value is 127. Scales are shared along the first axis, the last axis, or all axes before
+    the last. Of the choices with at most one scale per 16 values, the choice with the smallest error relative to each
+    column is taken.
     """
     weight = np.asarray(weight, "float32")
     columns = tuple(range(weight.ndim - 1))
@@ -59,18 +62,18 @@ def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for axes in {(0,), (weight.ndim - 1,), columns}:
         scale = np.abs(weight).max(axis=axes, keepdims=True) / INT8_MAX
         scale = np.where(scale > 0, scale, 1).astype("float32")
-        numbers = np.round(weight / scale).astype("int8")
-        errors = np.square(numbers * scale - weight) / np.where(power > 0, power, 1)
-        found.append((16 * scale.size > weight.size, float(errors.sum()), axes, numbers, scale))
-    *_, numbers, scale = min(found, key=lambda entry: entry[:3])
-    return numbers, scale
+        integers = np.round(weight / scale).astype("int8")
+        errors = np.square(integers * scale - weight) / np.where(power > 0, power, 1)
+        found.append((16 * scale.size > weight.size, float(errors.sum()), axes, integers, scale))
+    *_, integers, scale = min(found, key=lambda entry: entry[:3])
+    return integers, scale
 
 
-def _values(variables, numbers, scales):
-    """Returns pairs of variables and the tensors that replace them."""
+def _dequantize(variables, integers, scales):
+    """Return pairs of a variable and the tensor that replaces it."""
     return [
-        (variable, tf.cast(tf.cast(eighth, tf.float32) * scale, variable.dtype))
-        for variable, eighth, scale in zip(variables, numbers, scales, strict=True)
+        (variable, tf.cast(tf.cast(values, tf.float32) * scale, variable.dtype))
+        for variable, values, scale in zip(variables, integers, scales, strict=True)
     ]
 
 

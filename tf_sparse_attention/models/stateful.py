@@ -35,7 +35,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: as for the model, with B rows, such as `tf_sparse_attention.data.SegmentBatches` makes.
+        inputs: as for the model, with B rows, such as `tf_sparse_attention.data.segment_batches` makes.
         training: as for the model.
 
     Returns:

@@ -13,7 +13,7 @@ from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.models.attention_parts import all_parts
 from tf_sparse_attention.models.presets import translation_arguments
-from trainers.convert import main
+from tf_sparse_attention.trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 

@@ -8,7 +8,7 @@ from tf_sparse_attention.convert import from_t2t_checkpoint
 from tf_sparse_attention.convert.t2t.files import open_checkpoint
 from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
 from tf_sparse_attention.data import SubwordTokenizer
-from trainers.convert import main
+from tf_sparse_attention.trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 

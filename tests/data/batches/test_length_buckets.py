@@ -9,27 +9,34 @@ from tf_sparse_attention.data import LengthBuckets
 SIZES = np.random.default_rng(0).integers(100, 1600, 60)
 
 
+class Numbers(LengthBuckets):
+    """Buckets whose batches are the numbers of their sequences."""
+
+    def read(self, rows):
+        return rows.items
+
+
 def test_a_row_is_at_least_half_full_and_all_batches_have_as_many_positions():
     buckets = LengthBuckets(SIZES, batch_size=2, max_length=1600, shortest=200)
     assert buckets.lengths == [1600, 800, 400, 200]
-    for length, items in buckets.batches():
+    for _, items, _, length in buckets.plans():
         assert length * len(items) == 2 * 1600
         assert length == 200 or (SIZES[items[items >= 0]] > length // 2).all()
 
 
 def test_an_epoch_has_each_sequence_once_in_an_order_of_its_own():
-    buckets = LengthBuckets(SIZES, batch_size=1, max_length=1600)
+    buckets = Numbers(SIZES, batch_size=1, max_length=1600)
+    batches = buckets.training_batches(seed=5)
     steps = np.arange(2 * buckets.num_batches).reshape(2, -1)
-    epochs = [[buckets.batch_of(int(step), seed=5) for step in row] for row in steps]
-    orders = [np.concatenate([batch.items for batch in epoch]) for epoch in epochs]
+    orders = [np.concatenate([batches[int(step)] for step in row]) for row in steps]
     for order in orders:
         assert np.sort(order[order >= 0]).tolist() == list(range(60))
     assert orders[0].tolist() != orders[1].tolist()
 
 
 def test_epochs_of_neighbouring_seeds_share_neither_sequences_nor_batches():
-    buckets = LengthBuckets(np.full(4000, 10), batch_size=1, max_length=10)
-    orders = [[int(buckets.batch_of(step, seed).items[0]) for step in range(4000)] for seed in (0, 1)]
+    batches = [Numbers(np.full(4000, 10), batch_size=1, max_length=10).training_batches(seed) for seed in (0, 1)]
+    orders = [[int(each[step][0]) for step in range(4000)] for each in batches]
     assert aligned(*np.array(orders)) < 12
 
 

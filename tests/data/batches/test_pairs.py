@@ -4,9 +4,8 @@ import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tf_sparse_attention.data import ByteTokenizer, PairBatches, PairBuckets, open_token_store
+from tf_sparse_attention.data import ByteTokenizer, PairBuckets, open_token_store
 
 
 class Texts:
@@ -54,15 +53,14 @@ def pairs_of(batches):
     return found
 
 
-def numpy_batches(dataset):
-    return [tf.nest.map_structure(np.asarray, batch) for batch in dataset]
+def elements(batches, start=0, stop=None):
+    return [batches[number] for number in range(start, batches.num_batches if stop is None else stop)]
 
 
 def test_an_epoch_has_each_pair_once_and_the_next_another_order(stores):
-    batches = PairBatches(PairBuckets(*stores, batch_size=2, max_length=256), seed=3)
-    epochs = [
-        numpy_batches(batches.dataset(number * batches.steps_per_epoch, batches.steps_per_epoch)) for number in (0, 1)
-    ]
+    batches = PairBuckets(*stores, batch_size=2, max_length=256).training_batches(seed=3)
+    count = batches.steps_per_epoch
+    epochs = [elements(batches, number * count, (number + 1) * count) for number in (0, 1)]
     expected = sorted(zip(SOURCES[:-1], TARGETS[:-1], strict=True))
     found = [pairs_of(epoch) for epoch in epochs]
     assert sorted(found[0]) == sorted(found[1]) == expected and found[0] != found[1]
@@ -72,34 +70,12 @@ def test_an_epoch_has_each_pair_once_and_the_next_another_order(stores):
     assert longest > 200
 
 
-def test_a_step_is_the_same_wherever_the_data_set_begins(stores):
-    batches, again = (PairBatches(PairBuckets(*stores, 4, 256)) for _ in range(2))
-    whole = numpy_batches(batches.dataset(0, 12))
-    for start in (5, 11):
-        (one,) = numpy_batches(again.dataset(start, 1))
-        tf.nest.map_structure(np.testing.assert_array_equal, one, whole[start])
-    other = numpy_batches(PairBatches(PairBuckets(*stores, 4, 256), seed=1).dataset(0, 12))
-    assert any(one[1].shape != two[1].shape or (one[1] != two[1]).any() for one, two in zip(whole, other, strict=True))
-
-
-@pytest.mark.parametrize(("num_shards", "num_parts"), [(2, 1), (1, 2), (2, 2)])
-def test_divided_batches_are_those_of_one(stores, num_shards, num_parts):
-    batches = PairBatches(PairBuckets(*stores, batch_size=4, max_length=256))
-    whole = numpy_batches(batches.dataset(3, 2))
-    parts = [numpy_batches(batches.dataset(3, 2, num_shards, shard, num_parts)) for shard in range(num_shards)]
-    for step in range(2):
-        rows = [part[step * num_parts + number][1] for part in parts for number in range(num_parts)]
-        np.testing.assert_array_equal(np.concatenate(rows), whole[step][1])
-
-
-def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
+def test_an_evaluation_has_each_pair_once(stores):
     expected = sorted(zip(SOURCES[:-1], TARGETS[:-1], strict=True))
     buckets = PairBuckets(*stores, batch_size=2, max_length=256)
-    whole = numpy_batches(buckets.evaluation_batches())
+    whole = elements(buckets.evaluation_batches())
     assert sorted(pairs_of(whole)) == expected
-    parts = [buckets.evaluation_batches(first_batch=first, num_batches=count) for first, count in ((0, 3), (3, None))]
-    assert [pair for part in parts for pair in pairs_of(numpy_batches(part))] == pairs_of(whole)
-    emptied = numpy_batches(buckets.evaluation_batches(use_source=False))
+    emptied = elements(buckets.evaluation_batches(use_source=False))
     for (inputs, targets, _), (full, *_) in zip(emptied, whole, strict=True):
         exists = np.any(full["encoder_token_ids"] > 0, axis=1)
         np.testing.assert_array_equal(inputs["encoder_token_ids"][:, 0], exists)
@@ -110,7 +86,7 @@ def test_an_evaluation_has_each_pair_once_also_when_resumed(stores):
 @pytest.mark.parametrize("use_source", [True, False])
 def test_as_a_prefix_the_source_is_read_and_the_target_scored(stores, use_source):
     buckets, found = PairBuckets(*stores, batch_size=2, max_length=256, as_prefix=True), []
-    for inputs, targets, weights in numpy_batches(buckets.evaluation_batches(use_source)):
+    for inputs, targets, weights in elements(buckets.evaluation_batches(use_source=use_source)):
         np.testing.assert_array_equal(targets > 0, weights > 0)
         ids = np.where(targets > 0, targets, np.pad(inputs["token_ids"][:, 1:], [(0, 0), (0, 1)]))
         np.testing.assert_array_equal(inputs["token_ids"][:, 1:], np.where(ids[:, 1:] > 0, ids[:, :-1], 0))
@@ -139,7 +115,7 @@ def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
     with pytest.raises(ValueError, match=r"`batch_size` must be"):
         PairBuckets(*stores, 0, 256)
     with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
-        PairBatches(buckets, seed=-1)
+        buckets.training_batches(seed=-1)
 
 
 def test_empty_texts_are_counted_and_kept(tmp_path, caplog):
@@ -149,7 +125,7 @@ def test_empty_texts_are_counted_and_kept(tmp_path, caplog):
     assert buckets.num_empty == {"source": 2, "target": 2} and not buckets.is_too_long.any()
     assert "2 of 4 pairs have an empty source; none is left out." in caplog.text
     assert "2 of 4 pairs have an empty target; none is left out." in caplog.text
-    assert sorted(pairs_of(buckets.evaluation_batches())) == [("", ""), ("", "y"), ("a", "x"), ("c", "")]
+    assert sorted(pairs_of(elements(buckets.evaluation_batches()))) == [("", ""), ("", "y"), ("a", "x"), ("c", "")]
 
 
 def test_stores_of_other_numbers_of_documents_are_refused(stores, tmp_path):

@@ -2,22 +2,27 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tf_sparse_attention.data import SegmentBatches, evaluation_segments
+from tf_sparse_attention.data import evaluation_segments, segment_batches
+from tf_sparse_attention.data.batches import segments
 
 
 def steps(batches, count, start=0):
     """Return inputs and targets of some steps, each key joined over them along the positions."""
-    elements = [batches.batch(start + step) for step in range(count)]
+    elements = [batches[start + step] for step in range(count)]
     inputs = {name: np.concatenate([element[0][name] for element in elements], axis=1) for name in elements[0][0]}
     return inputs, np.concatenate([element[1] for element in elements], axis=1)
 
 
-def at_the_beginning(batches):
-    """Let each epoch begin at the start of the stream, which makes cases by hand readable."""
-    batches._offset = lambda epoch: 0
-    return batches
+@pytest.fixture
+def starting_at(monkeypatch):
+    """Function that makes batches whose epochs all start at one position, which makes cases by hand readable."""
+
+    def make(offset, store, *arguments, **options):
+        monkeypatch.setattr(segments, "random_offset", lambda *_: offset)
+        return segment_batches(store, *arguments, **options)
+
+    return make
 
 
 def letters(ids):
@@ -25,8 +30,8 @@ def letters(ids):
     return "".join(" ."[int(i)] if i < 2 else chr(int(i) - 2) for i in ids)
 
 
-def test_rows_are_stretches_of_the_text_and_go_on_in_the_next_batch(make_store):
-    batches = at_the_beginning(SegmentBatches(make_store([b"abcdefg", b"hijk"]), batch_size=2, sequence_length=3))
+def test_rows_are_parts_of_the_text_and_continue_in_the_next_batch(make_store, starting_at):
+    batches = starting_at(0, make_store([b"abcdefg", b"hijk"]), batch_size=2, sequence_length=3)
     inputs, targets = steps(batches, 2)
     # abcdefg.hijk. has 13 tokens: rows of 6, each of two segments.
     assert [letters(row) for row in targets] == ["abcdef", "g.hijk"]
@@ -34,23 +39,22 @@ def test_rows_are_stretches_of_the_text_and_go_on_in_the_next_batch(make_store):
     assert inputs["segment_ids"].tolist() == [[1] * 6, [1] * 2 + [2] * 4]
 
 
-def test_without_packing_a_row_is_one_text(make_store):
+def test_without_packing_a_row_is_one_text(make_store, starting_at):
     store = make_store([b"abcdefg", b"hijk"])
-    inputs, _ = steps(at_the_beginning(SegmentBatches(store, 2, 3, use_packing=False)), 2)
+    inputs, _ = steps(starting_at(0, store, 2, 3, use_packing=False), 2)
     assert [letters(row) for row in inputs["token_ids"]] == [" abcde", "fg.hij"]
     assert len(set(inputs["segment_ids"].ravel().tolist())) == 1
 
 
 def test_the_next_epoch_is_another_text(make_store):
-    batches = SegmentBatches(make_store([b"abcdefghijk"]), 1, 3)
+    batches = segment_batches(make_store([b"abcdefghijk"]), 1, 3)
     assert batches.steps_per_epoch == 4
     first, second = (steps(batches, 4, start)[0]["segment_ids"] for start in (0, 4))
     assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
 
 
-def test_where_the_stream_begins_anew_so_does_the_text(make_store):
-    batches = SegmentBatches(make_store([b"abcdefghijk"]), 1, 3)
-    batches._offset = lambda epoch: 9
+def test_a_new_text_begins_at_the_start_of_the_stream(make_store, starting_at):
+    batches = starting_at(9, make_store([b"abcdefghijk"]), 1, 3)
     inputs, targets = steps(batches, 2)
     assert letters(targets[0]) == "jk.abc" and letters(inputs["token_ids"][0]) == "ijk ab"
     assert len(set(inputs["segment_ids"][0, :3])) == len(set(inputs["segment_ids"][0, 3:])) == 1
@@ -60,13 +64,13 @@ def test_where_the_stream_begins_anew_so_does_the_text(make_store):
 @pytest.mark.parametrize(("batch_size", "length"), [(1, 7), (3, 5), (4, 16)])
 def test_an_epoch_reads_every_row_from_start_to_end(random_store, batch_size, length):
     store = random_store()
-    batches = SegmentBatches(store, batch_size, length, seed=3)
+    batches = segment_batches(store, batch_size, length, seed=3)
     for epoch in (0, 1):
         inputs, targets = steps(batches, batches.steps_per_epoch, epoch * batches.steps_per_epoch)
         stretch = store.num_tokens // batch_size
         stream = np.concatenate([store.tokens, store.tokens])
         for row in range(batch_size):
-            start = batches._offset(epoch) + row * stretch
+            start = segments.random_offset(store, 3, epoch) + row * stretch
             np.testing.assert_array_equal(targets[row], stream[start : start + targets.shape[1]])
         # What is read before a token is the token before it, or the start where a document begins.
         same = inputs["segment_ids"][:, 1:] == inputs["segment_ids"][:, :-1]
@@ -75,33 +79,27 @@ def test_an_epoch_reads_every_row_from_start_to_end(random_store, batch_size, le
         np.testing.assert_array_equal(same, ~ends)
 
 
-def test_a_data_set_that_starts_later_gives_the_same_batches(random_store):
-    batches = SegmentBatches(random_store(), 2, 8, seed=5)
-    for step, element in zip(range(3, 6), batches.dataset(start_step=3, num_steps=3), strict=True):
-        for one, other in zip(tf.nest.flatten(element), tf.nest.flatten(batches.batch(step)), strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize(("batch_size", "length"), [(1, 7), (3, 5), (4, 100)])
 def test_evaluation_scores_every_token_once_in_rows_that_go_on(random_store, batch_size, length):
     store = random_store()
-    elements = list(evaluation_segments(store, batch_size, length))
+    batches = evaluation_segments(store, batch_size, length)
+    elements = [batches[number] for number in range(batches.num_batches)]
     targets, weights = (np.concatenate([element[i] for element in elements], axis=1) for i in (1, 2))
     np.testing.assert_array_equal(targets[weights == 1], store.tokens)
     assert np.all(targets[weights == 0] == 0)
-    segments = np.concatenate([element[0]["segment_ids"] for element in elements], axis=1)
-    assert np.all((segments > 0) == (weights == 1))
-    assert np.all(np.diff(segments, axis=1)[weights[:, 1:] == 1] >= 0)
+    ids = np.concatenate([element[0]["segment_ids"] for element in elements], axis=1)
+    assert np.all((ids > 0) == (weights == 1))
+    assert np.all(np.diff(ids, axis=1)[weights[:, 1:] == 1] >= 0)
 
 
 def test_a_store_without_a_segment_for_each_row_is_an_error(make_store):
     with pytest.raises(ValueError, match=r"`store` must hold a segment for each row. Received: 4 tokens, batch_size=2"):
-        SegmentBatches(make_store([b"abc"]), 2, 3)
+        segment_batches(make_store([b"abc"]), 2, 3)
 
 
 @pytest.mark.parametrize("sizes", [(0, 3), (2, 0)])
 def test_sizes_must_be_positive(random_store, sizes):
     with pytest.raises(ValueError, match="must be a positive integer"):
-        SegmentBatches(random_store(), *sizes)
+        segment_batches(random_store(), *sizes)
     with pytest.raises(ValueError, match="must be a positive integer"):
         evaluation_segments(random_store(), *sizes)

@@ -1,16 +1,13 @@
 """Batches of recordings: each once an epoch, whatever the division; what cannot be learnt is counted."""
 
 import itertools
-import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.data import FeatureMasks, SpeechBatches, SpeechBuckets, Utterance, checksums, open_speech_store
-from tf_sparse_attention.data.batches.speech_store import SpeechStore
+from tf_sparse_attention.data import FeatureMasks, SpeechBuckets, Utterance, open_speech_store
 
 F = 4
 rng = np.random.default_rng(0)
@@ -43,8 +40,8 @@ def store(tmp_path_factory):
     return open_speech_store(Source(tmp_path_factory.mktemp("stores"), train=UTTERANCES + ODD), "train")
 
 
-def numpy_batches(dataset):
-    return [tf.nest.map_structure(np.asarray, batch) for batch in dataset]
+def elements(batches, start=0, stop=None):
+    return [batches[number] for number in range(start, batches.num_batches if stop is None else stop)]
 
 
 def recordings_of(batches):
@@ -85,31 +82,6 @@ def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):
     assert open_speech_store(source, "test", store.labels).num_utterances == 2
 
 
-@pytest.mark.parametrize("name", ["features.bin", "frames.bin", "labels.bin", "label_offsets.bin"])
-def test_a_store_that_was_cut_short_is_made_anew_and_told(name, tmp_path, caplog):
-    source = Source(tmp_path, test=UTTERANCES[1:4])
-    whole = open_speech_store(source, "test")
-    (folder,) = (tmp_path / "speech_stores").iterdir()
-    os.truncate(folder / name, (folder / name).stat().st_size - 8)
-    with pytest.raises(ValueError, match=rf"`folder` must hold a complete store\. .*{name} has \d+ bytes, not"):
-        SpeechStore(folder)
-    again = open_speech_store(source, "test")
-    labels = [[store.label_ids(number).tolist() for number in range(3)] for store in (whole, again)]
-    assert labels[0] == labels[1] and again.num_frames.tolist() == FRAMES[1:4].tolist()
-    assert f"{name} has" in caplog.text and "It is prepared anew." in caplog.text
-
-
-def test_a_store_with_other_features_is_an_error(tmp_path, monkeypatch):
-    source = Source(tmp_path, test=UTTERANCES[:3])
-    open_speech_store(source, "test")
-    (folder,) = (tmp_path / "speech_stores").iterdir()
-    content = (folder / "features.bin").read_bytes()
-    (folder / "features.bin").write_bytes(bytes(len(content)))
-    monkeypatch.setattr(checksums, "_checked", set())
-    with pytest.raises(ValueError, match=rf"delete {folder} to prepare .*features.bin, with another content"):
-        open_speech_store(source, "test")
-
-
 def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):
     buckets = SpeechBuckets(store, batch_size=2, max_length=800, subsampling=4)
     counts = {"unknown_labels": 0, "empty": 1, "missing_transcript": 0, "more_labels_than_frames": 1, "too_long": 1}
@@ -131,29 +103,15 @@ def test_transcripts_that_say_missing_are_counted(tmp_path, caplog):
 
 
 def test_an_epoch_has_each_recording_once_and_the_next_another_order(store):
-    batches = SpeechBatches(store, batch_size=2, max_length=800, subsampling=4, seed=3)
+    buckets = SpeechBuckets(store, batch_size=2, max_length=800, subsampling=4)
+    batches = buckets.training_batches(seed=3)
     count = batches.steps_per_epoch
-    epochs = [numpy_batches(batches.dataset(number * count, count)) for number in (0, 1)]
+    epochs = [elements(batches, number * count, (number + 1) * count) for number in (0, 1)]
     found = [recordings_of(epoch) for epoch in epochs]
     assert sorted(found[0]) == sorted(found[1]) == list(range(30)) and found[0] != found[1]
     assert {batch[0]["features"].shape for batch in epochs[0]} == {(2, 800, F), (4, 400, F), (8, 200, F)}
     assert len({batch[1].shape for batch in epochs[0]}) == 3  # one width of labels for each length
-    evaluation = numpy_batches(batches.buckets.evaluation_batches())
-    assert sorted(recordings_of(evaluation)) == list(range(30))
-    resumed = numpy_batches(batches.buckets.evaluation_batches(first_batch=2))
-    assert recordings_of(resumed) == recordings_of(evaluation[2:])
-
-
-@pytest.mark.parametrize(("num_shards", "num_parts"), [(2, 1), (1, 2)])
-def test_divided_batches_are_those_of_one_whatever_is_hidden(store, num_shards, num_parts):
-    masks = FeatureMasks(time_masks=5, frequency_masks=1, frequency_width=2)
-    batches, again = (SpeechBatches(store, 2, 800, 4, seed=1, masks=masks) for _ in range(2))
-    whole = numpy_batches(batches.dataset(0, 6))
-    parts = [numpy_batches(again.dataset(4, 2, num_shards, shard, num_parts)) for shard in range(num_shards)]
-    for step in range(2):
-        rows = [part[step * num_parts + number] for part in parts for number in range(num_parts)]
-        joined = tf.nest.map_structure(lambda *x: np.concatenate(x), *rows)
-        tf.nest.map_structure(np.testing.assert_array_equal, joined, whole[4 + step])
+    assert sorted(recordings_of(elements(buckets.evaluation_batches()))) == list(range(30))
 
 
 def test_hidden_bands_are_as_wide_as_they_may_be_and_others_each_step():
@@ -179,11 +137,11 @@ def test_of_few_features_some_are_never_hidden():
 
 def test_what_is_wrong_is_refused(store, tmp_path):
     with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
-        SpeechBatches(store, 2, 800, seed=-1)
+        SpeechBuckets(store, 2, 800).training_batches(seed=-1)
     with pytest.raises(ValueError, match=r"`time_masks` must be"):
-        SpeechBatches(store, 2, 800, masks=FeatureMasks(time_masks=-1))
+        SpeechBuckets(store, 2, 800).training_batches(masks=FeatureMasks(time_masks=-1))
     with pytest.raises(ValueError, match=r"`frequency_width` must be"):
-        SpeechBatches(store, 2, 800, masks=FeatureMasks(frequency_width=0))
+        SpeechBuckets(store, 2, 800).training_batches(masks=FeatureMasks(frequency_width=0))
     for number, (utterance, message) in enumerate(
         [
             (ODD[0], r"`store` must have recordings whose labels can be learnt\. Received: \{.*'empty': 1"),

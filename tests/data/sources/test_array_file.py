@@ -35,7 +35,10 @@ def test_arrays_are_read_by_name_or_pattern_and_others_are_left(tmp_path):
         ({"scale": np.zeros(3)}, r"`scale` as numbers \(2,\)\. Received: .*a\.npz with float64 of shape \(3,\)\."),
         ({"scale": np.zeros(2, bool)}, r"`scale` as numbers \(2,\)\. Received: .*a\.npz with bool of shape \(2,\)\."),
         ({"labels": np.array([b"a"])}, r"`labels` as strings \(V,\)\. Received: .*a\.npz with \|S1 of shape \(1,\)\."),
-        ({"rate": np.array([8000])}, r"`rate` as one of integers\. Received: .*a\.npz with int64 of shape \(1,\)\."),
+        (
+            {"rate": np.array([8000])},
+            r"`rate` as a scalar of integers\. Received: .*a\.npz with int64 of shape \(1,\)",
+        ),
         (
             {"x_two": np.zeros((2, 2))},
             r"`x_two` as uint8 \(H, W\)\. Received: .*a\.npz with float64 of shape \(2, 2\)\.",

@@ -1,14 +1,14 @@
-"""Files of JSON lines as data sets: what belongs together stays together, and what is wrong is told with its line."""
+"""JSON lines as data sets: the texts of a line stay together, and an invalid line is named."""
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import open_pairs, open_source
-from tf_sparse_attention.data.sources.json_lines import JsonLines
-from tf_sparse_attention.data.sources.left_out import warn_once
+from tf_sparse_attention.data.sources.readers import warn_once
 
 LINES = [{"en": f"text {number}", "de": f"Text {number}", "split": "train"} for number in range(6)]
 LINES += [{"en": "one more", "de": "noch einer", "split": "test"}, {"en": "alone", "split": "train"}]
@@ -72,9 +72,9 @@ def test_paragraphs_pair_up_where_both_sides_have_as_many(opened, caplog):
     pairs = opened(lines, unit="paragraph", target_end="DANK")
     found = list(zip(*(side.documents("train") for side in pairs), strict=True))
     assert sorted(found) == [(b"NAME", b"NAME"), (b"ls - list", b"ls - Liste"), (b"what it does", b"was es tut")]
-    assert "1 of 2 lines are left out, their texts have different numbers of paragraphs." in caplog.text
+    assert "1 of 2 lines are left out because their texts have different numbers of paragraphs." in caplog.text
     with pytest.raises(ValueError, match=r"`unit` must be 'document' for texts .*Received: unit='paragraph', with"):
-        opened(lines[1:], unit="paragraph").source.documents("train")
+        list(opened(lines[1:], unit="paragraph").source.documents("train"))
 
 
 def test_lines_that_lack_a_field_are_counted(opened, caplog):
@@ -82,12 +82,12 @@ def test_lines_that_lack_a_field_are_counted(opened, caplog):
     lines += [{"en": "alone", "split": "train"}, {"de": "allein", "split": "test"}]
     lines += [{"en": "missing", "de": missing, "split": "train"} for missing in (None, float("nan"))]
     assert len(list(opened(lines).target.documents("train"))) == 3
-    message = "4 of 7 lines are left out, they lack one of en, de."
+    message = "4 of 7 lines are left out because they lack one of en, de."
     assert caplog.text.count(message) == 1
-    opened(lines)
+    assert len(list(opened(lines).source.documents("train"))) == 3
     assert caplog.text.count(message) == 1
-    warn_once.cache_clear()  # as another process, in which the data set is prepared already
-    opened(lines)
+    warn_once.cache_clear()  # as in another process
+    assert len(list(opened(lines).source.documents("train"))) == 3
     assert caplog.text.count(message) == 2
 
 
@@ -101,15 +101,15 @@ def test_several_fields_and_lists_of_texts_are_one_text(opened):
 WRONG = [
     (
         [{"en": "x", "de": 3.5}],
-        r"`fields` must be of text, .* Received: 'de' of texts\.jsonl, line 1: float\.",
+        r"Fields of JSON lines must be text, .* Received: 'de' of texts\.jsonl, line 1: float\.",
     ),
     (
         [{"en": "x", "de": ["y", None]}],
-        r"`fields` must be of text, .*Received: 'de' of texts\.jsonl, line 1: NoneType\.",
+        r"Fields of JSON lines must be text, .*Received: 'de' of texts\.jsonl, line 1: NoneType\.",
     ),
     ([["en", "de"]], r"`path` must hold JSON objects\. Received: .*texts\.jsonl, line 1: list\."),
     ([], r"`path` must hold lines of JSON\. Received: .*, without any\."),
-    ([{"en": "x", "fr": "y"}], r"`fields` must be those of some lines .*Received: .*lines with \['en', 'fr'\]\."),
+    ([{"en": "x", "fr": "y"}], r"line of texts\.jsonl must have the fields en, de\. Received: lines with 'en', 'fr'\."),
     (
         [*LINES, {"en": "x", "de": "y", "split": "dev"}],
         r"`path` must have a 'split' of train, validation, test in each line, or in none\. .*line 9: 'dev'\.",
@@ -153,15 +153,18 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"en": "x"\n')
     with pytest.raises(ValueError, match=r"`path` must hold JSON lines in UTF-8\. Received: .*broken\.jsonl, line 1: "):
         list(open_pairs("en", "de", path=tmp_path / "broken.jsonl", data_dir=tmp_path).source.documents("train"))
+    (tmp_path / "broken.jsonl").write_text('{"en": "x", "de": "\\ud800"}\n')
+    with pytest.raises(ValueError, match=r"must be Unicode text\. Received: 'de' of broken\.jsonl, line 1: .*surr"):
+        list(open_pairs("en", "de", path=tmp_path / "broken.jsonl", data_dir=tmp_path).source.documents("train"))
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"en": "x"}' * 99)[:-20])
     with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*cut\.jsonl\.gz"):
-        open_pairs("en", "de", path=tmp_path / "cut.jsonl.gz")
+        list(open_pairs("en", "de", path=tmp_path / "cut.jsonl.gz").source.documents("train"))
     for arguments, message in [
-        ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines, or a folder\."),
+        ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines, or a folder"),
         ({"path": tmp_path / "texts.txt"}, r"`path` must be a file NAME\.jsonl or NAME\.jsonl\.gz\."),
         (
             {"path": tmp_path / "broken.jsonl", "unit": "page"},
-            r"`unit` must be one of document, paragraph\. Received: .*",
+            r"`unit` must be one of \['document', 'paragraph'\]\. Received: .*",
         ),
         (
             {"tfds": "x/de-en", "target_end": "DANK"},
@@ -171,8 +174,6 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             open_pairs("en", "de", **arguments)
-    with pytest.raises(ValueError, match=r"`end_lines` must be of some of `fields`\. Received: {'fr': 'FIN'}, with"):
-        JsonLines(path=tmp_path / "broken.jsonl", fields=("en",), end_lines={"fr": "FIN"}, data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`source` and `target` must be two fields\. Received: 'en' for both\."):
         open_pairs("en", "en", tfds="wmt14_translate/de-en")
 
@@ -181,7 +182,7 @@ def documents_of(source):
     return {split: sorted(source.documents(split)) for split in source.splits}
 
 
-def test_lines_of_a_folder_are_documents_and_its_folders_the_splits(tmp_path):
+def test_lines_of_a_folder_are_documents_and_its_folders_the_splits(tmp_path, caplog):
     for name, texts in {
         "train/a.jsonl": ("one", "two"),
         "train/b/c.jsonl.gz": ("three",),
@@ -195,8 +196,10 @@ def test_lines_of_a_folder_are_documents_and_its_folders_the_splits(tmp_path):
     written(tmp_path / "texts" / "test" / "a.jsonl", [{"body": "y"}])
     assert open_source(**arguments).fingerprint != source.fingerprint
     written(tmp_path / "texts" / "z.jsonl", [{"body": "y"}])
-    with pytest.raises(ValueError, match=r"`path` must hold files in train, test alone\. Received: .*z\.jsonl\."):
-        documents_of(open_source(**arguments))
+    assert documents_of(open_source(**arguments))["test"] == [b"y"]
+    assert "1 of the files in" in caplog.text and "left out (not in train, test), such as z.jsonl." in caplog.text
+    with pytest.raises(ValueError, match=r"`split` must be one of train, test in json_lines/texts_.* split=validation"):
+        open_source(**arguments).documents("validation")
 
 
 def test_lines_of_a_folder_without_splits_are_split_by_their_content(tmp_path):
@@ -217,10 +220,50 @@ def test_a_field_without_its_files_or_files_without_their_field_are_errors(tmp_p
     with pytest.raises(ValueError, match=r"`path` must hold files \.jsonl or \.jsonl\.gz\. Received: path="):
         open_source(path=tmp_path, text_field="body")
     written(tmp_path / "a.jsonl")
-    with pytest.raises(ValueError, match=r"Of JSON lines name the field with the text, `text_field`\. Received: path="):
+    with pytest.raises(ValueError, match=r"For JSON lines give the field with the text, `text_field`\. Received"):
         open_source(path=tmp_path)
-    with pytest.raises(ValueError, match=r"`fields` must be those of some lines .*lines with \['de', 'en', 'split'\]"):
+    with pytest.raises(ValueError, match=r"must have the fields body\. Received: lines with 'de', 'en', 'split'\."):
         open_source(path=tmp_path, text_field="body")
+
+
+def test_documents_are_in_the_order_of_the_lines_and_parts_are_spread_over_them(tmp_path):
+    lines = [{"body": str(number), "split": "train"} for number in range(100)]
+    source = open_source(path=written(tmp_path / "a.jsonl", lines), text_field="body", data_dir=tmp_path)
+    assert list(source.documents("train")) == [str(number).encode() for number in range(100)]
+    most, rest = ([int(text) for text in source.documents(part)] for part in ("train[:90%]", "train[90%:]"))
+    assert sorted(most + rest) == list(range(100)) and len(rest) == 10
+    assert all(sum(begin <= number < begin + 25 for number in rest) in (2, 3) for begin in range(0, 100, 25))
+    assert len(list(source.documents("train[:30]+train[-5:]"))) == 35
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(opened):
+    texts = opened().source.documents("train")
+    next(texts)
+    opened([{**line, "en": "other"} for line in LINES])
+    with pytest.raises(ValueError, match=r"`path` must not change while it is being read\. Received: changed file .*"):
+        list(texts)
+
+
+def test_a_split_without_lines_is_an_error_that_lists_the_others(tmp_path):
+    source = open_source(path=written(tmp_path / "a.jsonl", LINES), text_field="en", data_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"`split` must be one of train, test in json_lines/a_.* split=validation\."):
+        list(source.documents("validation"))
+    with pytest.raises(ValueError, match=r"`split` must be one of train, validation, test in .* split=dev\."):
+        source.documents("dev")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    line = json.dumps({"body": "x" * 3900, "other": "y" * 100}) + "\n"
+    peaks = []
+    for count in (500, 5000):  # 2 and 20 MB
+        (tmp_path / f"{count}.jsonl").write_text(line * count)
+        tracemalloc.start()
+        source = open_source(path=tmp_path / f"{count}.jsonl", text_field="body", data_dir=tmp_path)
+        assert sum(map(len, source.documents("train[:50%]+train[50%:]"))) == 3900 * count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0] < 2e6
+    assert not list(tmp_path.rglob("*tfrecord*"))
 
 
 @pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz", "folder/train/texts.ndjson", "folder/texts.json"])

@@ -1,171 +1,165 @@
-"""Text files are listed, hashed and assigned to splits by their content."""
+"""A folder of texts as a data set: its splits, its fingerprint and its errors."""
 
-import pathlib
+import gzip
 
 import pytest
 
-from tf_sparse_attention.data.sources.text_files import (
-    SPLITS,
-    TextFile,
-    assign_split,
-    content_digest,
-    files_by_split,
-    fingerprint_files,
-    list_text_files,
-    nonempty_splits,
-)
+from tf_sparse_attention.data import open_source
+from tf_sparse_attention.data.sources.file_splits import SPLITS, assign_split, content_digest
 
 
-def listed(folder, **arguments):
-    return list_text_files(folder, folder.rglob("*"), **arguments)
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "my texts"
+    path.mkdir()
+    for number in range(200):
+        (path / f"{number}.txt").write_text(f"text {number}")
+    return path
 
 
-def made(digests):
-    return [TextFile(str(number), pathlib.Path(str(number)), digest) for number, digest in enumerate(digests)]
+def written(path, *texts):
+    path.mkdir()
+    for number, text in enumerate(texts):
+        (path / f"{number}.txt").write_bytes(text)
+    return list(texts)
 
 
-def of_percents(*percents):
-    return made(f"{percent:016x}{number:016x}" for number, percent in enumerate(percents))
+def everything(found):
+    return [text for texts in found.values() for text in texts]
 
 
-def of_numbers(numbers):
-    return made(content_digest(str(number).encode()) for number in numbers)
+def documents(path, data_dir, **arguments):
+    source = open_source(path=path, data_dir=data_dir, **arguments)
+    return {split: sorted(source.documents(split)) for split in source.splits}
 
 
-def names(splits):
-    return {split: [int(file.name) for file in files] for split, files in splits.items()}
+def test_files_go_to_the_splits_of_their_content(folder, tmp_path):
+    texts = [f"text {number}".encode() for number in range(200)]
+    found = documents(folder, tmp_path)
+    assert set(found) == {"train", "validation", "test"}
+    for split in found:
+        assert found[split] == sorted(text for text in texts if assign_split(content_digest(text)) == split)
 
 
-def members(files):
-    return {file.digest: split for split, part in nonempty_splits(files).items() for file in part}
+@pytest.mark.parametrize("count", [3, 4, 10, 20])
+def test_a_folder_of_few_files_has_all_three_splits(count, tmp_path):
+    texts = written(tmp_path / "texts", *(f"chapter {number} of {count}".encode() for number in range(count)))
+    found = documents(tmp_path / "texts", tmp_path)
+    assert set(found) == set(SPLITS)
+    assert all(found.values())
+    assert sorted(everything(found)) == sorted(texts)
 
 
-def test_the_split_depends_on_the_content_alone(tmp_path):
-    (tmp_path / "a.txt").write_text("same")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "c.txt").write_text("same")
-    first, second = listed(tmp_path)
-    assert assign_split(first.digest) == assign_split(second.digest)
+@pytest.mark.parametrize("texts", [(b"x" * 40,), (b"a" * 33, b"b" * 200), (b"a" * 33, b"b" * 200, b"a" * 33)])
+def test_one_or_two_texts_are_cut_at_ninety_and_ninety_five_percent_of_each(texts, tmp_path):
+    written(tmp_path / "texts", *texts)
+    found = documents(tmp_path / "texts", tmp_path)
+    cuts = [(text, len(text) * 90 // 100, len(text) * 95 // 100) for text in texts]
+    assert found["train"] == sorted(text[:first] for text, first, _ in cuts)
+    assert found["validation"] == sorted(text[first:second] for text, first, second in cuts)
+    assert found["test"] == sorted(text[second:] for text, _, second in cuts)
 
 
-def test_the_split_of_a_content_never_changes():
-    assert [assign_split(content_digest(text)) for text in (b"0", b"7", b"10")] == ["train", "train", "validation"]
-    assert assign_split("0" * 32) == "train"
-    assert assign_split(f"{89:016x}" + "f" * 16) == "train"
-    assert assign_split(f"{90:016x}" + "0" * 16) == "validation"
-    assert assign_split(f"{94:016x}" + "0" * 16) == "validation"
-    assert assign_split(f"{195:016x}" + "0" * 16) == "test"
+def test_a_cut_without_bytes_is_left_out(tmp_path):
+    written(tmp_path / "texts", b"short", b"b" * 200)
+    found = documents(tmp_path / "texts", tmp_path)
+    assert found == {"train": [b"b" * 180, b"shor"], "validation": [b"b" * 10], "test": [b"b" * 10, b"t"]}
 
 
-def test_about_ninety_five_and_five_percent_go_to_the_splits():
-    splits = [assign_split(content_digest(str(number).encode())) for number in range(10_000)]
-    # Four standard deviations of a binomial count.
-    assert abs(splits.count("train") - 9000) < 120
-    assert abs(splits.count("validation") - 500) < 88
-    assert abs(splits.count("test") - 500) < 88
+def test_other_names_of_the_same_texts_leave_the_splits_as_they_are(tmp_path):
+    texts = [f"text {number}".encode() for number in range(5)]
+    written(tmp_path / "there", *texts)
+    written(tmp_path / "back", *reversed(texts))
+    assert documents(tmp_path / "there", tmp_path) == documents(tmp_path / "back", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "percents, expected",
-    [
-        ((10, 30, 20), {"train": [0], "validation": [2], "test": [1]}),  # none beyond a border: the nearest to it
-        ((97, 98, 99), {"train": [0], "validation": [1], "test": [2]}),  # all beyond it: the shares hold
-        ((92, 10, 50, 91), {"train": [1, 2], "validation": [3], "test": [0]}),
-        ((92, 10, 50, 96), {"train": [1, 2], "validation": [0], "test": [3]}),  # as the hash says
-        ((99, 10, 50, 96), {"train": [1, 2], "validation": [3], "test": [0]}),
-    ],
-)
-def test_the_last_in_the_order_of_hashes_are_held_out(percents, expected):
-    assert names(nonempty_splits(of_percents(*percents))) == expected
+def test_folders_named_like_splits_are_the_splits(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "texts" / split / "deep").mkdir(parents=True)
+        (tmp_path / "texts" / split / "deep" / "a.txt").write_text(split)
+    (tmp_path / "texts" / "readme.txt").write_text("no document")
+    assert documents(tmp_path / "texts", tmp_path) == {"train": [b"train"], "test": [b"test"]}
 
 
-@pytest.mark.parametrize("count", [3, 4, 10, 19])
-def test_below_twenty_contents_one_is_for_testing_and_one_for_validation(count):
-    for trial in range(50):
-        splits = nonempty_splits(of_numbers(range(trial * count, trial * count + count)))
-        assert {split: len(files) for split, files in splits.items()} == {
-            "train": count - 2,
-            "validation": 1,
-            "test": 1,
-        }
+def test_a_file_is_cut_at_ninety_and_ninety_five_percent_of_its_bytes(tmp_path):
+    content = bytes(range(33, 33 + 90)) + "é".encode() + b"tail"
+    (tmp_path / "enwik").write_bytes(content)
+    length = len(content)
+    found = documents(tmp_path / "enwik", tmp_path)
+    assert b"".join(found[split][0] for split in ("train", "validation", "test")) == content
+    assert len(found["train"][0]) == length * 90 // 100
+    assert len(found["validation"][0]) == length * 95 // 100 - length * 90 // 100
 
 
-@pytest.mark.parametrize("count", [20, 35, 99, 200])
-def test_no_held_out_split_is_empty_or_has_more_than_a_tenth(count):
-    for trial in range(50):
-        splits = nonempty_splits(of_numbers(range(trial * count, trial * count + count)))
-        assert sum(len(files) for files in splits.values()) == count
-        assert all(1 <= len(splits[split]) <= count // 10 for split in ("validation", "test"))
+def test_the_pattern_chooses_the_files(folder, tmp_path):
+    (folder / "a.md").write_text("markdown")
+    assert b"".join(everything(documents(folder, tmp_path, pattern="*.md"))) == b"markdown"
 
 
-def test_in_a_large_folder_the_hash_alone_decides():
-    files = of_numbers(range(1000))
-    assert nonempty_splits(files) == files_by_split(files)
+def test_compressed_files_are_read_as_what_is_in_them(tmp_path):
+    texts = written(tmp_path / "plain", *(f"text {number}".encode() for number in range(30)))
+    (tmp_path / "packed").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / "packed" / f"{number}.txt.gz").write_bytes(gzip.compress(text))
+    assert documents(tmp_path / "packed", tmp_path) == documents(tmp_path / "plain", tmp_path)
+    (tmp_path / "one.txt.gz").write_bytes(gzip.compress(bytes(range(65, 91)) * 4))
+    assert documents(tmp_path / "one.txt.gz", tmp_path)["test"] == [b"UVWXYZ"]
+    (tmp_path / "one.txt.gz").write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*one.txt.gz: Not a gzip"):
+        open_source(path=tmp_path / "one.txt.gz")
 
 
-def test_names_and_order_play_no_part_in_the_splits():
-    there, back = members(of_numbers(range(12))), members(of_numbers(reversed(range(12))))
-    assert there == back
+def test_a_changed_folder_is_read_as_it_is(folder, tmp_path):
+    before = documents(folder, tmp_path)
+    (folder / "0.txt").write_text("other")
+    after = documents(folder, tmp_path)
+    assert b"text 0" in everything(before) and b"other" not in everything(before)
+    assert b"text 0" not in everything(after) and b"other" in everything(after)
 
 
-def test_equal_files_are_in_one_split_and_count_once():
-    splits = nonempty_splits(of_numbers([1, 2, 3] * 10))
-    assert [len(splits[split]) for split in SPLITS] == [10, 10, 10]
-    assert all(len({file.digest for file in files}) == 1 for files in splits.values())
+def test_a_file_that_changes_while_it_is_read_is_an_error(folder, tmp_path):
+    source = open_source(path=folder, data_dir=tmp_path)
+    for number in range(200):
+        (folder / f"{number}.txt").write_text("other")
+    with pytest.raises(ValueError, match=r"`path` must not change while it is being read"):
+        list(source.documents("train"))
 
 
-@pytest.mark.parametrize("count, most", [(4, 2), (19, 2), (20, 2), (50, 2), (1000, 0)])
-def test_one_file_more_moves_few_others(count, most):
-    before = members(of_numbers(range(count)))
-    for number in range(count, count + 50):
-        after = members(of_numbers([*range(count), number]))
-        assert sum(after[digest] != split for digest, split in before.items()) <= most
+def test_nothing_is_written(folder, tmp_path):
+    documents(folder, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
 
 
-def test_fewer_than_three_contents_cannot_fill_the_splits():
-    with pytest.raises(
-        ValueError, match=r"`files` must have at least 3 different contents. Received: files of 2 contents."
-    ):
-        nonempty_splits(of_numbers([1, 2, 2]))
+def test_a_text_moved_to_another_split_is_another_data_set(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "texts" / split).mkdir(parents=True)
+    (tmp_path / "texts" / "train" / "a.txt").write_text("a")
+    before = open_source(path=tmp_path / "texts", data_dir=tmp_path).fingerprint
+    (tmp_path / "texts" / "train" / "a.txt").rename(tmp_path / "texts" / "test" / "a.txt")
+    assert open_source(path=tmp_path / "texts", data_dir=tmp_path).fingerprint != before
 
 
-def test_names_are_sorted_and_relative_with_slashes(tmp_path):
-    (tmp_path / "z.txt").write_text("z")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "a.txt").write_text("a")
-    assert [file.name for file in listed(tmp_path)] == ["b/a.txt", "z.txt"]
+def test_a_folder_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match=r"`path` must be an existing folder or file. Received: path=/no/such/folder."):
+        open_source(path="/no/such/folder")
 
 
-def test_hidden_and_blank_files_are_left_out(tmp_path):
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "a.txt").write_text("hidden")
-    (tmp_path / ".b.txt").write_text("hidden")
-    (tmp_path / "c.txt").write_text(" \n")
-    assert listed(tmp_path) == []
+def test_a_folder_or_file_without_text_is_an_error(tmp_path):
+    (tmp_path / "empty").write_bytes(b"\n")
+    for path in (tmp_path, tmp_path / "empty"):
+        with pytest.raises(ValueError, match=r"`path` must hold text files that match `pattern`. Received: path=.*\*"):
+            open_source(path=path)
 
 
-def test_a_file_that_is_not_utf8_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(ValueError, match=r"`path` must hold UTF-8 text. Received: .*latin.txt, wrong at byte 3."):
-        listed(tmp_path)
-    assert listed(tmp_path, skip_invalid=True) == []
+def test_a_split_without_files_is_an_error_that_lists_the_others(tmp_path):
+    (tmp_path / "texts" / "train").mkdir(parents=True)
+    (tmp_path / "texts" / "train" / "a.txt").write_text("a")
+    source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"`split` must be one of train in text_folder/.* Received: split=test."):
+        source.documents("test")
 
 
-def test_the_fingerprint_changes_with_a_name_and_with_a_content(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("one")
-    first = fingerprint_files(listed(tmp_path))
-    assert fingerprint_files(listed(tmp_path)) == first
-    file.write_text("two")
-    second = fingerprint_files(listed(tmp_path))
-    file.rename(tmp_path / "b.txt")
-    assert len({first, second, fingerprint_files(listed(tmp_path))}) == 3
-
-
-def test_a_file_that_changes_after_it_was_listed_is_an_error(tmp_path):
-    (tmp_path / "a.txt").write_text("one")
-    (file,) = listed(tmp_path)
-    assert file.read() == b"one"
-    (tmp_path / "a.txt").write_text("two")
-    with pytest.raises(ValueError, match=r"`path` must not change while it is being read. Received: changed file .*a"):
-        file.read()
+def test_one_file_that_is_no_text_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "picture.bin").write_bytes(b"abc\xff\x00\x01" * 9)
+    with pytest.raises(ValueError, match=r"`path` must hold UTF-8 text. Received: .*picture.bin, invalid at byte 3"):
+        open_source(path=tmp_path / "picture.bin")

@@ -15,8 +15,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import load_documents, open_source
-from tf_sparse_attention.data.sources import preparation
-from tf_sparse_attention.data.sources.text_source import find_text_feature
+from tf_sparse_attention.data.sources import tfds_preparation as preparation
+from tf_sparse_attention.data.sources.tfds_reader import find_text_feature
 
 
 def features(**strings):
@@ -76,6 +76,79 @@ def test_without_tensorflow_datasets_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match=r"pip install 'tf-sparse-attention\[train\]'"):
         open_source(tfds="tiny_shakespeare")
+
+
+class Letters(tfds.core.GeneratorBasedBuilder):
+    """A text data set of TFDS without a download."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"text": tfds.features.Text()}))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples("abcd"), "test": self._generate_examples("e")}
+
+    def _generate_examples(self, letters):
+        yield from ((letter, {"text": letter}) for letter in letters)
+
+
+def test_a_split_a_part_and_a_sum_of_tfds_are_read(tmp_path):
+    source = open_source(tfds="letters", data_dir=tmp_path)
+    train = list(source.documents("train"))
+    assert sorted(train) == [b"a", b"b", b"c", b"d"]
+    assert list(source.documents("train[50%:]+test")) == [*train[2:], b"e"]
+    with pytest.raises(ValueError, match=r"`split` must be one of train, test in letters/1\.0\.0, .* split=train\+dev"):
+        source.documents("train+dev")
+
+
+def test_the_second_of_two_that_prepare_at_once_takes_the_result_of_the_first(tmp_path, monkeypatch):
+    generate, others = Letters._generate_examples, [Letters(data_dir=tmp_path)]
+
+    def generate_after_another_process(self, letters):
+        if others:
+            preparation.prepare(others.pop())
+        yield from generate(self, letters)
+
+    monkeypatch.setattr(Letters, "_generate_examples", generate_after_another_process)
+    assert len(list(open_source(tfds="letters", data_dir=tmp_path).documents("train"))) == 4
+    assert not others
+
+
+def test_data_that_another_process_prepared_after_opening_are_read(tmp_path):
+    source = open_source(tfds="letters", data_dir=tmp_path)
+    preparation.prepare(Letters(data_dir=tmp_path))
+    assert len(list(source.documents("train"))) == 4
+
+
+def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
+    def fail(self, letters):
+        yield "a", {"text": "a"}
+        raise ValueError("failed")
+
+    monkeypatch.setattr(Letters, "_generate_examples", fail)
+    builder = Letters(data_dir=tmp_path)
+    with pytest.raises(ValueError, match="failed"):
+        preparation.prepare(builder)
+    assert not builder.data_path.exists()
+
+
+def test_damaged_files_of_a_prepared_data_set_are_an_error_that_says_what_to_delete(tmp_path):
+    source = open_source(tfds="letters", data_dir=tmp_path)
+    assert len(list(source.documents("train"))) == 4
+    (records,) = tmp_path.rglob("*train.tfrecord*")
+    content, folder = records.read_bytes(), records.parent
+    for damaged, found in [
+        (content[:-5] + bytes(5), "corrupted record"),
+        (content[:-1], "truncated"),
+        (None, "No such"),
+    ]:
+        records.unlink() if damaged is None else records.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}, with .*{found}"):
+            [*source.documents("train")]
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(ValueError, match=rf"the folder of the data set in {tmp_path} to prepare .* with Failed to"):
+        open_source(tfds="letters", data_dir=tmp_path)
 
 
 def test_opening_a_source_prepares_nothing(tmp_path):
@@ -160,7 +233,7 @@ def test_the_order_of_documents_is_the_same_each_time(tmp_path):
 
 def test_the_name_of_a_file_is_no_text():
     images = tfds.features.FeaturesDict({"image": tfds.features.Image(), "id": tfds.features.Text()})
-    with pytest.raises(ValueError, match=r"which has to be one of text\. .* string features: id"):
+    with pytest.raises(ValueError, match=r"which must have text\. .* string features: id"):
         find_text_feature(images)
     assert find_text_feature(images, "id") == "id"
 
@@ -222,7 +295,7 @@ def test_a_disk_that_refuses_a_data_set_is_named(cause, said):
     def prepare():
         raise RuntimeError("Failed to finalize writing") from cause
 
-    with pytest.raises(OSError, match=rf"`data_dir` must be .* room for big_text/1.0.0, .*: /nowhere, with {said}"):
+    with pytest.raises(OSError, match=rf"`data_dir` must be .* room for big_text/1.0.0. .*: /nowhere, with {said}"):
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
@@ -233,7 +306,7 @@ def test_a_disk_that_refuses_a_data_set_is_named_without_tensorflow(monkeypatch)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setattr(preparation, "has_tensorflow", lambda: False)
     with pytest.raises(
-        OSError, match=r"`data_dir` must be .* room for big_text/1.0.0, .* with No space left on device"
+        OSError, match=r"`data_dir` must be .* room for big_text/1.0.0. .* with No space left on device"
     ):
         preparation._download_and_prepare(_Builder(prepare), None, False)
 

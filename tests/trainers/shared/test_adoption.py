@@ -8,8 +8,8 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models.generator import Generator
-from trainers.configs import base
-from trainers.shared import (
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import (
     adoption,
     components,
     evaluation,
@@ -18,7 +18,7 @@ from trainers.shared import (
     training,
     workdir,
 )
-from trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks import registry
 
 PART = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 16, "position": "rotary"}
 

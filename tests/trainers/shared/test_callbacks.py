@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers.shared import callbacks, sampling, signals
+from tf_sparse_attention.trainers.shared import callbacks, sampling, signals
+from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +23,8 @@ def heard_hangups():
 class Recorder(callbacks.StepCallback):
     """Writes down what it was called with."""
 
-    def __init__(self, every=1):
-        super().__init__()
+    def __init__(self, start=0, every=1):
+        super().__init__(start)
         self.every, self.calls, self.passed = every, [], []
 
     def on_steps_end(self, before, logs):
@@ -32,38 +33,44 @@ class Recorder(callbacks.StepCallback):
             self.passed.append(self.step)
 
 
-def fit(callback, start, num_steps, **compile_arguments):
+def fit(callback, num_steps, **compile_arguments):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", loss="mse", **compile_arguments)
-    callback.set_initial_step(start)
     model.fit(np.ones((num_steps, 1)), np.ones((num_steps, 1)), batch_size=1, verbose=0, callbacks=[callback])
     return model
 
 
 def test_steps_are_those_of_the_run():
-    recorder = Recorder(every=2)
-    fit(recorder, start=3, num_steps=4)
+    recorder = Recorder(start=3, every=2)
+    fit(recorder, num_steps=4)
     assert recorder.calls == [(3, 4), (4, 5), (5, 6), (6, 7)]
     assert recorder.passed == [4, 6]
 
 
 def test_executions_of_several_steps_count_them_all_and_end_where_fit_ends():
-    recorder = Recorder(every=4)
-    fit(recorder, start=2, num_steps=5, steps_per_execution=3)
+    recorder = Recorder(start=2, every=4)
+    fit(recorder, num_steps=5, steps_per_execution=3)
     assert recorder.calls == [(2, 5), (5, 7)]
     assert recorder.passed == [5]
 
 
 def test_every_zero_steps_is_never():
     recorder = Recorder(every=0)
-    fit(recorder, start=0, num_steps=3)
+    fit(recorder, num_steps=3)
     assert recorder.passed == []
 
 
 def test_checkpoints_are_saved_every_so_many_steps():
     saved = []
-    fit(callbacks.SaveCheckpoints(saved.append, every=3), start=1, num_steps=8)
+    fit(callbacks.SaveCheckpoints(1, saved.append, every=3), num_steps=8)
     assert saved == [3, 6, 9]
+
+
+@pytest.mark.parametrize(("every", "steps"), [(3, [3, 6, 8]), (4, [4, 8]), (0, [])])
+def test_validation_is_done_every_so_many_steps_and_after_the_last_one(every, steps):
+    validated = []
+    fit(callbacks.Validate(1, validated.append, every), num_steps=7)
+    assert validated == steps
 
 
 class Kick(Recorder):
@@ -83,37 +90,35 @@ def test_a_signal_ends_fit_after_the_running_step(number, capfd):
     before = signal.getsignal(number)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", loss="mse")
-    with callbacks.StopOnSignal() as stop:
+    with callbacks.StopOnSignal(OneDevice()) as stop:
         kick = Kick(2, number)
-        for callback in (kick, stop):
-            callback.set_initial_step(0)
         model.fit(np.ones((9, 1)), np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[kick, stop])
-    assert (stop.step, stop.received) == (2, number)
+    assert (stop.step, stop.agreed) == (2, number)
     assert signal.getsignal(number) is before
     assert f"{number.name}: stopping after this step" in capfd.readouterr().err
 
 
 def test_a_second_interrupt_does_what_it_always_does():
-    with callbacks.StopOnSignal(), pytest.raises(KeyboardInterrupt):
+    with callbacks.StopOnSignal(OneDevice()), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 1)  # Python runs handlers between two of its own steps.
 
 
 def test_a_closed_terminal_is_told_twice_and_leaves_time_for_the_checkpoint():
-    with callbacks.StopOnSignal() as stop:
+    with callbacks.StopOnSignal(OneDevice()) as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.received == signal.SIGHUP
+    assert stop.first == signal.SIGHUP
 
 
 def test_a_closed_terminal_that_is_ignored_stays_so():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under `nohup`
     try:
-        with callbacks.StopOnSignal() as stop:
+        with callbacks.StopOnSignal(OneDevice()) as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.received is None
+        assert stop.first is None
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -155,9 +160,12 @@ def test_what_is_written_to_a_closed_terminal_goes_nowhere():
 
 def test_a_signal_ends_a_prediction_too():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    with callbacks.StopOnSignal() as stop:
+    with callbacks.StopOnSignal(OneDevice()) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert len(model.predict(np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[stop])) == 1
+        assert (
+            len(model.predict(np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[callbacks.StopPrediction(stop)]))
+            == 1
+        )
 
 
 def test_evenness_is_one_for_equal_counts_and_zero_for_a_single_used_one():

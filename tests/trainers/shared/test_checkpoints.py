@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import tf_sparse_attention as tsa
-from trainers.shared.checkpoints import Checkpoints, state_variables
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, state_variables
 
 VALUES = {
     "float32": [[0.1, -2.5e-38], [np.inf, 3.0]],

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from trainers.configs import base
-from trainers.shared import components, workdir
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import components, workdir
 
 PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
 

@@ -6,9 +6,9 @@ from fnmatch import fnmatch
 
 import pytest
 
-from trainers.configs import base
-from trainers.shared import overrides, workdir
-from trainers.shared.evaluation_run import EvaluationRun, with_overrides
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import overrides, workdir
+from tf_sparse_attention.trainers.shared.evaluation_run import EvaluationRun, with_overrides
 
 OWN, OTHER = (types.SimpleNamespace(name=name, fingerprint=f"{name} 1") for name in ("books", "poems/long"))
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainers.shared.files import atomic_file, write_json
+from tf_sparse_attention.trainers.shared.files import atomic_file, write_json
 
 
 def test_a_file_takes_its_place_when_the_block_ends(tmp_path):

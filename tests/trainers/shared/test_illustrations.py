@@ -5,7 +5,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.trainers.shared.test_writers import summaries
-from trainers.shared import illustrations, training, workdir
+from tf_sparse_attention.trainers.shared import illustrations, training, workdir
 
 SPAN = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 8, "adaptive_span": True}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 8}

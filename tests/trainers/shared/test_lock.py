@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from trainers.shared import lock
+from tf_sparse_attention.trainers.shared import lock
 
 
 def test_a_folder_in_which_a_training_runs_is_refused_with_its_process(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainers.configs import base, demo
-from trainers.shared import resume
+from tf_sparse_attention.trainers.configs import base, demo
+from tf_sparse_attention.trainers.shared import resume
 
 
 def describe(fingerprint="text", **changes):

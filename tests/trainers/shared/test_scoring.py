@@ -8,9 +8,9 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.draws import first
-from trainers.configs import base
-from trainers.shared import scoring, strategy
-from trainers.shared.one_device import OneDevice
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import scoring
+from tf_sparse_attention.trainers.shared.devices import OneDevice, choose_devices
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_two_replicas_score_as_one_device(store):
     config = base.get_config()
     config.train.num_logical_cpus = 2
     results = []
-    for devices in (OneDevice(), strategy.choose_devices(config)):
+    for devices in (OneDevice(), choose_devices(config)):
         with devices.scope():
             scorer = scoring.make_scorer(make_model(), devices.execution(False, 1), 4)
             results.append(scoring.score(scorer, store, devices, 4, 100, use_packing=True))

@@ -11,8 +11,8 @@ from tests.jax_worker import ROOT
 RUNS = """
 import pathlib, sys
 import numpy as np
-from trainers.configs import demo
-from trainers.shared import training, workdir
+from tf_sparse_attention.trainers.configs import demo
+from tf_sparse_attention.trainers.shared import training, workdir
 
 text, folder = map(pathlib.Path, sys.argv[1:])
 config = demo.get_config("tiny")

@@ -7,8 +7,8 @@ import keras
 import pytest
 
 from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
-from trainers.configs import base
-from trainers.shared import workdir
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import workdir
 
 VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from docs import draw_tensorboard
-from trainers.shared import workdir, writers
+from tf_sparse_attention.data.sources.wav_file import decode_wav
+from tf_sparse_attention.trainers.shared import workdir, writers
 
 SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
 
@@ -88,7 +89,7 @@ def test_json_lines_lose_what_is_later_than_the_step_a_run_goes_on_from(tmp_path
 
 
 def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
-    writer = writers.TensorBoard(tmp_path, {})
+    writer = writers.TensorBoard(tmp_path, 0, {})
     writer.write(5, SCALARS | {"validation/loss": 9.0})
     assert [tag for _, tag, _ in events_of(tmp_path / "validation")] == ["loss"]  # in one chart with that of training
     events = events_of(tmp_path / "train")
@@ -97,19 +98,26 @@ def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
 
 
 def test_tensorboard_gets_infinity_for_what_is_beyond_float32(tmp_path):
-    writers.TensorBoard(tmp_path, {}).write(5, {"validation/perplexity_per_word": 1e300})
+    writers.TensorBoard(tmp_path, 0, {}).write(5, {"validation/perplexity_per_word": 1e300})
     ((step, tag, value),) = events_of(tmp_path / "validation")
     assert (step, tag, value) == (5, "perplexity_per_word", np.inf)
 
 
-def test_tensorboard_gets_the_settings_texts_and_pictures(tmp_path):
-    writer = writers.TensorBoard(tmp_path, {"train.num_steps": 7, "model.norm": "pre", "model.dropout": None})
-    writer.show(5, {"sample": "def f():\n  return"}, {"spans": np.full((2, 3, 4), 255, "uint8")})
+def test_tensorboard_gets_the_settings_texts_pictures_and_sounds(tmp_path):
+    writer = writers.TensorBoard(tmp_path, 0, {"train.num_steps": 7, "model.norm": "pre", "model.dropout": None})
+    writer.show(
+        5,
+        {"sample": "def f():\n  return"},
+        {"spans": np.full((2, 3, 4), 255, "uint8")},
+        {"sound": (np.int16([1, -2, 3]), 8)},
+    )
     events = list(summaries(tmp_path / "validation"))
-    assert [(step, value.tag) for step, value in events] == [(5, "sample"), (5, "spans")]
+    assert [(step, value.tag) for step, value in events] == [(5, "sample"), (5, "spans"), (5, "sound")]
     assert tf.make_ndarray(events[0][1].tensor) == b"    def f():\n      return\n"
-    width, height, picture = tf.make_ndarray(events[1][1].tensor)
-    assert (int(width), int(height)) == (3, 2) and (tf.io.decode_png(picture).numpy() == 255).all()
+    picture, sound = events[1][1].image, events[2][1].audio
+    assert (picture.width, picture.height) == (3, 2)
+    assert (tf.io.decode_png(picture.encoded_image_string).numpy() == 255).all()
+    assert decode_wav(sound.encoded_audio_string).samples.tolist() == [1, -2, 3]
     ((_, session),) = [event for event in summaries(tmp_path) if "session_start" in event[1].tag]
     given = plugin_data_pb2.HParamsPluginData.FromString(
         session.metadata.plugin_data.content
@@ -127,7 +135,7 @@ def summaries(folder):
 
 def events_of(folder):
     """Return (step, tag, value) of the scalars in a folder of event files."""
-    return [(step, value.tag, pytest.approx(float(tf.make_ndarray(value.tensor)))) for step, value in summaries(folder)]
+    return [(step, value.tag, pytest.approx(value.simple_value)) for step, value in summaries(folder)]
 
 
 @pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])
@@ -139,7 +147,7 @@ def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch, is_te
 
 @pytest.mark.pages
 def test_the_picture_of_the_training_page_is_drawn_of_event_files(tmp_path):
-    writer = writers.TensorBoard(tmp_path / workdir.TENSORBOARD, {})
+    writer = writers.TensorBoard(tmp_path / workdir.TENSORBOARD, 0, {})
     for step in (1, 2):
         writer.write(step, SCALARS | {"validation/loss": 9.0, "validation/bits_per_byte": 2.0})
     assert draw_tensorboard.read_curves(tmp_path / workdir.TENSORBOARD / "validation")["loss"] == ([1, 2], [9.0, 9.0])

@@ -1,4 +1,4 @@
-"""Bands of time and of frequency that a recognizer does not get to see in training."""
+"""Bands of time and frequency that are masked in training."""
 
 from typing import NamedTuple
 
@@ -8,15 +8,16 @@ from tf_sparse_attention.checks import check_count, check_not_negative
 
 
 class FeatureMasks(NamedTuple):
-    """How much of the features of a recording is hidden: bands as in SpecAugment (Park et al. 2019), without warping.
+    """Masked bands of the features of a recording, as in SpecAugment (Park et al. 2019), without time warping.
 
-    Note: differs from the paper in that the number of bands of time goes by the length of a recording.
+    Note: differs from the paper in that the number of time bands depends on the length of the recording.
 
     Attributes:
-        time_masks: bands of time in every 1,000 frames, at least one. Default 0: none.
-        time_width: each hides up to this many frames, but at most a fifth of the recording. Default 40.
-        frequency_masks: bands of frequency. Default 0.
-        frequency_width: each hides up to this many features, but all bands together never hide every one. Default 8.
+        time_masks: time bands per 1,000 frames, at least one. Default 0: none.
+        time_width: maximum number of frames of a time band, which is also at most a fifth of the recording. Default 40.
+        frequency_masks: number of frequency bands. Default 0.
+        frequency_width: maximum number of features of a frequency band; all bands together never mask all features.
+            Default 8.
     """
 
     time_masks: float = 0.0
@@ -25,18 +26,18 @@ class FeatureMasks(NamedTuple):
     frequency_width: int = 8
 
     def check(self) -> None:
-        """Raises a `ValueError` for a negative number, or a width of none."""
+        """Raise a `ValueError` for a negative number or a width of 0."""
         check_not_negative("time_masks", self.time_masks)
         check_count("frequency_masks", self.frequency_masks, minimum=0)
         for name in ("time_width", "frequency_width"):
             check_count(name, getattr(self, name))
 
     def apply(self, features: np.ndarray, fill: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-        """Returns features with bands replaced.
+        """Return features with masked bands.
 
         Args:
             features: float32 (T, F); not changed.
-            fill: float32 (F,), what stands in hidden bands: the mean of each feature.
+            fill: float32 (F,), the values of masked bands: the mean of each feature.
             seed: integers that determine the bands.
         """
         rng, masked = np.random.default_rng(seed), np.array(features)
@@ -45,7 +46,7 @@ class FeatureMasks(NamedTuple):
             width = rng.integers(0, min(self.time_width, num_frames // 5) + 1)
             begin = rng.integers(0, num_frames - width + 1)
             masked[begin : begin + width] = fill
-        # Of a recording that is hidden as a whole a new model makes zeros, at which layer norms have endless gradients.
+        # With all features masked, a new model computes zeros, where the gradient of layer norms is infinite.
         widest = min(self.frequency_width, (num_features - 1) // max(self.frequency_masks, 1))
         for _ in range(self.frequency_masks):
             width = rng.integers(0, widest + 1)

@@ -1,65 +1,108 @@
-"""Segments of a token stream that continue in the next batch, for models with segment memory."""
+"""Batches of segments whose rows continue in the next batch, for models with segment memory."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_count, check_optional_count
-from tf_sparse_attention.data.batches.streams import batch_stream
-from tf_sparse_attention.data.batches.token_store import TokenStore
-from tf_sparse_attention.data.batches.training import TrainingBatches
+from tf_sparse_attention.checks import check_count, check_optional_count, check_seed
+from tf_sparse_attention.data.batches.batches import Batches, Rows
+from tf_sparse_attention.data.batches.windows import random_offset
+from tf_sparse_attention.data.stores.token_store import TokenStore
 
 
-class SegmentBatches(TrainingBatches):
-    """Endless consecutive segments of a token store: row b of a batch continues row b of the batch before.
+def segment_batches(
+    store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
+) -> Batches:
+    """Return endless consecutive segments of a token store: row b of a batch continues row b of the batch before.
 
-    The stream is cut into `batch_size` stretches of equal length, one a row, and an epoch reads each from its start to
-    its end (all but what is left of a segment), from an offset that is drawn for each epoch, wrapping around the end of
-    the stream. Batch k is a pure function of (seed, k), so a resumed run gets exactly the batches of an uninterrupted
-    one. Source: the order of batches of Dai et al. 2019, "Transformer-XL".
+    The stream is cut into `batch_size` parts of equal length, one per row. An epoch reads each part from start to end
+    (except for the rest of a segment), from a random offset, wrapping around the end of the stream. Source: the order
+    of batches of Dai et al. 2019, "Transformer-XL".
 
     Args:
         store: `TokenStore` with at least one segment for each row.
         batch_size: rows of a batch.
         sequence_length: tokens in a segment.
         seed: integer in [0, 2**63). Default 0.
-        use_packing: whether documents are separate sequences; if not, an epoch of a row is one text. Default True.
+        use_packing: whether documents are separate sequences. If False, an epoch of a row is one text. Default True.
 
-    Attributes:
-        steps_per_epoch: segments of a row in an epoch.
-        num_windows: those of all rows.
+    Returns:
+        `Batches` of `(inputs, targets, weights)`, see `read_segments`.
 
     Raises:
-        ValueError: If a size is not positive, the seed out of range or the store too small.
+        ValueError: If an argument is out of range or the store is too small.
 
     Example:
 
-    >>> batches = SegmentBatches(store, batch_size=8, sequence_length=512)
+    >>> batches = segment_batches(store, batch_size=8, sequence_length=512)
     >>> model = StatefulModel(language_model, batch_size=8)
     >>> model.compile("adam", loss=language_model_loss())
-    >>> model.fit(batches.dataset(start_step=300), steps_per_epoch=100, shuffle=False)
+    >>> model.fit(batches.dataset(start=300), steps_per_epoch=100, shuffle=False)
     """
+    check_count("batch_size", batch_size)
+    check_count("sequence_length", sequence_length)
+    check_seed(seed)
+    steps_per_epoch = store.num_tokens // batch_size // sequence_length
+    if steps_per_epoch == 0:
+        raise ValueError(
+            "`store` must hold a segment for each row. Received: "
+            f"{store.num_tokens} tokens, batch_size={batch_size}, sequence_length={sequence_length}."
+        )
+    part = store.num_tokens // batch_size
 
-    def __init__(
-        self, store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
-    ) -> None:
-        super().__init__(store, batch_size, sequence_length, seed, use_packing)
-        self.steps_per_epoch = store.num_tokens // batch_size // sequence_length
-        self.num_windows = self.steps_per_epoch * batch_size
-        if self.steps_per_epoch == 0:
-            raise ValueError(
-                "`store` must hold a segment for each row. Received: "
-                f"{store.num_tokens} tokens, batch_size={batch_size}, sequence_length={sequence_length}."
-            )
-
-    def _element(self, step, first_row, rows):
-        """Returns rows `first_row` to `first_row + rows` of the batch of a step."""
-        epoch, segment = divmod(step, self.steps_per_epoch)
-        stretch = self.store.num_tokens // self.batch_size
-        starts = self._offset(epoch) + stretch * (first_row + np.arange(rows)) + segment * self.sequence_length
+    def read(rows):
+        epoch, segment = divmod(rows.step, steps_per_epoch)
+        starts = random_offset(store, seed, epoch) + part * rows.items + segment * sequence_length
         # A row starts each epoch with a new document id, whatever it read last.
-        return read_segments(self.store, starts, self.sequence_length, epoch, self.use_packing)
+        return read_segments(store, starts, sequence_length, epoch, use_packing)
+
+    return Batches(lambda step: Rows(step, np.arange(batch_size)), read, steps_per_epoch=steps_per_epoch)
+
+
+def evaluation_segments(
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool = True,
+    max_windows: int | None = None,
+) -> Batches:
+    """Cut a token store into segments that score every token once, each row continued in the next batch.
+
+    As `evaluation_batches`, but row b of all batches together is one part of the text. So a model with segment memory
+    (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding text as context.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: rows of a batch.
+        sequence_length: tokens in a segment.
+        use_packing: whether documents are separate sequences. Default True.
+        max_windows: maximum number of segments, the first of each row, rounded up to full batches. Default: None, all.
+
+    Returns:
+        `Batches` of `(inputs, targets, weights)`, see `read_segments`.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Example:
+
+    >>> model = StatefulModel(language_model, batch_size=8)
+    >>> model.compile(loss=language_model_loss())
+    >>> model.evaluate(evaluation_segments(store, batch_size=8, sequence_length=512).dataset())
+    """
+    check_count("batch_size", batch_size)
+    check_count("sequence_length", sequence_length)
+    check_optional_count("max_windows", max_windows)
+    num_batches = -(-store.num_tokens // (sequence_length * batch_size))
+    begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)
+
+    def read(rows):
+        starts = begins[rows.items] + rows.step * sequence_length
+        return read_segments(store, starts, sequence_length, use_packing=use_packing, stop=begins[rows.items + 1])
+
+    if max_windows is not None:
+        num_batches = min(num_batches, -(-max_windows // batch_size))
+    return Batches(lambda number: Rows(number, np.arange(batch_size)), read, num_batches)
 
 
 def read_segments(
@@ -70,22 +113,22 @@ def read_segments(
     use_packing: bool = True,
     stop: np.ndarray | None = None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Reads consecutive tokens as targets, with the inputs that go with them.
+    """Read consecutive tokens as targets, with their inputs.
 
     Args:
         store: `TokenStore`.
-        starts: int (B,), the position of each segment's first token; positions wrap around the end.
+        starts: int (B,), the position of the first token of each segment; positions wrap around the end.
         length: tokens in a segment.
         epoch: integer that goes into the numbers of documents.
-        use_packing: whether documents have numbers of their own and so do not attend to each other.
-        stop: int (B,), the position where each row's text ends. Default: None, no end.
+        use_packing: whether documents have different numbers and so do not attend to each other.
+        stop: int (B,), the position where the text of each row ends. Default: None, no end.
 
     Returns:
         `(inputs, targets, weights)` of shape (B, length): inputs "token_ids", int32, the token before each, 0 where
         that is in another document; "segment_ids", int32, the document, the same number in every segment of an epoch,
         from 1 on; "padding_mask"; targets, int32, the tokens; weights, float32. All are 0 from `stop` on.
     """
-    positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # one before, which is the first input
+    positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # the token before is the first input
     rounds, inside = np.divmod(positions, store.num_tokens)
     tokens = np.asarray(store.tokens[inside], np.int32)
     documents = (
@@ -99,56 +142,3 @@ def read_segments(
     is_token = np.ones_like(before) if stop is None else positions[:, 1:] < np.asarray(stop)[:, None]
     targets, ids, segments = (np.where(is_token, x, 0).astype(np.int32) for x in (tokens[:, 1:], ids, segments))
     return {"token_ids": ids, "segment_ids": segments, "padding_mask": is_token}, targets, is_token.astype("float32")
-
-
-def evaluation_segments(
-    store: TokenStore,
-    batch_size: int,
-    sequence_length: int,
-    use_packing: bool = True,
-    max_windows: int | None = None,
-    num_shards: int = 1,
-    shard_index: int = 0,
-    num_parts: int = 1,
-) -> Any:
-    """Cuts a token store into segments that score every token once, each row continued in the next batch.
-
-    As `evaluation_batches`, but row b of all batches together is one stretch of the text, so that a model with
-    segment memory (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding text as context.
-
-    Args:
-        store: `TokenStore`.
-        batch_size: rows of a batch.
-        sequence_length: tokens in a segment.
-        use_packing: whether documents are separate sequences. Default True.
-        max_windows: maximum number of segments, the first ones of each row, rounded up to full batches. Default:
-            None, all.
-        num_shards, shard_index, num_parts: see `shard_rows`.
-
-    Returns:
-        Finite data set, see `TrainingBatches.dataset`, of `(inputs, targets, weights)` as `SegmentBatches` has them, of
-        known cardinality.
-
-    Raises:
-        ValueError: If a size is not positive.
-
-    Example:
-
-    >>> model = StatefulModel(language_model, batch_size=8)
-    >>> model.compile(loss=language_model_loss())
-    >>> model.evaluate(evaluation_segments(store, batch_size=8, sequence_length=512))
-    """
-    check_count("batch_size", batch_size)
-    check_count("sequence_length", sequence_length)
-    check_optional_count("max_windows", max_windows)
-    num_batches = -(-store.num_tokens // (sequence_length * batch_size))
-    begins = np.minimum(np.arange(batch_size + 1) * num_batches * sequence_length, store.num_tokens)
-
-    def element(batch, first, rows):
-        starts = begins[first : first + rows] + batch * sequence_length
-        stop = begins[first + 1 : first + rows + 1]
-        return read_segments(store, starts, sequence_length, use_packing=use_packing, stop=stop)
-
-    if max_windows is not None:
-        num_batches = min(num_batches, -(-max_windows // batch_size))
-    return batch_stream(element, batch_size, 0, num_batches, num_shards, shard_index, num_parts)

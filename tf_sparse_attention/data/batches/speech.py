@@ -1,53 +1,50 @@
-"""Batches of recordings with their labels, those of like length together."""
+"""Batches of recordings with their labels, in buckets of similar length."""
 
 import functools
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_count, check_seed
+from tf_sparse_attention.checks import check_count
+from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.feature_masking import FeatureMasks
-from tf_sparse_attention.data.batches.length_buckets import Batch, LengthBuckets
-from tf_sparse_attention.data.batches.speech_store import SpeechStore
-from tf_sparse_attention.data.batches.streams import in_background
+from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.sources.speech_source import CHARACTER
+from tf_sparse_attention.data.stores.speech_store import SpeechStore
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-MISSING = ("nan", "<na>")  # of pandas, in lower case as all characters
+MISSING = ("nan", "<na>")  # missing values of pandas, in lower case like all characters
 SHORTEST = 200  # frames of the shortest bucket, two seconds
 
 
 class SpeechBuckets(LengthBuckets):
-    """The recordings of a store by length: each bucket holds those that need no more than its frames.
+    """The recordings of a store by length.
 
-    Left out are recordings without a transcript, those with one that says "nan" or "<NA>" in characters, as pandas
-    writes a missing value, those whose labels have no place in their frames (one each, and a blank between equal ones
-    in a row), those with unknown labels and those that are too long; the log says how many.
+    Left out are recordings with an empty transcript, with the transcript "nan" or "<NA>" in characters (a missing value
+    of pandas), with more labels than frames (a frame per label, and one for a blank between equal labels), with unknown
+    labels, and recordings that are too long. The log has their numbers.
 
     Args:
         store: `SpeechStore`.
-        batch_size: recordings in a batch of the longest.
-        max_length: frames of the longest.
-        subsampling: as many frames become one before they get labels. Default 1.
+        batch_size: recordings in a batch of the longest bucket.
+        max_length: frames of the longest bucket.
+        subsampling: number of frames that become one before they get labels. Default 1.
 
     Attributes:
-        numbers: int (recordings that are left,), theirs in the store.
-        left_out: how many are not, by reason: "unknown_labels", "empty", "missing_transcript",
+        numbers: int (usable recordings,), their numbers in the store.
+        left_out: number of recordings that are left out, by reason: "unknown_labels", "empty", "missing_transcript",
             "more_labels_than_frames", "too_long".
         lengths, num_batches: see `LengthBuckets`.
 
     Raises:
-        ValueError: if a size is not positive or no recording is left.
+        ValueError: If a size is not positive or no recording is left.
 
     Example:
 
     >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "test")
     >>> buckets = SpeechBuckets(store, batch_size=1, max_length=4608, subsampling=4)
-    >>> inputs, labels, weights = next(iter(buckets.evaluation_batches()))
+    >>> model.fit(buckets.training_batches(seed=0).dataset(), steps_per_epoch=1000, shuffle=False)
+    >>> model.evaluate(buckets.evaluation_batches().dataset())
     """
 
     def __init__(self, store: SpeechStore, batch_size: int, max_length: int, subsampling: int = 1) -> None:
@@ -74,136 +71,58 @@ class SpeechBuckets(LengthBuckets):
 
     @functools.cached_property
     def _label_widths(self):
-        """Labels of a row of each bucket, by length: those of its recording that has most."""
+        """Maximum number of labels of the recordings of each bucket, by length."""
         widths = dict.fromkeys(self.lengths, 1)
-        for length, items in self.batches():
-            own = self.store.num_labels[self.numbers[items[items >= 0]]]
-            widths[length] = max(widths[length], *own.tolist(), 1)
+        for rows in self.plans():
+            counts = self.store.num_labels[self.numbers[rows.items[rows.items >= 0]]]
+            widths[rows.length] = max(widths[rows.length], *counts.tolist())
         return widths
 
     def read(
-        self, batch: Batch, masks: FeatureMasks | None = None, seed: tuple[int, ...] = (), first_row: int = 0
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns features float32 (B, T, F), their frames int32 (B,) and labels int32 (B, U); an empty row has none.
+        self, rows: Rows, masks: FeatureMasks | None = None, mask_seed: int = 0
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Return the batch of some rows.
 
         Args:
-            batch: the recordings.
-            masks: what is hidden. None: nothing.
-            seed: with the place of a row in the whole batch, that of its masks.
-            first_row: place of the first row in the whole batch.
+            rows: the recordings.
+            masks: bands of the features to mask. Default: None, none.
+            mask_seed: seed of the masks, which differ in each step and row. Default 0.
+
+        Returns:
+            `(inputs, labels, weights)`: inputs {"features": float32 (B, T, F), "padding_mask": bool (B, T)}; labels
+            int32 (B, U), 0 for padding; weights float32 (B,), 0 for an empty row. T and U depend on the bucket.
         """
-        rows = len(batch.items)
-        features = np.zeros((rows, batch.length, self.store.num_features), np.float32)
-        counts, labels = np.zeros(rows, np.int32), np.zeros((rows, self._label_widths[batch.length]), np.int32)
-        for row, item in enumerate(batch.items):
+        shape = len(rows.items), rows.length
+        features, mask = np.zeros((*shape, self.store.num_features), np.float32), np.zeros(shape, bool)
+        labels = np.zeros((len(rows.items), self._label_widths[rows.length]), np.int32)
+        for row, item in enumerate(rows.items):
             if item < 0:
                 continue
             number = self.numbers[item]
             frames, ids = self.store.features(number), self.store.label_ids(number)
             if masks is not None:
-                frames = masks.apply(frames, self.store.mean, (*seed, first_row + row))
-            features[row, : len(frames)], counts[row], labels[row, : len(ids)] = frames, len(frames), ids
-        return features, counts, labels
+                frames = masks.apply(frames, self.store.mean, (mask_seed, rows.step, rows.first + row))
+            features[row, : len(frames)], mask[row, : len(frames)], labels[row, : len(ids)] = frames, True, ids
+        return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
 
-    def evaluation_batches(
-        self, first_batch: int = 0, num_batches: int | None = None, **shard: int
-    ) -> "tf.data.Dataset":
-        """Returns the batches of all recordings, each once, in the same order every time.
+    def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None, **options: Any) -> Batches:
+        """Return endless batches, see `LengthBuckets.training_batches`.
 
         Args:
-            first_batch: index of the first batch, to resume. Default 0.
-            num_batches: number of batches. None: all remaining ones.
-            **shard: `num_shards`, `shard_index` and `num_parts`, see `shard_rows`.
-
-        Returns:
-            Finite `tf.data.Dataset` of `(inputs, labels, weights)`, see `SpeechBatches`.
-        """
-        return self.evaluation_dataset(self.element, first_batch, num_batches, **shard)
-
-    def element(self, counter: Any, part_of: Callable, masks: FeatureMasks | None = None, seed: int = 0) -> Any:
-        """Returns the element of a counter, see `LengthBuckets.training_dataset`."""
-        import tensorflow as tf
-
-        def read(counter):
-            batch, step, first_row = part_of(counter)
-            return self.read(batch, masks, (seed, step), first_row)
-
-        kinds = tf.float32, tf.int32, tf.int32
-        features, counts, labels = tf.numpy_function(in_background(read), [counter], kinds, stateful=False)
-        features = tf.ensure_shape(features, (None, None, self.store.num_features))
-        counts, labels = tf.ensure_shape(counts, (None,)), tf.ensure_shape(labels, (None, None))
-        mask = tf.range(tf.shape(features)[1]) < counts[:, None]
-        return {"features": features, "padding_mask": mask}, labels, tf.cast(counts > 0, tf.float32)
-
-
-class SpeechBatches:
-    """Endless batches of recordings in random order; batch k is a pure function of (seed, k).
-
-    An epoch has each recording once, in batches of like length, see `SpeechBuckets`.
-
-    Args:
-        store, batch_size, max_length, subsampling: as for `SpeechBuckets`.
-        seed: integer in [0, 2**63). Default 0.
-        masks: `FeatureMasks`, what is hidden of the features, drawn for each step. None: nothing.
-
-    Attributes:
-        steps_per_epoch: batches in an epoch.
-
-    Raises:
-        ValueError: as `SpeechBuckets`, and for a wrong seed or mask.
-
-    Example:
-
-    >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "train")
-    >>> batches = SpeechBatches(store, batch_size=1, max_length=4608, subsampling=4)
-    >>> inputs, labels, weights = next(iter(batches.dataset(start_step=300)))
-    """
-
-    def __init__(
-        self,
-        store: SpeechStore,
-        batch_size: int,
-        max_length: int,
-        subsampling: int = 1,
-        seed: int = 0,
-        masks: FeatureMasks | None = None,
-    ) -> None:
-        check_seed(seed)
-        if masks is not None:
-            masks.check()
-        self.buckets, self.seed, self.masks = SpeechBuckets(store, batch_size, max_length, subsampling), seed, masks
-        self.steps_per_epoch = self.buckets.num_batches
-
-    def dataset(
-        self,
-        start_step: int = 0,
-        num_steps: int | None = None,
-        num_shards: int = 1,
-        shard_index: int = 0,
-        num_parts: int = 1,
-    ) -> "tf.data.Dataset":
-        """Makes the data set of the batches from a step on.
-
-        Args:
-            start_step: the first step.
-            num_steps: number of steps. None: endless. Default: None.
-            num_shards, shard_index, num_parts: see `shard_rows`.
-
-        Returns:
-            `tf.data.Dataset` of `(inputs, labels, weights)`: inputs {"features": float32 (B, T, F), "padding_mask":
-            bool (B, T)}; labels int32 (B, U), 0 for padding; weights float32 (B,), 0 for an empty row. T and U
-            go by the bucket.
+            seed: integer in [0, 2**63), of the order and the masks. Default 0.
+            masks: bands of the features to mask in each step. Default: None, none.
+            **options: none.
 
         Raises:
-            ValueError: If the batch cannot be divided.
+            ValueError: If the seed or a mask is out of range.
         """
-        shard = {"num_shards": num_shards, "shard_index": shard_index, "num_parts": num_parts}
-        element = functools.partial(self.buckets.element, masks=self.masks, seed=self.seed)
-        return self.buckets.training_dataset(element, self.seed, start_step, num_steps, **shard)
+        if masks is not None:
+            masks.check()
+        return super().training_batches(seed, masks=masks, mask_seed=seed, **options)
 
 
 def _says_missing(store):
-    """Returns which transcripts are what is written in place of a missing one, bool (recordings,)."""
+    """Return which transcripts are a missing value, bool (recordings,)."""
     found = np.isin(store.num_labels, [len(text) for text in MISSING]) & (store.unit == CHARACTER)
     for number in np.flatnonzero(found):
         found[number] = store.transcript(store.label_ids(number)) in MISSING
@@ -211,5 +130,5 @@ def _says_missing(store):
 
 
 def needed_frames(ids: np.ndarray) -> int:
-    """Returns the fewest frames for labels (U,): one each, and a blank between equal ones in a row."""
+    """Return the minimum number of frames for labels (U,): one per label, and a blank between equal labels."""
     return len(ids) + int(np.sum(ids[1:] == ids[:-1]))

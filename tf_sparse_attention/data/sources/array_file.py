@@ -1,4 +1,4 @@
-"""Reads files NAME.npz of arrays, whose names, dtypes and numbers of axes are checked."""
+"""Reads files NAME.npz of arrays, and checks names, dtypes and shapes."""
 
 import fnmatch
 import os
@@ -16,17 +16,17 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "numbers": (np.integer, np.floating),
     "strings": (np.str_,),
 }
-# What `zipfile` and NumPy raise for damaged bytes, wherever they are.
+# Errors of `zipfile` and NumPy for damaged bytes.
 DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
 class Form(NamedTuple):
-    """What an array of a file has to be.
+    """Dtype and shape of an array in a file.
 
     Attributes:
-        dtype: name of a dtype, such as "int16", or one of "integers", "numbers" and "strings".
-        axes: their names, such as "NHWC", or sizes, such as "2"; "" of a single value.
-        is_needed: whether the file must have it. Default: True.
+        dtype: name of a dtype, such as "int16", or "integers", "numbers" or "strings".
+        axes: one letter or digit per axis: a letter is any size, a digit that size. "NHWC" has 4 axes, "" is a scalar.
+        is_needed: whether the file must have the array. Default: True.
     """
 
     dtype: str
@@ -34,32 +34,31 @@ class Form(NamedTuple):
     is_needed: bool = True
 
     def fits(self, array: np.ndarray) -> bool:
-        """Returns whether an array is so."""
+        """Return whether an array has this form."""
         kinds = KINDS.get(self.dtype)
         is_kind = array.dtype == self.dtype if kinds is None else any(np.issubdtype(array.dtype, k) for k in kinds)
-        sizes = array.shape if array.ndim == len(self.axes) else None
         return (
             is_kind
-            and sizes is not None
-            and all(not axis.isdigit() or int(axis) == size for axis, size in zip(self.axes, sizes, strict=True))
+            and array.ndim == len(self.axes)
+            and all(not axis.isdigit() or int(axis) == size for axis, size in zip(self.axes, array.shape, strict=True))
         )
 
     def __str__(self) -> str:
         comma = "," if len(self.axes) == 1 else ""
-        return f"{self.dtype} ({', '.join(self.axes)}{comma})" if self.axes else f"one of {self.dtype}"
+        return f"{self.dtype} ({', '.join(self.axes)}{comma})" if self.axes else f"a scalar of {self.dtype}"
 
 
 def read_arrays(path: str | os.PathLike, forms: Mapping[str, Form], argument: str = "path") -> dict[str, np.ndarray]:
-    """Returns the arrays of a file NAME.npz that are asked for, by name; others in it are not read.
+    """Read arrays of a file NAME.npz by name. Other arrays in it are not read.
 
     Args:
         path: the file.
-        forms: what each array has to be, by its name or a pattern of names, such as "x_*", of those that may be there.
-        argument: what errors call `path`. Default: "path".
+        forms: the form of each array, by name or by a pattern of names such as "x_*".
+        argument: name of `path` in errors. Default: "path".
 
     Raises:
-        ValueError: In one line that names the file, if it is missing, no file of named arrays or damaged, if an array
-            is missing, or one has another dtype or another number of axes.
+        ValueError: If the file is missing or damaged or has no names, or if an array is missing or has another form.
+            The message is one line that names the file.
     """
     try:
         with pathlib.Path(path).open("rb") as content:
@@ -74,7 +73,7 @@ def read_arrays(path: str | os.PathLike, forms: Mapping[str, Form], argument: st
             f"`{argument}` must hold the arrays {', '.join(needed)}. Received: {path}, without {missing[0]}."
         )
     for name, array in arrays.items():
-        form = _form_of(name, forms)
+        form = _find_form(name, forms)
         if form is not None and not form.fits(array):
             raise ValueError(
                 f"`{argument}` must hold `{name}` as {form}. "
@@ -91,20 +90,20 @@ def checked_offsets(
     argument: str = "path",
     num_parts: int | None = None,
 ) -> np.ndarray:
-    """Returns the offsets of a file, int64 (N + 1,): part n of an array is `array[offsets[n] : offsets[n + 1]]`.
+    """Return the offsets of a file, int64 (N + 1,): part n of an array is `array[offsets[n] : offsets[n + 1]]`.
 
     Args:
-        arrays: those of the file, see `read_arrays`.
-        name: of the offsets, integers (N + 1,).
+        arrays: arrays of the file, see `read_arrays`.
+        name: name of the offsets, integers (N + 1,).
         values: name of the array that they divide.
         path: the file, for errors.
-        argument: what errors call it. Default: "path".
-        num_parts: N, 1 or more. Default: None, any.
+        argument: name of `path` in errors. Default: "path".
+        num_parts: N. Default: None, any positive number.
 
     Raises:
-        ValueError: If there is no part, or they do not rise from 0 to the length of the array.
+        ValueError: If there is no part, or the offsets do not rise from 0 to the length of the array.
     """
-    count, found = len(arrays[values]), arrays[name].astype("int64")  # unsigned ones would never fall
+    count, found = len(arrays[values]), arrays[name].astype("int64")  # differences of unsigned integers are positive
     is_wrong_number = len(found) < 2 or num_parts not in (None, len(found) - 1)
     if is_wrong_number or found[0] != 0 or found[-1] != count or (np.diff(found) < 0).any():
         number = "" if num_parts is None else f"{num_parts + 1} "
@@ -116,17 +115,16 @@ def checked_offsets(
 
 
 def _load(content, forms):
-    """Returns the arrays of an open file that are asked for."""
     file = np.load(content, allow_pickle=False)
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise ValueError("one array without a name")
     with file:
-        arrays = {name: file[name] for name in file.files if _form_of(name, forms) is not None}
+        arrays = {name: file[name] for name in file.files if _find_form(name, forms) is not None}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise ValueError(f"{name} is no array")
+            raise ValueError(f"{name} is not an array")
     return arrays
 
 
-def _form_of(name, forms):
+def _find_form(name, forms):
     return next((form for pattern, form in forms.items() if fnmatch.fnmatchcase(name, pattern)), None)

@@ -1,260 +1,218 @@
-"""Files of JSON lines as a TFDS data set: texts that belong together, such as a document in several languages."""
+"""Reads JSON lines: a line is an object whose fields have texts, such as a document in several languages."""
 
-import dataclasses
+import collections
+import functools
+import itertools
 import json
+import math
 import os
 import pathlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.left_out import warn_once
-from tf_sparse_attention.data.sources.paragraphs import UNITS, cut_at, paired_paragraphs
-from tf_sparse_attention.data.sources.text_files import (
-    JSON_LINES,
+from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
     assign_split,
     content_digest,
-    json_line_files,
-    read_content,
+    existing_path,
+    file_fingerprint,
+    list_files,
+    open_content,
+    readable_name,
 )
+from tf_sparse_attention.data.sources.readers import Part, parse_split, split_error, warn_once
+from tf_sparse_attention.data.sources.text_files import JSON_LINES
 
-tfds: Any = import_tfds()
 SPLIT = "split"
 
 
 def check_suffix(path: str | os.PathLike | None) -> None:
-    """Raises a `ValueError` unless a file is called as one of JSON lines."""
+    """Raise a `ValueError` unless the name of a file is that of JSON lines."""
     if not str(path).endswith(JSON_LINES):
         raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in JSON_LINES)}. Received: {path}.")
 
 
-@dataclasses.dataclass
-class JsonLinesConfig(tfds.core.BuilderConfig):
-    """Configuration of `JsonLines`: the file or folder, the fields of its lines and what an example is."""
+class JsonLinesReader:
+    """The lines of a file NAME.jsonl or NAME.jsonl.gz, or of all such files in a folder.
 
-    path: str = ""
-    fields: tuple[str, ...] = ()
-    unit: str = UNITS[0]
-    end_lines: tuple[tuple[str, str], ...] = ()
+    An example is {field: text} of a line that has all fields. Integers are read as the text of their digits. Lines are
+    read one at a time: a file of any size is opened in the time of its hash, and memory does not grow with it.
 
+    The field "split" is "train", "validation" or "test", in every line or in none. Without it the hash of the line's
+    texts decides (about 90/5/5). If a folder has subfolders train, validation or test, these are the splits.
+    Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so a
+    sorted file has fair parts. They need a pass that counts the lines, once.
 
-class JsonLines(tfds.core.GeneratorBasedBuilder):
-    """The lines of a file, NAME.jsonl or NAME.jsonl.gz, that have all of some fields: one example of strings each, or
-    one of each of their paragraphs.
-
-    A line is an object; whole numbers in it are read as the text of their digits. Its field "split" is "train",
-    "validation" or "test"; where no line has one, the hash of its texts decides (about 90/5/5). Of a folder the lines
-    of all such files in it and below it are read; where it has folders train, validation or test, these are the splits
-    of what is in them, and files in none are an error.
-
-    Lines that lack a field, or have null or NaN in it, as pandas writes missing values, are left out. A warning says in
-    every process how many they are, and of how many the paragraphs do not pair up.
+    Lines that lack a field, or have null or NaN in it (as pandas writes missing values), are left out. A warning at the
+    end of a pass says how many.
 
     Args:
         path: the file, UTF-8, or a folder of such files.
-        fields: names of fields with text, one or more. Several with "+" between, such as "question+passages", are one
-            text, in this order; so are the texts of a list. A blank line divides them.
-        unit: "document", an example for each line (default), or "paragraph", one for each paragraph, which blank lines
-            divide; lines whose texts have different numbers of paragraphs are left out.
-        end_lines: {field: line}, the line with which its texts end, such as the heading of what only a translation
-            has; that line and what follows are left out. None: no field has one.
-        data_dir, version: as in `tfds.core.DatasetBuilder`.
-        config: `JsonLinesConfig` whose values take the place of these arguments; its name is not used.
+        fields: names of fields with text. Several names with "+" between, such as "question+passages", are one text in
+            this order, and so are the texts of a list. A blank line divides them.
+
+    Attributes:
+        name: name for logs and files.
+        fingerprint: string that changes with the bytes of the files and the fields.
 
     Raises:
-        ValueError: if there is no such file or unit, or no file in a folder, it is empty, a line is no object, a field
-            no text, no line has all of them, or no line pairs of paragraphs.
+        ValueError: If there is no such file, no file in the folder, no line, or no line with all fields. While lines
+            are read: if a line is not an object, a field not text, a split not known, or a file changed.
 
     Example:
 
-    >>> builder = JsonLines(path="manpages.jsonl.gz", fields=("en", "fr"), data_dir="/tmp/data")
+    >>> reader = JsonLinesReader("manpages.jsonl.gz", ("en", "fr"))
+    >>> next(reader.examples("train"))["fr"]
     """
 
-    name = "json_lines"
-    VERSION = tfds.core.Version("1.0.0")
-
-    def __init__(
-        self,
-        *,
-        path: str | os.PathLike | None = None,
-        fields: Sequence[str] = (),
-        unit: str = UNITS[0],
-        end_lines: Mapping[str, str] | None = None,
-        data_dir: str | os.PathLike | None = None,
-        config: Any = None,
-        version: Any = None,
-    ) -> None:
-        if config is not None and not isinstance(config, JsonLinesConfig):
-            raise ValueError(f"`config` must be a JsonLinesConfig. Received: config={config!r}.")
-        if config is not None:
-            path, fields, unit, end_lines = config.path, config.fields, config.unit, dict(config.end_lines)
-        if path is None or not pathlib.Path(path).expanduser().exists():
-            raise ValueError(f"`path` must be an existing file of JSON lines, or a folder. Received: path={path}.")
-        if isinstance(fields, str) or not fields or not all(isinstance(field, str) for field in fields):
-            raise ValueError(f"`fields` must be names of fields, one or more. Received: fields={fields!r}.")
-        if unit not in UNITS:
-            raise ValueError(f"`unit` must be one of {', '.join(UNITS)}. Received: unit={unit!r}.")
-        if set(end_lines or {}) - set(fields):
-            raise ValueError(f"`end_lines` must be of some of `fields`. Received: {end_lines}, with {tuple(fields)}.")
-        self._path = pathlib.Path(path).expanduser().resolve()
-        self._fields, self._unit, self._end_lines = tuple(fields), unit, dict(end_lines or {})
-        self._files = [self._path] if self._path.is_file() else json_line_files(self._path)
-        if not self._files:
+    def __init__(self, path: str | os.PathLike, fields: Sequence[str]) -> None:
+        self._path = existing_path(path, "file of JSON lines, or a folder of them")
+        self._fields, self._names = tuple(fields), _field_names(fields)
+        self._files = {"": [self._path]} if self._path.is_file() else _list_json_lines(self._path)
+        self._digests = {file: file_fingerprint(file) for members in self._files.values() for file in members}
+        if not self._digests:
             raise ValueError(f"`path` must hold files {' or '.join(JSON_LINES)}. Received: path={path}.")
-        self._folders = [split for split in SPLITS if (self._path / split).is_dir()]
-        super().__init__(data_dir=data_dir, config=self._config(), version=version)
-        self._report()
+        lines = [f"{digest} {file.relative_to(self._path)}" for file, digest in self._digests.items()]
+        digest = content_digest("\n".join(lines).encode("utf-8", errors="surrogateescape"))[:16]
+        self.name = f"json_lines/{readable_name(self._path, 'lines')}_{digest}"
+        self.fingerprint = f"{self.name}#{','.join(self._fields)}"
+        self._has_split_field = _is_present(self._first_complete_line(), SPLIT)
 
-    def _config(self):
-        stem = self._path.name.removesuffix(".gz").removesuffix(".jsonl")
-        made_of = self._content() + (json.dumps(self._end_lines).encode() if self._end_lines else b"")
-        digest = content_digest(made_of)[:16]
-        parts = [stem, *self._fields, *(["paragraphs"] if self._unit == UNITS[1] else [])]
-        name = re.sub("[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
-        return JsonLinesConfig(
-            name=f"{name}_{digest}",
-            version=self.VERSION,
-            description=f"{', '.join(self._fields)} of the lines of {self._path}.",
-            path=str(self._path),
-            fields=self._fields,
-            unit=self._unit,
-            end_lines=tuple(self._end_lines.items()),
-        )
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that have lines. Reads all lines, once."""
+        return tuple(split for split in SPLITS if self._counts[split])
 
-    def _content(self):
-        """Returns what the name of a configuration is a hash of: the file, or names and hashes of those in a folder."""
-        if self._path.is_file():
-            return read_content(self._path)
-        lines = [f"{file.relative_to(self._path)} {content_digest(read_content(file))}" for file in self._files]
-        return "\n".join(lines).encode("utf-8", errors="surrogateescape")
+    @functools.cached_property
+    def _counts(self) -> Mapping[str, int]:
+        """Number of examples in each split."""
+        return collections.Counter(split for part in self._files for split, _ in self._read(part))
 
-    def _lines(self):
-        """Yields all lines with where they are: (file, number, line)."""
-        for file in self._files:
-            folder = file.relative_to(self._path).parts[0] if self._folders else ""
-            if self._folders and folder not in self._folders:
-                raise ValueError(f"`path` must hold files in {', '.join(self._folders)} alone. Received: {file}.")
-            for number, line in read_lines(file, read_content(file)):
-                yield file, number, {**line, SPLIT: folder} if folder else line
+    def examples(self, split: str) -> Iterator[dict[str, str]]:
+        """Iterate over the examples of a split, or of a part of one; see `Reader.examples`.
 
-    def _info(self):
-        features = {field: tfds.features.Text() for field in self._fields}
-        return tfds.core.DatasetInfo(
-            builder=self, description="Lines of JSON.", features=tfds.features.FeaturesDict(features)
-        )
+        Raises:
+            ValueError: If there is no such split, at the end of the pass that finds no line of it; or see
+                `JsonLinesReader`.
+        """
+        known = SPLITS if "" in self._files else tuple(self._files)
+        return itertools.chain.from_iterable(map(self._read_part, parse_split(split, self.name, known)))
 
-    def _split_generators(self, dl_manager):
-        del dl_manager  # Nothing is downloaded.
-        lines = list(self._lines())
-        splits: dict[str, list[tuple[str, list[tuple[str, ...]]]]] = {}
-        named = any(SPLIT in line for _, _, line in lines)
-        for file, number, line in lines:
-            if _is_complete(line, self._fields):
-                split = _split_of(file, number, line, self._fields, named)
-                begin = "" if file == self._path else f"{self._files.index(file):06}-"
-                splits.setdefault(split, []).append((f"{begin}{number:09}", self._examples(line)))
-        return {split: self._generate_examples(splits[split]) for split in SPLITS if split in splits}
+    def _read_part(self, part: Part) -> Iterator[dict[str, str]]:
+        found: collections.Counter[str] = collections.Counter()
+        count = self._counts[part.split] if part.is_slice else 0
+        chosen, step = part.indices(count), _coprime_step(count)
+        for split, example in self._read(part.split if part.split in self._files else ""):
+            # Multiples of the step visit each index below `count` once, evenly.
+            if split == part.split and (not part.is_slice or found[split] * step % count in chosen):
+                yield example
+            found[split] += 1
+        if not found[part.split]:
+            others = [split for split in SPLITS if found[split]] or [name for name in self._files if name != part.split]
+            raise split_error(part.split, self.name, others)
 
-    def _report(self):
-        """Warns of what is left out: here and not where lines are read, which only the first process does."""
-        total, complete, unpaired = 0, 0, 0
-        names: set[str] = set()
-        for file, number, line in self._lines():
-            _check_texts(file, number, line, self._fields)
-            total, names = total + 1, names | set(line)
-            if _is_complete(line, self._fields):
-                complete, unpaired = complete + 1, unpaired + (not self._examples(line))
-        if not total:
-            raise ValueError(f"`path` must hold lines of JSON. Received: {self._path}, without any.")
-        if not complete:
-            raise ValueError(
-                f"`fields` must be those of some lines of {self._path.name}. Received: fields={self._fields}, "
-                f"lines with {sorted(names)}."
-            )
-        if unpaired == complete:
-            raise ValueError(
-                f"`unit` must be {UNITS[0]!r} for texts that have different numbers of paragraphs. "
-                f"Received: unit={self._unit!r}, with {self._path.name}."
-            )
+    def _read(self, part):
+        """Yield (split, example) for the lines of a part of the files; then warn of lines that lack a field."""
+        total = complete = 0
+        for file, number, line in self._lines(part):
+            total += 1
+            if not self._is_complete(line):
+                continue
+            complete += 1
+            example = {field: self._text(line, field, file, number) for field in self._fields}
+            yield part or self._split(line, example, file, number), example
         if complete < total:
-            lacked = ", ".join(names_of(self._fields))
-            warn_once(f"{self._path}: {total - complete} of {total} lines are left out, they lack one of {lacked}.")
-        if unpaired:
-            reason = "their texts have different numbers of paragraphs"
-            warn_once(f"{self._path}: {unpaired} of {complete} lines are left out, {reason}.")
+            warn_once(
+                f"{self._path / part}: {total - complete} of {total} lines are left out because they lack one of "
+                f"{', '.join(self._names)}."
+            )
 
-    def _examples(self, line):
-        """Returns the texts of a line, a tuple for each example; of paragraphs that do not pair up there are none."""
-        texts = tuple(cut_at(text_of(line, field), self._end_lines.get(field)) for field in self._fields)
-        return [texts] if self._unit == UNITS[0] else paired_paragraphs(texts) or []
+    def _lines(self, part):
+        """Yield (file, number from 1, object) for the lines of a part of the files that are not blank."""
+        for file in self._files[part]:
+            with open_content(file) as content:
+                for number, text in enumerate(content, 1):
+                    if text.strip():
+                        yield file, number, _parse(text, file, number)
+            if file_fingerprint(file) != self._digests[file]:
+                raise ValueError(f"`path` must not change while it is being read. Received: changed file {file}.")
 
-    def _generate_examples(self, lines):
-        for place, examples in lines:
-            for part, texts in enumerate(examples):
-                yield f"{place}-{part:06}", dict(zip(self._fields, texts, strict=True))
+    def _is_complete(self, line):
+        return all(_is_present(line, name) for name in self._names)
 
+    def _first_complete_line(self):
+        found: dict[str, None] = {}
+        has_lines = False
+        for part in self._files:
+            for _, _, line in self._lines(part):
+                if self._is_complete(line):
+                    return line
+                has_lines = True
+                found |= dict.fromkeys(line)
+        if not has_lines:
+            raise ValueError(f"`path` must hold lines of JSON. Received: {self._path}, without any.")
+        raise ValueError(
+            f"At least one line of {self._path.name} must have the fields {', '.join(self._names)}. "
+            f"Received: lines with {', '.join(map(repr, sorted(found))) or 'no field'}."
+        )
 
-def read_lines(path: pathlib.Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of a file of JSON lines with the numbers of their lines, from 1; blank lines are left out.
+    def _text(self, line, field, file, number):
+        """Return the text of a field; several names or a list of texts are joined by blank lines."""
+        texts = []
+        for name in _field_names([field]):
+            for value in line[name] if isinstance(line[name], list) else [line[name]]:
+                if isinstance(value, bool) or not isinstance(value, str | int):
+                    raise ValueError(
+                        f"Fields of JSON lines must be text, or lists of texts. Received: {name!r} of {file.name}, "
+                        f"line {number}: {type(value).__name__}."
+                    )
+                texts.append(str(value))
+        text = "\n\n".join(texts)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                place = f"{field!r} of {file.name}, line {number}"
+                raise ValueError(f"Fields of JSON lines must be Unicode text. Received: {place}: {error}.") from error
+        return text
 
-    Fields that are null or NaN are left out too.
-
-    Raises:
-        ValueError: for a line that is no JSON object in UTF-8.
-    """
-    for number, text in enumerate(content.split(b"\n"), 1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text.decode("utf-8"))
-        except ValueError as error:
+    def _split(self, line, example, file, number):
+        """Return the split of a line by its field, or by the hash of its texts."""
+        has_split = _is_present(line, SPLIT)
+        if has_split != self._has_split_field or (has_split and line[SPLIT] not in SPLITS):
             raise ValueError(
-                f"`path` must hold JSON lines in UTF-8. Received: {path}, line {number}: {error}."
-            ) from error
-        if not isinstance(line, dict):
-            raise ValueError(f"`path` must hold JSON objects. Received: {path}, line {number}: {type(line).__name__}.")
-        yield number, {name: _as_text(value) for name, value in line.items() if value is not None and value == value}
+                f"`path` must have a 'split' of {', '.join(SPLITS)} in each line, or in none. "
+                f"Received: {file.name}, line {number}: {line.get(SPLIT)!r}."
+            )
+        return line[SPLIT] if has_split else assign_split(content_digest("\0".join(example.values()).encode()))
 
 
-def _as_text(value):
-    """Whole numbers are the text of their digits, as labels often are."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _list_json_lines(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+    def find(part: pathlib.Path) -> list[pathlib.Path]:
+        return [path for end in JSON_LINES for path in part.rglob(f"*{end}")]
+
+    found = list_files(folder, find, "**/*", " or ".join(JSON_LINES))
+    return {split: files for split, files in found.items() if files}
 
 
-def _is_complete(line, fields):
-    return all(name in line for name in names_of(fields))
+def _parse(text, file, number):
+    try:
+        line = json.loads(text.decode("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`path` must hold JSON lines in UTF-8. Received: {file}, line {number}: {error}.") from error
+    if not isinstance(line, dict):
+        raise ValueError(f"`path` must hold JSON objects. Received: {file}, line {number}: {type(line).__name__}.")
+    return line
 
 
-def names_of(fields: Sequence[str]) -> list[str]:
-    """Returns the names in fields, of which those with "+" between are one text."""
+def _is_present(line, name):
+    value = line.get(name)
+    return value is not None and value == value  # NaN is not equal to itself
+
+
+def _field_names(fields):
     return [name for field in fields for name in field.split("+")]
 
 
-def text_of(line: Mapping[str, Any], field: str) -> str:
-    """Returns the text of a field of a line, one with "+" between names, or of a list, with blank lines between."""
-    values = [line[name] for name in names_of([field])]
-    return "\n\n".join(text for value in values for text in ([value] if isinstance(value, str) else value))
-
-
-def _check_texts(path, number, line, fields):
-    for name in names_of(fields):
-        parts = line[name] if isinstance(line.get(name), list) else [line.get(name, "")]
-        wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
-        if wrong:
-            raise ValueError(
-                f"`fields` must be of text, or lists of texts. Received: {name!r} of {path.name}, line {number}: "
-                f"{wrong[0]}."
-            )
-
-
-def _split_of(path, number, line, fields, named):
-    if not named:
-        return assign_split(content_digest("\0".join(text_of(line, field) for field in fields).encode()))
-    if line.get(SPLIT) not in SPLITS:
-        raise ValueError(
-            f"`path` must have a 'split' of {', '.join(SPLITS)} in each line, or in none. "
-            f"Received: {path.name}, line {number}: {line.get(SPLIT)!r}."
-        )
-    return line[SPLIT]
+def _coprime_step(count):
+    """Return an integer near 0.618 * count without a common divisor with it."""
+    return next(step for step in itertools.count(round(0.618 * count)) if math.gcd(step, max(count, 1)) == 1)

@@ -1,28 +1,28 @@
-"""Features of sound: the logarithm of mel bands."""
+"""Log-mel features of audio."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_not_negative, check_positive
+from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-FLOOR = 1e-8  # is added to powers, so that silence has a logarithm
+FLOOR = 1e-8  # added to powers, since silence has no logarithm
 
 
 class LogMel:
-    """log(P + 1e-8) of the power P in mel bands, of windows of a recording, as operations of TensorFlow (`tf.signal`).
+    """Log-mel features: log(P + 1e-8) of the power P in mel bands, for windows of a recording.
 
-    Each sample minus `pre_emphasis` times the one before; Hamming windows; power |FFT|^2 / size of the FFT, the next
-    power of two; triangular bands, evenly spaced on the mel scale. N samples make 1 + (N - window) // hop frames; a
-    recording shorter than a window is padded to one with silence.
+    Each sample is reduced by `pre_emphasis` times the sample before it. Windows are Hamming windows, the power is
+    |FFT|^2 divided by the size of the FFT (the next power of two). Bands are triangular and evenly spaced on the mel
+    scale. N samples have 1 + (N - window) // hop frames; a recording shorter than a window is padded with silence.
 
     Args:
-        sample_rate: samples a second. Default 16,000.
+        sample_rate: samples per second. Default 16,000.
         num_bands: F. Default 40; 80 is common too.
         window: seconds. Default 0.025.
         hop: seconds between the starts of windows. Default 0.010.
-        pre_emphasis: default 0.97; 0: none.
+        pre_emphasis: default 0.97; 0 for none.
         lowest: lower end of the bands in Hz. Default 20.
         highest: upper end in Hz. None: half the sample rate.
 
@@ -60,40 +60,71 @@ class LogMel:
         self.pre_emphasis, self.lowest, self.highest = pre_emphasis, float(lowest), float(highest)
         self.window_samples, self.hop_samples = max(1, round(window * sample_rate)), max(1, round(hop * sample_rate))
 
-    def __call__(self, samples: Any, num_samples: Any = None) -> "tf.Tensor":
-        """Returns the features, float32 (..., frames, F), of samples in [-1, 1], float (..., N).
+    def __call__(self, samples: Any, num_samples: Any = None) -> Any:
+        """Compute the features, float32 (..., frames, F), of samples in [-1, 1], float (..., N).
 
-        Where rows are padded on the right, `num_samples`, int (...), says how many are real, and the first
-        `num_frames(num_samples)` frames are those of a row by itself.
+        TensorFlow computes the features of its tensors, also in graphs, and NumPy those of arrays.
+
+        Args:
+            samples: tensor or array of the samples.
+            num_samples: int (...), numbers of real samples in rows that are padded on the right. The first
+                `num_frames(num_samples)` frames then equal those of the row without padding. Default: None, all.
         """
+        if is_tensor(samples):
+            return self._compute_tensor(samples, num_samples)
+        samples = np.asarray(samples, "float32")
+        samples = np.concatenate([samples[..., :1], samples[..., 1:] - self.pre_emphasis * samples[..., :-1]], axis=-1)
+        if num_samples is not None:
+            samples = np.where(np.arange(samples.shape[-1]) < np.asarray(num_samples)[..., None], samples, 0)
+        missing = max(0, self.window_samples - samples.shape[-1])
+        samples = np.pad(samples, [(0, 0)] * (samples.ndim - 1) + [(0, missing)]).astype("float32")
+        frames = np.lib.stride_tricks.sliding_window_view(samples, self.window_samples, axis=-1)
+        frames = frames[..., :: self.hop_samples, :] * np.hamming(self.window_samples).astype("float32")
+        powers = np.abs(np.fft.rfft(frames, self._fft_size)).astype("float32") ** 2 / self._fft_size
+        return np.log(powers @ self._bands() + np.float32(FLOOR))
+
+    def _compute_tensor(self, samples, num_samples):
         import tensorflow as tf
 
         samples = tf.cast(samples, tf.float32)
-        emphasised = tf.concat([samples[..., :1], samples[..., 1:] - self.pre_emphasis * samples[..., :-1]], axis=-1)
+        samples = tf.concat([samples[..., :1], samples[..., 1:] - self.pre_emphasis * samples[..., :-1]], axis=-1)
         if num_samples is not None:
             is_real = tf.range(tf.shape(samples)[-1]) < tf.cast(num_samples, tf.int32)[..., None]
-            emphasised = tf.where(is_real, emphasised, 0.0)
+            samples = tf.where(is_real, samples, 0.0)
         missing = tf.maximum(0, self.window_samples - tf.shape(samples)[-1])
         paddings = [[0, 0]] * (samples.shape.rank - 1) + [[0, missing]]
-        frames = tf.signal.frame(tf.pad(emphasised, paddings), self.window_samples, self.hop_samples)
+        frames = tf.signal.frame(tf.pad(samples, paddings), self.window_samples, self.hop_samples)
         frames *= tf.signal.hamming_window(self.window_samples, periodic=False)
-        size = 1 << (self.window_samples - 1).bit_length()
-        powers = tf.abs(tf.signal.rfft(frames, [size])) ** 2 / size  # (..., frames, size / 2 + 1)
-        return tf.math.log(tf.tensordot(powers, self._bands(size // 2 + 1), 1) + FLOOR)
+        powers = tf.abs(tf.signal.rfft(frames, [self._fft_size])) ** 2 / self._fft_size  # (..., frames, bins)
+        return tf.math.log(tf.tensordot(powers, self._bands(), 1) + FLOOR)
 
-    def num_frames(self, num_samples: Any) -> "tf.Tensor":
-        """Returns how many frames samples make, int32 (...) of int (...)."""
+    def num_frames(self, num_samples: Any) -> Any:
+        """Return the numbers of frames, int32 (...), for numbers of samples, int (...)."""
+        if not is_tensor(num_samples):
+            return 1 + np.maximum(0, np.asarray(num_samples, "int32") - self.window_samples) // self.hop_samples
         import tensorflow as tf
 
         return 1 + tf.maximum(0, tf.cast(num_samples, tf.int32) - self.window_samples) // self.hop_samples
 
-    def _bands(self, num_bins):
-        import tensorflow as tf
+    @property
+    def _fft_size(self):
+        return 1 << (self.window_samples - 1).bit_length()
 
-        limits = self.sample_rate, self.lowest, self.highest
-        return tf.signal.linear_to_mel_weight_matrix(self.num_bands, num_bins, *limits)
+    def _bands(self):
+        """Return the weights of the frequencies in each band, float32 (fft_size / 2 + 1, F)."""
+        frequencies = np.arange(self._fft_size // 2 + 1) * self.sample_rate / self._fft_size
+        edges = np.linspace(_mel(self.lowest), _mel(self.highest), self.num_bands + 2)
+        low, peak, high = edges[:-2], edges[1:-1], edges[2:]
+        mel = _mel(frequencies)[:, None]
+        weights = np.maximum(0, np.minimum((mel - low) / (peak - low), (high - mel) / (high - peak)))
+        weights[0] = 0  # the mean of the samples is in no band
+        return weights.astype("float32")
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Return the arguments."""
         names = ("sample_rate", "num_bands", "window", "hop", "pre_emphasis", "lowest", "highest")
         return {name: getattr(self, name) for name in names}
+
+
+def _mel(hertz):
+    return 1127 * np.log(1 + hertz / 700)

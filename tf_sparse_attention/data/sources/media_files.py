@@ -1,159 +1,154 @@
-"""Files of images or of sound: which there are in a folder, their splits, and what is said of odd ones."""
+"""Reads images and recordings: files in folders, and the base class of their sources."""
 
 import os
 import pathlib
-import re
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.left_out import warn_of_files, warn_of_missing_splits
-from tf_sparse_attention.data.sources.text_files import (
+from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
-    TextFile,
-    content_digest,
+    DataFile,
     fingerprint_files,
-    is_hidden,
+    list_files,
     nonempty_splits,
+    readable_name,
+    scan_file,
 )
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
 
 
-class MediaFolder:
-    """The files of some kinds in a folder, with any folders in it.
-
-    Folders named train, validation or test are the splits; otherwise the hash of each file's content decides (about
-    90/5/5, and equal files are never in two), see `text_files.nonempty_splits`. Other and hidden files are left out; a
-    warning says so of those that are not hidden, and of splits without a folder where others have one.
+class MediaSource:
+    """Base class of `ImageSource` and `AudioSource`: decodes and checks the examples of a reader.
 
     Args:
-        path: the folder.
-        suffixes: ends of the names of its files, in lower case.
-        items: what errors call them, such as "images".
+        reader: the `Reader` of the data set.
+        decode: function of an example that returns an item, or as a string the reason why it cannot be read.
+        data_dir: folder for prepared data.
 
     Attributes:
-        name: that of the folder.
-        fingerprint: 16 digits that change with any name or content.
-
-    Raises:
-        ValueError: If there is no such folder, it holds no such files, or fewer than 3 different ones to split.
+        name: name of the data set.
+        fingerprint: string that identifies its content.
+        data_dir: as above.
+        item: name of an item in errors, such as "image".
     """
 
-    def __init__(self, path: str | os.PathLike, suffixes: Sequence[str], items: str) -> None:
-        folder = pathlib.Path(path).expanduser().resolve()
-        if not folder.is_dir():
-            raise ValueError(
-                f"`path` must be an existing folder of {items}, or a file NAME.npz. Received: path={path}."
-            )
-        parts = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
-        files = {split: _list(folder, part, suffixes) for split, part in (parts or {"": folder}).items()}
-        if not any(files.values()):
-            raise ValueError(f"`path` must hold files {', '.join(suffixes)}. Received: path={path}, without any.")
-        files = files if parts else split_files(files[""], path, items)
-        _warn_of_left_out(folder, parts, suffixes)
-        self._files = {split: found for split, found in files.items() if found}
-        self.name = re.sub("[^A-Za-z0-9]+", "_", folder.name).strip("_") or items
-        self.fingerprint = fingerprint_files([file for found in self._files.values() for file in found])
+    item = ""
+
+    def __init__(self, reader: Reader, decode: Callable[[dict[str, Any]], Any], data_dir: str) -> None:
+        self._reader, self._decode, self.data_dir = reader, decode, data_dir
+        self.name, self.fingerprint = reader.name, reader.fingerprint
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
-        return tuple(self._files)
+        return self._reader.splits
 
-    def files(self, split: str) -> list[TextFile]:
-        """Returns the files of a split, or of a part of one, by name."""
-        return select(split, self._files)
+    def _decoded(self, split):
+        """Yield the names of items and the items, or the reasons why they cannot be read."""
+        for number, example in enumerate(self._reader.examples(split)):
+            yield example.get("name", f"{self.item} {number} of {split} of {self.name}"), self._decode(example)
+
+    def _first(self) -> Any:
+        """Return the first item."""
+        name, item = next(self._decoded(self.splits[0] if self.splits else "train"))
+        if isinstance(item, str):
+            raise ValueError(f"`path` must hold {self.item}s that can be read. Received: {name}, {item}.")
+        return item
+
+    def _valid(self, split: str, find_fault: Callable[[Any], str | None], expected: str) -> Iterator[Any]:
+        """Yield items up to the first invalid one, then check the others and raise an error if any is invalid.
+
+        `find_fault` returns the fault of an item as text, or None; `expected` describes valid items.
+        """
+        first, count, num_invalid = "", 0, 0
+        for name, item in self._decoded(split):
+            count += 1
+            fault = item if isinstance(item, str) else find_fault(item)
+            if fault:
+                first = first or f"{name}, {fault}"
+                num_invalid += 1
+            elif not num_invalid:
+                yield item
+        if num_invalid:
+            raise ValueError(
+                f"`path` or `tfds` must hold only {expected}. "
+                f"Received: {num_invalid} of {count} are invalid, the first is {first}."
+            )
 
 
-def _list(folder, part, suffixes):
-    """Returns the files in a part of a folder, `TextFile`s sorted by name."""
-    files = []
-    for path in part.rglob("*"):
-        if path.suffix.lower() in suffixes and not is_hidden(path, folder):
-            files.append(TextFile(path.relative_to(folder).as_posix(), path, content_digest(path.read_bytes())))
-    return sorted(files, key=lambda file: file.name)
+def open_media_files(
+    path: pathlib.Path, suffixes: Sequence[str], items: str, has_transcripts: bool = False
+) -> ListReader:
+    """Open the files of some kinds in a folder and its subfolders.
 
-
-def _warn_of_left_out(folder, parts, suffixes):
-    """Logs which splits a folder lacks, and which of its files are in no part of it or of other kinds."""
-    warn_of_missing_splits(folder, parts)
-    kinds: dict[bool, list[pathlib.Path]] = {True: [], False: []}
-    for path in folder.rglob("*"):
-        kinds[path.suffix.lower() in suffixes].append(path)
-    warn_of_files(folder, kinds[False], f"not {', '.join(suffixes)}")
-    if parts:
-        outside = [path for path in kinds[True] if path.relative_to(folder).parts[0] not in parts]
-        warn_of_files(folder, outside, f"not in {', '.join(parts)}")
-
-
-def split_files(files: Sequence[TextFile], path: str | os.PathLike, items: str) -> dict[str, list[TextFile]]:
-    """Returns the files of a folder without folders for the splits by split, none of which is empty.
-
-    See `text_files.nonempty_splits`: the contents alone decide.
+    An example is {"name": name of the file, "content": bytes}. Subfolders named train, validation or test are the
+    splits. Otherwise files are split by the hash of their content (about 90/5/5, no split is empty, equal files are in
+    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. A warning
+    names other files that are left out, and the splits without a folder if other splits have one.
 
     Args:
-        files: all files.
-        path: the folder, for errors.
-        items: what errors call the files, such as "images".
+        path: the folder.
+        suffixes: suffixes of its files, in lower case.
+        items: name of the items in errors, such as "images".
+        has_transcripts: whether each NAME.wav has a transcript NAME.txt, UTF-8, which is "text" of an example.
 
     Raises:
-        ValueError: If fewer than 3 of them are different.
+        ValueError: If the folder has no such files, fewer than 3 different ones to split, or a transcript is missing.
+            While files are read: if one changed, or a transcript is not UTF-8.
     """
+
+    def find(folder: pathlib.Path) -> list[pathlib.Path]:
+        found = [file for file in folder.rglob("*") if file.suffix.lower() in suffixes]
+        return found + [file.with_suffix(".txt") for file in found if has_transcripts]
+
+    kinds = ", ".join(suffixes)
+    listed = list_files(path, find, "**/*", f"{kinds} with a transcript" if has_transcripts else kinds)
+    files = {
+        split: [_data_file(path, file) for file in found if file.suffix.lower() in suffixes]
+        for split, found in listed.items()
+    }
+    if not any(files.values()):
+        raise ValueError(f"`path` must hold files {kinds}. Received: path={path}, without any.")
+    if "" in files:
+        files = _split(files[""], path, items)
+    transcripts = [scan_file(_transcript(file)).digest for split in files.values() for file in split if has_transcripts]
+    name = readable_name(path, "media")
+
+    def read(file: DataFile) -> dict[str, str | bytes]:
+        text = {"text": _read_transcript(file)} if has_transcripts else {}
+        return {"name": file.name, "content": file.read(), **text}
+
+    return ListReader(name, f"media_folder/{name}_{fingerprint_files(files, transcripts)}", files, read)
+
+
+def _data_file(folder, file):
+    return DataFile(file.relative_to(folder).as_posix(), file, scan_file(file).digest)
+
+
+def _split(files: Sequence[DataFile], path: str | os.PathLike, items: str) -> dict[str, list[DataFile]]:
     different = len({file.digest for file in files})
     if different < len(SPLITS):
         raise ValueError(
-            f"`path` must hold 3 different {items} or more, for training, validation and testing, or folders of these "
+            f"`path` must hold 3 or more different {items}, for training, validation and testing, or folders of these "
             f"names. Received: path={path} with {different}."
         )
-    return nonempty_splits(list(files))
+    return nonempty_splits(files)
 
 
-def select(split: str, items: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
-    """Returns the items of a split, or of a part of one, in the syntax of TFDS ("train[:90%]", "train+test").
-
-    Args:
-        split: the split.
-        items: those of each split.
-
-    Raises:
-        ValueError: If there is no such split.
-    """
-    sizes = {name: types.SimpleNamespace(name=name, num_examples=len(own)) for name, own in items.items()}
-    try:
-        parts = import_tfds().core.ReadInstruction.from_spec(split).to_absolute(sizes)
-    except (ValueError, KeyError, AssertionError) as error:
+def _transcript(file):
+    path = file.path.with_suffix(".txt")
+    if not path.is_file():
         raise ValueError(
-            f"`split` must be one of {', '.join(items)}, or a part of one, such as train[:90%] and train[90%:]. "
-            f"Received: split={split}."
-        ) from error
-    return [item for part in parts for item in items[part.splitname][part.from_ : part.to]]
-
-
-def without_odd(
-    items: Iterator[tuple[str, Any]], find_fault: Callable[[Any], str | None], expected: str
-) -> Iterator[Any]:
-    """Yields items up to the first odd one; at the end, all having been looked at, raises an error if there was any.
-
-    Args:
-        items: pairs of a name and an item, or as text what is wrong with it.
-        find_fault: function of an item that returns what is wrong with it, as text, or None.
-        expected: what `path` or `tfds` must hold.
-
-    Raises:
-        ValueError: At the end, with the name of the first odd one and their number.
-    """
-    odd, count = [], 0
-    for name, item in items:
-        count += 1
-        fault = item if isinstance(item, str) else find_fault(item)
-        if fault:
-            odd.append(f"{name}, {fault}")
-        elif not odd:
-            yield item
-    if odd:
-        raise ValueError(
-            f"`path` or `tfds` must hold {expected} alone. "
-            f"Received: {len(odd)} of {count} that are not, the first {odd[0]}."
+            f"`path` must hold a transcript NAME.txt next to each NAME.wav. Received: {file.path} without one."
         )
+    return path
+
+
+def _read_transcript(file):
+    path = _transcript(file)
+    try:
+        return path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a byte order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"`path` must hold transcripts in UTF-8. Received: {path}, invalid at byte {error.start}."
+        ) from error

@@ -1,22 +1,27 @@
-"""Opens data sets of texts that belong together, such as a document and its translation."""
+"""Opens data sets of pairs of texts, such as documents and their translations."""
 
 import os
-import pathlib
+import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.sources.paragraphs import UNITS
-from tf_sparse_attention.data.sources.preparation import making_builder
-from tf_sparse_attention.data.sources.text_source import TextSource, open_source
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.json_lines import JsonLinesReader, check_suffix
+from tf_sparse_attention.data.sources.readers import Reader, warn_once
+from tf_sparse_attention.data.sources.text_source import TextSource
+from tf_sparse_attention.data.sources.tfds_reader import find_text_feature, open_tfds
+
+UNITS = ("document", "paragraph")
 
 
 class PairSource(NamedTuple):
-    """Two texts of each example of one data set: document i of one belongs to document i of the other.
+    """Two texts of each example of a data set: document i of `source` belongs to document i of `target`.
 
     Attributes:
-        source: `TextSource` of what is read.
-        target: `TextSource` of what is to be written.
+        source: `TextSource` of the input texts.
+        target: `TextSource` of the output texts.
     """
 
     source: TextSource
@@ -24,12 +29,12 @@ class PairSource(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the data set with the fields, such as "wmt14_translate/de-en/1.0.0 (de to en)"."""
+        """Name of the data set with the fields, such as "wmt14_translate/de-en/1.0.0 (de to en)"."""
         return f"{self.target.name} ({self.source.text_feature} to {self.target.text_feature})"
 
     @property
     def fingerprint(self) -> str:
-        """A string that identifies both texts."""
+        """String that identifies both texts."""
         return f"{self.source.fingerprint}>{self.target.fingerprint}"
 
 
@@ -40,30 +45,29 @@ def open_pairs(
     path: str | os.PathLike | None = None,
     unit: str = UNITS[0],
     target_end: str | None = None,
+    data_dir: str | os.PathLike | None = None,
     **options: Any,
 ) -> PairSource:
-    """Opens the texts of two fields of each example.
+    """Open the texts of two fields of each example.
 
     Args:
-        source: the field that is read, such as a language; of JSON lines also several, "question+passages", as one
-            text, and fields with a list of texts.
-        target: the field to be written.
+        source: field of the input text, such as a language. For JSON lines also several fields, "question+passages", as
+            one text, and fields with a list of texts.
+        target: field of the output text.
         tfds: name of a data set of TFDS with these text features, such as "wmt14_translate/de-en" or
             "ted_hrlr_translate/pt_to_en".
-        path: a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, instead: lines without one of the fields are left out,
-            see `JsonLines`.
-        unit: of JSON lines: "document" (default) or "paragraph", whose pairs are the paragraphs of the documents, where
-            both have as many.
-        target_end: of JSON lines: the line with which targets end, such as the heading of a section that only
-            translations have; that line and what follows are left out. None: they are read to their ends.
-        **options: `local_dir`, `data_dir` and `try_gcs` as for `open_source`.
-
-    Returns:
-        `PairSource`.
+        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz. Lines without one of the fields are
+            left out; see `JsonLinesReader`.
+        unit: for JSON lines, "document" (default) or "paragraph". Pairs of paragraphs, which blank lines divide, are
+            made of the documents in which both texts have the same number of them.
+        target_end: for JSON lines, the last line of targets, such as the heading of a section that only translations
+            have. The last line that equals it and the lines after it are left out. None: targets are whole.
+        data_dir: as for `open_source`.
+        **options: `local_dir` and `try_gcs` as for `open_source`.
 
     Raises:
-        ValueError: if none or both of `tfds` and `path` are given, the fields are the same one, or there is no such
-            field, file or data set.
+        ValueError: If none or both of `tfds` and `path` are given, the fields are equal, or there is no such field,
+            file or data set.
 
     Example:
 
@@ -72,25 +76,76 @@ def open_pairs(
     ...     print(len(english), len(french))
     """
     checks.check_one_given(tfds=tfds, path=path)
+    checks.check_choice("unit", unit, UNITS)
     if source == target:
         raise ValueError(f"`source` and `target` must be two fields. Received: {source!r} for both.")
-    if path is None and (unit, target_end) != (UNITS[0], None):
-        raise ValueError(
-            "`unit` and `target_end` are for JSON lines; a data set of TFDS says what its examples are. "
-            f"Received: tfds={tfds}, unit={unit!r}, target_end={target_end!r}."
-        )
     if path is None:
-        return PairSource(*(open_source(tfds=tfds, text_feature=field, **options) for field in (source, target)))
-    from tf_sparse_attention.data.sources.json_lines import JsonLines, check_suffix
-
-    check_suffix(path)
-    with making_builder(options.get("data_dir")):
-        end_lines = {} if target_end is None else {target: target_end}
-        builder = JsonLines(
-            path=pathlib.Path(local_path(path)),
-            fields=(source, target),
-            unit=unit,
-            end_lines=end_lines,
-            data_dir=options.get("data_dir"),
+        if (unit, target_end) != (UNITS[0], None):
+            raise ValueError(
+                "`unit` and `target_end` are for JSON lines; the examples of a data set of TFDS are fixed. "
+                f"Received: tfds={tfds}, unit={unit!r}, target_end={target_end!r}."
+            )
+        fields = source, target
+        found = open_tfds(
+            tfds, lambda known: [find_text_feature(known, field) for field in fields], data_dir, **options
         )
-        return PairSource(*(TextSource(builder, field) for field in (source, target)))
+        return PairSource(*(TextSource(found, field, found.data_dir) for field in fields))
+    check_suffix(path)
+    reader: Reader = JsonLinesReader(local_path(path), (source, target))
+    if (unit, target_end) != (UNITS[0], None):
+        reader = _PairReader(reader, source, target, unit, target_end)
+    return PairSource(*(TextSource(reader, field, data_folder(data_dir)) for field in (source, target)))
+
+
+class _PairReader:
+    """Pairs of texts without the ends of targets, or their paragraphs."""
+
+    def __init__(self, reader: Reader, source: str, target: str, unit: str, target_end: str | None) -> None:
+        self._reader, self._source, self._target, self._unit, self._end = reader, source, target, unit, target_end
+        self.name, self.fingerprint = reader.name, f"{reader.fingerprint}|{unit}|{target_end!r}"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return self._reader.splits
+
+    def examples(self, split: str) -> Iterator[dict[str, Any]]:
+        """Iterate over the pairs of a split; see `Reader.examples`.
+
+        Raises:
+            ValueError: At the end, if no document has as many source as target paragraphs.
+        """
+        return self._read(self._reader.examples(split), split)
+
+    def _read(self, examples, split):
+        total = unpaired = 0
+        for example in examples:
+            total += 1
+            texts = example[self._source], _cut_at(example[self._target], self._end)
+            sides = [_paragraphs(text) if self._unit == UNITS[1] else [text] for text in texts]
+            if len(sides[0]) != len(sides[1]):
+                unpaired += 1
+                continue
+            for pair in zip(*sides, strict=True):
+                yield dict(zip((self._source, self._target), pair, strict=True))
+        if unpaired and unpaired == total:
+            raise ValueError(
+                f"`unit` must be {UNITS[0]!r} for texts that have different numbers of paragraphs. "
+                f"Received: unit={self._unit!r}, with {self.name}."
+            )
+        if unpaired:
+            warn_once(
+                f"{self.name}, {split}: {unpaired} of {total} lines are left out because their texts have different "
+                "numbers of paragraphs."
+            )
+
+
+def _cut_at(text, end_line):
+    """Return the lines before the last `end_line`, or the whole text without such a line."""
+    lines = text.split("\n")
+    ends = [number for number, line in enumerate(lines) if end_line is not None and line.strip() == end_line]
+    return "\n".join(lines[: ends[-1]]).rstrip() if ends else text
+
+
+def _paragraphs(text):
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]

@@ -8,21 +8,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_sparse_attention.data.optional import import_tfds
-from tf_sparse_attention.data.sources.text_files import files_by_split, fingerprint_files, list_text_files
+from tf_sparse_attention.data.sources.file_splits import fingerprint_files, split_by_hash
+from tf_sparse_attention.data.sources.text_files import list_texts
 
 tfds: Any = import_tfds()
 
-# Not the library itself: packages installed beside it, compiled files, and what depends on the build of the machine.
-# Tests are left out since many systems package Python without them (the data would differ from machine to machine),
-# they are two thirds of the bytes, and hold generated tables and files that are broken on purpose.
+# Installed packages, compiled files, and files that depend on the build of the machine are not the library itself.
+# Tests are left out because many systems package Python without them (the data would differ from machine to machine),
+# they are two thirds of the bytes, and they have generated tables and files with deliberate errors.
 EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 EXCLUDED_PREFIXES = ("config-", "_sysconfigdata", "_sysconfig_vars")
 
 
 def library_files(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """Yields the `pathlib.Path` of every source file that each build of this version of Python has."""
+    """Yield the path of each source file that every build of this version of Python has."""
     for parent, folders, files in os.walk(folder):
-        # Not even entered: a machine may have tens of thousands of files in site-packages.
+        # Not entered: site-packages can have tens of thousands of files.
         folders[:] = [name for name in folders if _is_library(name)]
         yield from (pathlib.Path(parent, name) for name in files if name.endswith(".py") and _is_library(name))
 
@@ -32,22 +33,21 @@ def _is_library(name):
 
 
 class PythonSource(tfds.core.GeneratorBasedBuilder):
-    """The Python standard library's own source: text that every machine with Python has, so nothing is downloaded.
+    """The source of the Python standard library, a text on every machine with Python, without a download.
 
-    One example a file, {"text", "path"}, about 10 MB for Python 3.11. The split comes from the hash of a file's content
-    (about 90/5/5), so that equal files are never in two splits. Packages installed beside the library, tests,
-    build-dependent modules and files that are not UTF-8 are left out.
+    One example per file, {"text", "path"}, about 10 MB for Python 3.11. Files are split by the hash of their content
+    (about 90/5/5), so equal files are in one split. Installed packages, tests, build-dependent modules and files that
+    are not UTF-8 are left out.
 
-    The configuration is named after the interpreter and the content ("cpython_3_11_7_<hash>"), so another Python, or
-    one that its packager patched, is another data set. Figures are comparable between runs whose configuration has one
-    name.
+    The configuration is named after the interpreter and the content ("cpython_3_11_7_<hash>"), so another or a patched
+    Python is another data set. Results are comparable between runs with the same configuration name.
 
     Args:
         data_dir, version: as in `tfds.core.DatasetBuilder`.
-        config: None, or the name of the one configuration that this interpreter has.
+        config: None, or the name of the only configuration that this interpreter has.
 
     Raises:
-        ValueError: If the interpreter has no source files (its library is in a zip file), or `config` is of another.
+        ValueError: If the interpreter has no source files (its library is in a zip file), or `config` has another name.
     """
 
     name = "python_source"
@@ -55,18 +55,18 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
 
     def __init__(self, *, data_dir: str | os.PathLike | None = None, config: Any = None, version: Any = None) -> None:
         folder = sysconfig.get_path("stdlib")
-        self._files = list_text_files(folder, library_files(folder), skip_invalid=True)
+        self._files = list_texts(pathlib.Path(folder), library_files(folder), skip_invalid=True)
         if not self._files:
             raise ValueError(f"`stdlib` must be a folder of Python source. Received: stdlib={folder}.")
-        own = self._interpreter_config()
-        if config is not None and getattr(config, "name", config) != own.name:
-            raise ValueError(f"`config` must be that of this interpreter, {own.name}. Received: config={config}.")
-        super().__init__(data_dir=data_dir, config=own, version=version)
+        known = self._interpreter_config()
+        if config is not None and getattr(config, "name", config) != known.name:
+            raise ValueError(f"`config` must be that of this interpreter, {known.name}. Received: config={config}.")
+        super().__init__(data_dir=data_dir, config=known, version=version)
 
     def _interpreter_config(self):
         release = "_".join(str(number) for number in sys.version_info[:3])
         return tfds.core.BuilderConfig(
-            name=f"{sys.implementation.name}_{release}_{fingerprint_files(self._files)}",
+            name=f"{sys.implementation.name}_{release}_{fingerprint_files({'': self._files})}",
             version=self.VERSION,
             description=f"Standard library of {sys.implementation.name} {release}.",
         )
@@ -82,8 +82,8 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager  # Nothing is downloaded.
-        # TFDS cannot write a split without examples; only a library of a few files has one.
-        return {split: self._generate_examples(files) for split, files in files_by_split(self._files).items() if files}
+        # TFDS cannot write a split without examples; only a library of a few files has an empty split.
+        return {split: self._generate_examples(files) for split, files in split_by_hash(self._files).items() if files}
 
     def _generate_examples(self, files):
         for file in files:

@@ -1,25 +1,42 @@
-"""Opens data sets of speech: recordings with what is said in them."""
+"""Opens data sets of speech: recordings with transcripts."""
 
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.local_paths import local_path
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.file_splits import file_fingerprint
+from tf_sparse_attention.data.sources.log_mel import LogMel
+from tf_sparse_attention.data.sources.media_files import open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
+from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, find_text_feature, open_tfds
+from tf_sparse_attention.data.sources.wav_file import decode_mono
 
 PHONE, CHARACTER = "phone", "character"
+FORMS = {
+    "features": Form("numbers", "TF"),
+    "offsets": Form("integers", "N"),
+    "phonemes": Form("integers", "U"),
+    "phoneme_offsets": Form("integers", "N"),
+    "vocabulary": Form("strings", "V"),
+    "split": Form("strings", "N"),
+    "scale": Form("numbers", "2", is_needed=False),
+}
 
 
 class Utterance(NamedTuple):
     """A recording with its transcript.
 
     Attributes:
-        name: for messages.
+        name: name for messages.
         features: float32 (T, F).
-        transcript: the labels in order, such as phonemes or characters; empty where nothing is written.
+        transcript: the labels in order, such as phonemes or characters; empty if there is no transcript.
     """
 
     name: str
@@ -27,33 +44,56 @@ class Utterance(NamedTuple):
     transcript: list[str]
 
 
-class SpeechSource(Protocol):
-    """A data set of speech, made by `open_speech`.
+class SpeechSource:
+    """The recordings of a data set of speech. Made by `open_speech`.
+
+    Args:
+        reader: the `Reader` of the data set.
+        decode: function of an example and its name that returns features, float32 (T, F), and labels.
+        data_dir: folder in which prepared features are kept.
+        num_features: F, features per frame.
+        unit: unit of the labels, "phone" or "character".
+        description: plain data, how features are made of audio.
+        labels: all labels, or None if they are known only from the transcripts.
 
     Attributes:
-        name: for logs and work folders.
-        fingerprint: string that identifies content and features.
-        data_dir: folder in which prepared features are kept.
-        num_features: F, of a frame.
-        unit: what a label is, "phone" or "character".
-        labels: all kinds of labels, or None where the transcripts have to be read first.
-        description: plain data that says how features are made of sound.
+        name: name for logs and folders.
+        fingerprint: string that identifies the content.
+        data_dir, num_features, unit, description, labels: as above.
     """
 
-    name: str
-    fingerprint: str
-    data_dir: str
-    num_features: int
-    unit: str
-    labels: tuple[str, ...] | None
-    description: dict[str, Any]
+    def __init__(
+        self,
+        reader: Reader,
+        decode: Callable[[dict[str, Any], str], tuple[np.ndarray, list[str]]],
+        data_dir: str,
+        num_features: int,
+        unit: str,
+        description: dict[str, Any],
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        self._reader, self._decode, self.data_dir = reader, decode, data_dir
+        self.name, self.fingerprint = reader.name, reader.fingerprint
+        self.num_features, self.unit, self.description = num_features, unit, description
+        self.labels = None if labels is None else tuple(labels)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return self._reader.splits
 
     def utterances(self, split: str) -> Iterator[Utterance]:
-        """Iterates over the recordings of a split, always in the same order.
+        """Iterate over the recordings of a split, always in the same order.
+
+        Args:
+            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
 
         Raises:
-            ValueError: if there is no such split, or a recording cannot be read.
+            ValueError: If there is no such split, or a recording cannot be read.
         """
+        for number, example in enumerate(self._reader.examples(split)):
+            name = example.get("name", f"{split}[{number}]")
+            yield Utterance(name, *self._decode(example, name))
 
 
 def open_speech(
@@ -64,22 +104,28 @@ def open_speech(
     try_gcs: bool = False,
     **log_mel: Any,
 ) -> SpeechSource:
-    """Opens a data set of speech.
+    """Open a data set of speech.
+
+    A file NAME.npz has features and phonemes in the arrays "features" (all frames, F), float, or uint8 x with
+    "scale" = (lo, hi) for the value lo + (hi - lo) x / 255; "offsets" (recordings + 1,), integers: recording i has the
+    frames offsets[i] to offsets[i + 1]; "phonemes" (all labels,), integers, indices into "vocabulary" (V,), strings;
+    "phoneme_offsets" (recordings + 1,), integers; "split" (recordings,), strings, the names of splits.
+
+    A folder has WAV files NAME.wav with transcripts NAME.txt, UTF-8; see `open_media_files`. They are mono, of 16 bits
+    and of the sample rate of `LogMel`; nothing is resampled. Audio of TFDS is of 16 bits, as integers. Transcripts in
+    text are converted to lower case with single spaces, and their labels are the characters.
 
     Args:
-        path: a file NAME.npz of features and labels, see `FeatureFile`; or a folder of WAV files, each NAME.wav with
-            its transcript in NAME.txt, see `WavFolder`.
-        tfds: instead, the name of a data set of TFDS with a sound and a text, such as "librispeech".
-        data_dir: folder of TFDS, in which features are kept too. None is TFDS's own default.
+        path: a file NAME.npz of features and labels, or a folder of WAV files.
+        tfds: instead of `path`, the name of a data set of TFDS with one recording and one text per example, such as
+            "librispeech".
+        data_dir: folder of TFDS and of prepared features. None: the default of TFDS.
         local_dir, try_gcs: as for `open_source`, with `tfds`.
-        **log_mel: arguments of `LogMel`, for sound; not for a file of features.
-
-    Returns:
-        A `SpeechSource`. Transcripts in text are in lower case, runs of white space one space, and their labels are the
-        characters.
+        **log_mel: arguments of `LogMel`, for audio; not for a file of features.
 
     Raises:
-        ValueError: if none or both of `path` and `tfds` are given, or there is no such file, folder or data set.
+        ValueError: If none or both of `path` and `tfds` are given, there is no such file, folder or data set, a file is
+            damaged or inconsistent, a transcript is missing, or the data set has another sample rate than `LogMel`.
 
     Example:
 
@@ -89,23 +135,100 @@ def open_speech(
     """
     checks.check_one_given(path=path, tfds=tfds)
     if tfds is not None:
-        from tf_sparse_attention.data.sources.speech_tfds import SoundSet
-
-        return SoundSet(tfds, data_dir=data_dir, local_dir=local_dir, try_gcs=try_gcs, **log_mel)
-    place = pathlib.Path(local_path(path)).expanduser()
-    if place.is_dir():
-        from tf_sparse_attention.data.sources.wav_folder import WavFolder
-
-        return WavFolder(place, data_dir=data_dir, **log_mel)
-    if place.suffix != ".npz" or not place.is_file():
+        return _open_tfds(tfds, LogMel(**log_mel), data_dir=data_dir, local_dir=local_dir, try_gcs=try_gcs)
+    file = pathlib.Path(local_path(path)).expanduser()
+    if file.is_dir():
+        return _open_wav_files(file.resolve(), LogMel(**log_mel), data_folder(data_dir))
+    if file.suffix != ".npz" or not file.is_file():
         raise ValueError(f"`path` must be a file NAME.npz, or a folder of WAV files. Received: path={path}.")
     if log_mel:
-        raise ValueError(f"A file of features takes no settings of sound. Received: {', '.join(sorted(log_mel))}.")
-    from tf_sparse_attention.data.sources.feature_file import FeatureFile
-
-    return FeatureFile(place, data_dir=data_dir)
+        raise ValueError(f"A file of features takes no settings of `LogMel`. Received: {', '.join(sorted(log_mel))}.")
+    return _open_features(file, data_folder(data_dir))
 
 
-def characters_of(text: str) -> list[str]:
-    """Returns the labels of a text: its characters in lower case, with single spaces between words."""
+def _open_wav_files(path, log_mel, data_dir):
+    reader = open_media_files(path, (".wav",), "WAV files", has_transcripts=True)
+
+    def decode(example, name):
+        samples = decode_mono(example["content"], path / name, log_mel.sample_rate)
+        return np.asarray(log_mel(samples)), _characters(example["text"])
+
+    return SpeechSource(reader, decode, data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
+
+
+def _open_tfds(name, log_mel, **options):
+    reader = open_tfds(
+        name,
+        lambda features: [find_media_feature(features, "Audio", "a recording"), find_text_feature(features)],
+        **options,
+    )
+    audio, text = reader.fields
+    feature = reader.features[audio]
+    shape, dtype, rate = tuple(feature.shape), np.dtype(feature.np_dtype), feature.sample_rate
+    if shape != (None,) or not np.issubdtype(dtype, np.integer):
+        raise ValueError(
+            "`tfds` must be a data set with audio of one channel, of 16 bits as integers. "
+            f"Received: {reader.name} with {dtype.name} of shape {shape}."
+        )
+    if rate not in (None, log_mel.sample_rate):
+        raise ValueError(
+            f"`sample_rate` must be that of the data set, which is not resampled. Received: sample_rate="
+            f"{log_mel.sample_rate}, {rate} samples per second in {reader.name}."
+        )
+
+    def decode(example, example_name):
+        samples = np.asarray(example[audio], "float32") / 32768
+        loudest = np.abs(samples).max(initial=0)
+        if loudest > 1 or not len(samples):
+            found = f"one of {round(float(loudest) * 32768)}" if len(samples) else "none"
+            raise ValueError(f"`tfds` must have samples of 16 bits. Received: {found} in {example_name}.")
+        return np.asarray(log_mel(samples)), _characters(example[text].decode("utf-8", errors="replace"))
+
+    return SpeechSource(reader, decode, reader.data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
+
+
+def _characters(text):
+    """Return the labels of a text: its characters in lower case, with single spaces between words."""
     return list(" ".join(text.lower().split()))
+
+
+def _open_features(path, data_dir):
+    arrays = read_arrays(path, FORMS)
+    vocabulary = [str(label) for label in arrays["vocabulary"]]
+    count = len(arrays["split"])
+    offsets = checked_offsets(arrays, "offsets", "features", path, num_parts=count)
+    label_offsets = checked_offsets(arrays, "phoneme_offsets", "phonemes", path, num_parts=count)
+    _check_labels(vocabulary, arrays["phonemes"], path)
+
+    def read(number):
+        frames = arrays["features"][offsets[number] : offsets[number + 1]].astype("float32")
+        if "scale" in arrays:
+            low, high = arrays["scale"].astype("float32")
+            frames = low + (high - low) * frames / 255
+        ids = arrays["phonemes"][label_offsets[number] : label_offsets[number + 1]]
+        return {"name": f"{path.stem}[{number}]", "features": frames, "labels": [vocabulary[i] for i in ids]}
+
+    items = {split: np.flatnonzero(arrays["split"] == split) for split in dict.fromkeys(arrays["split"].tolist())}
+    reader = ListReader(path.stem, f"{path.stem}#{file_fingerprint(path)}", items, read)
+    description = {"features": "of the file"}
+    num_features = arrays["features"].shape[1]
+    return SpeechSource(
+        reader,
+        lambda example, name: (example["features"], example["labels"]),
+        data_dir,
+        num_features,
+        PHONE,
+        description,
+        vocabulary,
+    )
+
+
+def _check_labels(vocabulary, ids, path):
+    repeated = sorted({label for label in vocabulary if vocabulary.count(label) > 1})
+    if repeated:
+        raise ValueError(f"`vocabulary` must have each label once. Received: {repeated[0]!r} twice in {path}.")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < len(vocabulary):
+        raise ValueError(
+            f"`phonemes` must be indices into `vocabulary`, from 0 to {len(vocabulary) - 1}. Received: "
+            f"{ids.min()} to {ids.max()} in {path}."
+        )

@@ -1,184 +1,140 @@
-"""Lists the text files of a folder, hashes their content and assigns them to splits."""
+"""Reads text files: each file of a folder is a document, a single file is cut into three."""
 
 import dataclasses
-import gzip
-import hashlib
+import json
 import os
 import pathlib
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-SPLITS = ("train", "validation", "test")
-JSON_LINES = (".jsonl", ".jsonl.gz")  # how the names of files of JSON lines end
-# Percent of the hash values below which a file is for training, and for validation; the rest is for testing.
-TRAIN_BELOW, VALIDATION_BELOW = 90, 95
+from tf_sparse_attention.data.sources.file_splits import (
+    SPLITS,
+    DataFile,
+    existing_path,
+    fingerprint_files,
+    list_files,
+    nonempty_splits,
+    open_content,
+    readable_name,
+    scan_file,
+)
+from tf_sparse_attention.data.sources.readers import ListReader
 
-
-@dataclasses.dataclass(frozen=True)
-class TextFile:
-    """One document on disk: `name` relative to its folder with "/", `path`, and `digest`, a hash of its content."""
-
-    name: str
-    path: pathlib.Path
-    digest: str
-
-    def read(self) -> bytes:
-        """Returns the content of the file, see `read_content`, which must be what was hashed.
-
-        Raises:
-            ValueError: If the file changed since it was listed.
-        """
-        content = read_content(self.path)
-        if content_digest(content) != self.digest:
-            raise ValueError(f"`path` must not change while it is being read. Received: changed file {self.path}.")
-        return content
+TEXT = "text"  # field of the examples
+JSON_LINES = (".jsonl", ".jsonl.gz")
+JSON_NAMES = (".jsonl", ".ndjson", ".json")
+LONGEST_LINE = 1 << 24  # bytes of a line that are parsed to recognize JSON lines
 
 
-def read_content(path: pathlib.Path) -> bytes:
-    """Returns the bytes of a file, those that are compressed in it if it is called NAME.gz.
+def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -> ListReader:
+    """Open a folder of text files, or one text file.
 
-    Raises:
-        ValueError: If such a file is damaged.
-    """
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
+    An example is {"text": bytes}. The first rule that applies decides the splits:
 
+    - `path` is a file: its first 90 % of bytes are for training, the next 5 % for validation, the last 5 % for testing,
+      one example each. For 10^8 bytes this is the usual split of enwik8 and text8. A cut can be inside a character,
+      since byte-level results are stated for exactly these bytes.
+    - `path` has folders named train, validation or test: these are the splits.
+    - `path` holds 3 or more files of different content: they are split by the hash of their content (about 90/5/5).
+      No split is empty, and equal files are in one split; see `file_splits.nonempty_splits`.
+    - `path` holds one or two contents: each file is cut as a single file is.
 
-def content_digest(content: bytes) -> str:
-    """Returns a hash of these bytes, 32 hexadecimal digits."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    Files NAME.gz are decompressed, and `pattern` matches them too: "**/*.txt" also matches NAME.txt.gz. Hidden and
+    blank files are left out. The order is that of the content hashes, so each part of a split is a fair sample.
 
-
-def assign_split(digest: str) -> str:
-    """Returns the split of a document from the hash of its content.
-
-    90 % of all contents are for training, 5 % for validation and 5 % for testing. The name of a file has no effect, so
-    two copies of one text are always in one split, and a document keeps its split when others are added or removed.
+    A warning names the splits without a folder if other splits have one, files in none of these folders, and files
+    next to the documents that `pattern` does not match.
 
     Args:
-        digest: hexadecimal hash of the content, from `content_digest`.
-
-    Returns:
-        "train", "validation" or "test".
-    """
-    percent = _percent(digest)
-    return SPLITS[0] if percent < TRAIN_BELOW else SPLITS[1] if percent < VALIDATION_BELOW else SPLITS[2]
-
-
-def _percent(digest):
-    return int(digest[:16], 16) % 100
-
-
-def files_by_split(files: list[TextFile]) -> dict[str, list[TextFile]]:
-    """Returns {split: list of its `TextFile`} for "train", "validation" and "test" by `assign_split`."""
-    return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
-
-
-def nonempty_splits(files: list[TextFile]) -> dict[str, list[TextFile]]:
-    """Assigns files to three non-empty splits, by `assign_split` as far as that gives fair shares.
-
-    The contents are ranked by their hash. The last of them are for testing, those before for validation, the rest for
-    training; for testing as many as `assign_split` says, but at least 1 and at most max(1, a tenth of them), and so for
-    validation. Below 20 contents that is one each. It is a function of the contents alone: names and order have no
-    effect, and equal files are never in two splits.
-
-    A fixed share of the ranks (5 % of however many there are) would be nearer to 90/5/5, but files that are added would
-    push others over a border in folders of any size. The bounds here are met in small folders; among some hundred
-    contents they almost never are: `assign_split` decides, and no file moves when others are added or removed.
-
-    Args:
-        files: list of `TextFile` with at least 3 different contents.
-
-    Returns:
-        {split: list of its `TextFile`, in the given order} for "train", "validation" and "test".
+        path: the folder or file.
+        pattern: glob pattern of the documents, relative to `path` or to its folders train, validation and test.
 
     Raises:
-        ValueError: If there are fewer than 3 different contents.
+        ValueError: If `path` does not exist or has no text, or a file is not UTF-8, is damaged or has JSON lines.
     """
-    contents = sorted({file.digest for file in files}, key=lambda digest: (_percent(digest), digest), reverse=True)
-    if len(contents) < len(SPLITS):
+    root = existing_path(path, "folder or file")
+    if root.is_file():
+        splits = _cut(_list_texts(root.parent, [root]))
+    else:
+        others = str(pathlib.PurePosixPath(pattern).with_name("*"))
+        found = list_files(root, lambda folder: _match(folder, pattern), others, f"named {pattern}")
+        splits = _split(root, found)
+    if not splits:
+        has_json = root.is_dir() and any(path.name.endswith(JSON_LINES) for path in root.rglob("*"))
+        hint = " For JSON lines give the field with the text, `text_field`." if has_json else ""
         raise ValueError(
-            f"`files` must have at least 3 different contents. Received: files of {len(contents)} contents."
+            f"`path` must hold text files that match `pattern`.{hint} Received: path={path}, pattern={pattern}."
         )
-    natural = [assign_split(digest) for digest in contents]
-    most = max(1, len(contents) // 10)
-    num_test = min(max(1, natural.count("test")), most)
-    # Contents that testing takes from validation are gone from it, and those beyond the bound of testing fall to it.
-    num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
-    test, rest = set(contents[:num_test]), contents[num_test:]
-    validation, train = set(rest[:num_validation]), set(rest[num_validation:])
-    members = {"train": train, "validation": validation, "test": test}
-    return {split: [file for file in files if file.digest in members[split]] for split in SPLITS}
+    for file in {file.path for files in splits.values() for file in files}:
+        _refuse_json_lines(file)
+    name = f"text_folder/{readable_name(root, 'text')}_{fingerprint_files(splits)}"
+    return ListReader(name, name, splits, lambda file: {TEXT: file.read()})
 
 
-def list_text_files(
-    folder: str | os.PathLike, paths: Iterable[pathlib.Path], skip_invalid: bool = False
-) -> list[TextFile]:
-    """Lists the documents among some files of a folder, sorted by name.
-
-    Hidden files, files in hidden folders, and files without text (empty or only blank) are left out.
+def list_texts(folder: pathlib.Path, paths: Iterable[pathlib.Path], skip_invalid: bool = False) -> list[DataFile]:
+    """List the files with text, sorted by name. Empty and blank files are left out.
 
     Args:
-        folder: path of the folder that names are relative to.
-        paths: iterable of `pathlib.Path` inside it, files and folders.
-        skip_invalid: whether a file that is not UTF-8 is left out rather than an error.
-
-    Returns:
-        List of `TextFile`.
+        folder: the folder that names are relative to.
+        paths: files in it.
+        skip_invalid: whether to leave out files that are not UTF-8. Default False: they are an error.
 
     Raises:
         ValueError: If a file is not UTF-8 and `skip_invalid` is False.
     """
     files = []
     for path in paths:
-        if is_hidden(path, folder) or not path.is_file():
-            continue
-        content = read_content(path)
-        if not content.strip() or (skip_invalid and _invalid_byte(content) is not None):
-            continue
-        check_utf8(content, path)
-        files.append(TextFile(path.relative_to(folder).as_posix(), path, content_digest(content)))
+        scan = scan_file(path)
+        if scan.invalid_byte is not None and not scan.is_blank and not skip_invalid:
+            raise ValueError(f"`path` must hold UTF-8 text. Received: {path}, invalid at byte {scan.invalid_byte}.")
+        if not scan.is_blank and scan.invalid_byte is None:
+            files.append(DataFile(path.relative_to(folder).as_posix(), path, scan.digest))
     return sorted(files, key=lambda file: file.name)
 
 
-def matching(folder: pathlib.Path, pattern: str) -> set[pathlib.Path]:
-    """Returns the paths in a folder that match a pattern, as they are or with ".gz" after their name."""
-    return {*folder.glob(pattern), *folder.glob(f"{pattern}.gz")}
+def _list_texts(folder, paths):
+    return sorted(list_texts(folder, paths), key=lambda file: (file.digest, file.name))
 
 
-def json_line_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of JSON lines in a folder and those below it, sorted, without hidden ones."""
-    found = (path for end in JSON_LINES for path in folder.rglob(f"*{end}"))
-    return sorted(path for path in found if path.is_file() and not is_hidden(path, folder))
+def _match(folder, pattern):
+    return [*folder.glob(pattern), *folder.glob(f"{pattern}.gz")]
 
 
-def is_hidden(path: pathlib.Path, folder: str | os.PathLike) -> bool:
-    """Returns whether a name between a folder and a path in it begins with a dot."""
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _split(root: pathlib.Path, found: Mapping[str, Sequence[pathlib.Path]]) -> dict[str, list[DataFile]]:
+    """Return the files of each split that has some."""
+    splits = {split: _list_texts(root, paths) for split, paths in found.items()}
+    if "" in splits:
+        files = splits[""]
+        return nonempty_splits(files) if len({file.digest for file in files}) >= len(SPLITS) else _cut(files)
+    return {split: files for split, files in splits.items() if files}
 
 
-def check_utf8(content: bytes, path: pathlib.Path) -> None:
-    """Raises a `ValueError` unless the content of a file is UTF-8."""
-    invalid = _invalid_byte(content)
-    if invalid is not None:
-        raise ValueError(f"`path` must hold UTF-8 text. Received: {path}, wrong at byte {invalid}.")
+def _cut(files):
+    """Cut each file at 90 and 95 % of its bytes; parts without bytes are left out."""
+    splits: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
+    for file in files:
+        size = scan_file(file.path).size
+        # Integers: 0.95 * size is not exact.
+        bounds = (0, size * 90 // 100, size * 95 // 100, size)
+        for split, begin, end in zip(SPLITS, bounds, bounds[1:], strict=False):
+            if begin < end:
+                splits[split].append(dataclasses.replace(file, begin=begin, end=end))
+    return {split: parts for split, parts in splits.items() if parts}
 
 
-def _invalid_byte(content):
-    """Returns the place of the first byte that is not UTF-8, or None."""
+def _refuse_json_lines(path):
+    """Raise an error for a file of JSON lines, which would be read as text with its braces and quotes."""
+    if not path.name.removesuffix(".gz").endswith(JSON_NAMES):
+        return
+    with open_content(path) as file:
+        first = b""
+        while not first.strip():  # the file is not blank
+            first = file.readline(LONGEST_LINE)
     try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start
-    return None
-
-
-def fingerprint_files(files: Iterable[TextFile]) -> str:
-    """Returns 16 hexadecimal digits that change with any name or content in the list of `TextFile`."""
-    lines = "".join(f"{file.digest} {file.name}\n" for file in files)
-    return content_digest(lines.encode("utf-8", errors="surrogateescape"))[:16]
+        line = json.loads(first)
+    except ValueError:  # text, or an object of several lines
+        return
+    if isinstance(line, dict):
+        raise ValueError(
+            "`text_field` must be the field with the text of JSON lines, for the trainers --config.data.text_field. "
+            f"Received: text_field=None, for {path} with the fields {', '.join(map(repr, line)) or 'none'}."
+        )

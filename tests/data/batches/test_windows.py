@@ -1,0 +1,239 @@
+"""Windows of a token stream: random in training, each token once in an evaluation, with masked tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.draws import draws
+from tf_sparse_attention.data import ByteTokenizer, evaluation_batches, pack_masked, pack_windows, training_batches
+from tf_sparse_attention.data.batches.windows import masked_positions, random_offset, read_windows
+
+A, B, C, END = 99, 100, 101, 1
+
+
+def targets_of_epoch(batches, epoch, num_windows, batch_size):
+    """Targets of all windows of an epoch, in their order."""
+    first, last = epoch * num_windows, (epoch + 1) * num_windows
+    return np.concatenate([batches[step][1] for step in range(last // batch_size + 1)])[first:last]
+
+
+def test_every_window_of_an_epoch_is_visited_once(random_store):
+    store = random_store()
+    batches, num_windows = training_batches(store, 4, 16, seed=3), store.num_tokens // 16
+    stream = np.concatenate([store.tokens, store.tokens])
+    found = []
+    for epoch in (0, 1):
+        offset = random_offset(store, 3, epoch)
+        expected = [stream[(offset + 16 * window) % store.num_tokens :][:16].tolist() for window in range(num_windows)]
+        found.append(targets_of_epoch(batches, epoch, num_windows, 4).tolist())
+        assert sorted(found[epoch]) == sorted(expected)
+    assert sorted(found[0]) != sorted(found[1]) and found[0] != sorted(found[0])
+
+
+def test_an_epoch_sees_all_tokens_but_the_rest_of_one_window(random_store):
+    store = random_store()
+    targets = targets_of_epoch(training_batches(store, 4, 16), 0, store.num_tokens // 16, 4)
+    missing = np.bincount(store.tokens, minlength=258) - np.bincount(targets.ravel(), minlength=258)
+    assert missing.min() >= 0
+    assert missing.sum() == store.num_tokens % 16
+
+
+def test_seeds_differ_and_one_seed_agrees_with_itself(random_store):
+    first, again, other = (training_batches(random_store(), 4, 16, seed=seed)[5][1] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
+    store = make_store([b"ab", b"c"])
+    batches = training_batches(store, batch_size=3, sequence_length=8)
+    inputs, targets, weights = batches[0]
+    assert batches.steps_per_epoch == 1 and "padding_mask" in inputs
+    for row, row_weights in zip(targets, weights, strict=True):
+        assert row_weights.tolist() == [1] * 5 + [0] * 3
+        assert sorted(row) == sorted([*store.tokens, 0, 0, 0])
+
+
+def test_inputs_depend_on_packing_and_steps_per_epoch_is_rounded_up(make_store):
+    store = make_store([b"x" * 99])  # 10 windows of 10
+    assert training_batches(store, 3, 10).steps_per_epoch == 4
+    assert set(training_batches(store, 3, 10)[0][0]) == {"token_ids", "segment_ids"}
+    assert set(training_batches(store, 3, 10, use_packing=False)[0][0]) == {"token_ids"}
+
+
+@pytest.mark.parametrize("make", [training_batches, evaluation_batches])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"sequence_length": 0}, "`sequence_length` must be a positive integer"),
+        ({"mask_rate": 1.0}, r"`mask_rate` must be a number in \[0, 1\)"),
+        ({"mask_rate": -0.1}, r"`mask_rate` must be a number in \[0, 1\)"),
+    ],
+)
+def test_wrong_sizes_and_rates_are_errors(make, arguments, message, random_store):
+    with pytest.raises(ValueError, match=message):
+        make(random_store(), **{"batch_size": 1, "sequence_length": 1, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_windows": 0}, "`max_windows` must be a positive integer"),
+        ({"overlap": -1}, "`overlap` must be 0"),
+        ({"overlap": 10}, "`overlap` must be 0"),
+        ({"overlap": 3, "mask_rate": 0.1}, "`overlap` must be 0"),
+    ],
+)
+def test_wrong_arguments_of_an_evaluation_are_errors(arguments, message, random_store):
+    with pytest.raises(ValueError, match=message):
+        evaluation_batches(random_store(), 2, 10, **arguments)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_an_error(seed, random_store):
+    with pytest.raises(ValueError, match=rf"`seed` must be in \[0, 2\*\*63\). Received: seed={seed}."):
+        training_batches(random_store(), 1, 1, seed=seed)
+
+
+def elements(batches):
+    return [batches[number] for number in range(batches.num_batches)]
+
+
+def scored(batches):
+    """Targets of weight 1, in order."""
+    return np.concatenate([targets[weights > 0] for _, targets, weights in elements(batches)])
+
+
+@given(length=st.integers(1, 70), share=st.floats(0, 0.99), batch_size=st.integers(1, 5), seed=st.integers(0, 2))
+@settings(draws(8, 30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_targets_of_weight_one_are_exactly_the_token_stream(length, share, batch_size, seed, random_store):
+    store = random_store(count=6, longest=30, seed=seed)
+    for overlap in (0, int(share * length)):
+        np.testing.assert_array_equal(
+            scored(evaluation_batches(store, batch_size, length, overlap=overlap)), store.tokens
+        )
+
+
+def test_rows_that_fill_the_last_batch_have_no_weight(make_store):
+    batches = evaluation_batches(make_store([b"x" * 99]), 3, 10)
+    assert batches.num_batches == 4
+    inputs, targets, weights = batches[3]
+    assert weights.sum(axis=1).tolist() == [10, 0, 0]
+    assert not targets[1:].any() and not inputs["segment_ids"][1:].any()
+
+
+def test_some_windows_are_spread_over_the_text(random_store):
+    store = random_store()
+    windows = [store.tokens[start : start + 16] for start in range(0, store.num_tokens, 16)]
+    picked = [windows[place * len(windows) // 5] for place in range(5)]
+    np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=5)), np.concatenate(picked))
+    assert len(windows) > 10 and not np.array_equal(picked[1], windows[1])
+    np.testing.assert_array_equal(scored(evaluation_batches(store, 4, 16, max_windows=10**6)), store.tokens)
+
+
+def test_tokens_after_the_first_window_see_the_overlap(make_store):
+    store = make_store([bytes(range(97, 123))])
+    inputs, targets, weights = evaluation_batches(store, 3, 10, overlap=6)[0]
+    np.testing.assert_array_equal(targets[1], store.tokens[4:14])
+    np.testing.assert_array_equal(inputs["token_ids"][1, 1:], store.tokens[4:13])
+    assert weights.tolist() == [[1] * 10, [0] * 6 + [1] * 4, [0] * 6 + [1] * 4]
+
+
+@pytest.mark.parametrize(("length", "overlap", "count"), [(10, 9, 1), (10, 0, 1), (9, 8, 2)])
+def test_a_text_within_one_window_needs_no_second_one(length, overlap, count, make_store):
+    assert evaluation_batches(make_store([b"x" * 9]), 1, length, overlap=overlap).num_batches == count
+
+
+def packed(row, **arguments):
+    inputs, targets, weights = pack_windows(np.array([row], "int32"), **arguments)
+    assert inputs.pop("padding_mask")[0].tolist() == [token != 0 for token in row]
+    return {name: value[0].tolist() for name, value in {**inputs, "targets": targets, "w": weights}.items()}
+
+
+def test_two_documents_and_padding_by_hand():
+    assert packed([A, B, END, C, END, 0]) == {
+        "token_ids": [0, A, B, 0, C, 0],
+        "segment_ids": [1, 1, 1, 2, 2, 0],
+        "targets": [A, B, END, C, END, 0],
+        "w": [1, 1, 1, 1, 1, 0],
+    }
+
+
+def test_a_window_that_starts_inside_a_document_starts_without_context():
+    assert packed([B, END, C])["token_ids"] == [0, B, 0]
+    assert packed([B, END, C])["segment_ids"] == [1, 1, 2]
+
+
+def test_empty_documents_are_segments_of_one():
+    assert packed([END, END, C])["segment_ids"] == [1, 2, 3]
+    assert packed([END, END, C])["token_ids"] == [0, 0, 0]
+
+
+def test_a_plain_stream_has_no_segments_and_shows_the_end_id():
+    assert packed([A, END, C, END, 0], use_packing=False) == {
+        "token_ids": [0, A, END, C, 0],
+        "targets": [A, END, C, END, 0],
+        "w": [1, 1, 1, 1, 0],
+    }
+
+
+def test_an_empty_row_has_no_segment_and_no_weight():
+    assert packed([0, 0]) == {"token_ids": [0, 0], "segment_ids": [0, 0], "targets": [0, 0], "w": [0, 0]}
+
+
+def test_a_packed_document_is_read_as_it_would_be_alone(make_store):
+    documents = [b"first", b"", b"second one", b"third"]
+    store = make_store(documents)
+    inputs, targets, _ = evaluation_batches(store, 1, store.num_tokens)[0]
+    segments = inputs["segment_ids"][0]
+    for number, document in enumerate(documents, start=1):
+        ids = [*ByteTokenizer().tokenize(document), END]
+        np.testing.assert_array_equal(inputs["token_ids"][0][segments == number], [0, *ids[:-1]])
+        np.testing.assert_array_equal(targets[0][segments == number], ids)
+
+
+@pytest.mark.parametrize(
+    ("starts", "length", "wrap", "windows"),
+    [
+        ([0, 3, 9], 3, False, [[2, 3, 4], [5, 6, 0], [0, 0, 0]]),
+        ([3], 4, True, [[5, 6, 2, 3]]),
+        ([1, 0], 7, True, [[3, 4, 5, 6, 2, 0, 0], [2, 3, 4, 5, 6, 0, 0]]),  # no token twice
+    ],
+)
+def test_windows_at_the_end_are_padded_or_wrapped(starts, length, wrap, windows):
+    np.testing.assert_array_equal(read_windows(np.arange(2, 7, dtype=np.uint16), starts, length, wrap), windows)
+
+
+def test_masked_tokens_become_zero_and_are_the_only_targets():
+    tokens = np.array([[5, 6, 1, 7, 8, 0]], "int32")
+    is_masked = np.array([[True, False, False, True, False, True]])
+    inputs, targets, weights = pack_masked(tokens, is_masked)
+    assert inputs["token_ids"].tolist() == [[0, 6, 1, 0, 8, 0]]
+    assert inputs["segment_ids"].tolist() == [[1, 1, 1, 2, 2, 0]]
+    assert inputs["padding_mask"].tolist() == [[True] * 5 + [False]]
+    assert targets.tolist() == [[5, 0, 0, 7, 0, 0]]
+    assert weights.tolist() == [[1, 0, 0, 1, 0, 0]]
+
+
+def test_masked_positions_depend_on_the_seed_and_the_window_alone():
+    together = masked_positions([3, 4, 5], 50, 0.3, seed=1)
+    np.testing.assert_array_equal(together[1], masked_positions([4], 50, 0.3, seed=1)[0])
+    assert np.any(together[1] != together[2])
+    assert np.any(together != masked_positions([3, 4, 5], 50, 0.3, seed=2))
+    assert np.mean(masked_positions(range(100), 200, 0.15)) == pytest.approx(0.15, abs=0.01)
+
+
+def test_a_window_has_other_masked_positions_in_another_epoch(make_store):
+    batches = training_batches(make_store([b"abcdefghijklmnopqrstuvwxyzabcde"]), 1, 32, mask_rate=0.3)
+    assert batches.steps_per_epoch == 1
+    assert np.any(batches[0][2] != batches[1][2])
+
+
+def test_an_evaluation_masks_the_same_tokens_each_time(random_store):
+    store = random_store()
+    first, second = (elements(evaluation_batches(store, 2, 32, mask_rate=0.2)) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one[2], other[2])
+    assert sum(weights.sum() for *_, weights in first) / store.num_tokens == pytest.approx(0.2, abs=0.05)

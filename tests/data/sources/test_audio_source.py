@@ -1,0 +1,246 @@
+"""Recordings of TFDS, folders and files of arrays: each once, in one order, and invalid ones are named."""
+
+import io
+import wave
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tf_sparse_attention.data import AudioCodec, evaluation_batches, open_audio, open_token_store, training_batches
+
+RANDOM = np.random.default_rng(0)
+
+
+def drawn(*shape):
+    return RANDOM.integers(-30000, 30000, size=shape).astype(np.int16)
+
+
+def as_wav(samples, rate=8000, width=2):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
+        out.setsampwidth(width)
+        out.setframerate(rate)
+        out.writeframes(samples.astype({1: "u1", 2: "<i2"}[width]).tobytes())
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the three splits."""
+    recordings = {"train": [drawn(length) for length in (30, 7, 25)], "validation": [drawn(9)], "test": [drawn(12)]}
+    for split, own in recordings.items():
+        (tmp_path / "sounds" / split / "deep").mkdir(parents=True)
+        for number, samples in enumerate(own):
+            (tmp_path / "sounds" / split / "deep" / f"{number}.wav").write_bytes(as_wav(samples))
+    return tmp_path / "sounds", recordings
+
+
+def assert_equal_recordings(found, expected):
+    found, expected = list(found), list(expected)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_folder_has_its_splits_exactly(folder, tmp_path):
+    path, recordings = folder
+    source = open_audio(path=path, data_dir=tmp_path / "data")
+    assert source.splits == ("train", "validation", "test") and source.sample_rate == 8000
+    for split, own in recordings.items():
+        assert_equal_recordings(source.recordings(split), own)
+    assert_equal_recordings(source.recordings("train[34%:]+test"), recordings["train"][1:] + recordings["test"])
+
+
+def test_several_channels_are_mixed_down(folder):
+    path, _ = folder
+    (path / "test" / "deep" / "0.wav").write_bytes(as_wav(np.array([[1, 4], [-7, 7], [32767, 32767]])))
+    assert_equal_recordings(open_audio(path=path).recordings("test"), [[2, 0, 32767]])  # 2.5 is rounded to 2
+
+
+def stored(source, split, tmp_path):
+    return open_token_store(source, AudioCodec(source.sample_rate), split, tmp_path / "stores")
+
+
+def test_a_store_has_the_bytes_of_recordings_with_padding_between_them(folder, tmp_path):
+    path, recordings = folder
+    store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
+    for number, samples in enumerate(recordings["train"]):
+        np.testing.assert_array_equal(store.document(number), [*codec.encode(samples), 0])
+    assert (store.num_bytes, store.num_tokens, store.end_id) == (62, 65, 0)
+
+
+@pytest.mark.parametrize("use_packing", [True, False])
+def test_every_sample_is_scored_once_given_those_before_it(folder, tmp_path, use_packing):
+    path, recordings = folder
+    store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
+    batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
+    inputs = np.concatenate([batch[0]["token_ids"].ravel() for batch in batches])
+    targets, weights = (np.concatenate([batch[place].ravel() for batch in batches]) for place in (1, 2))
+    np.testing.assert_array_equal(
+        targets[weights == 1], np.concatenate([codec.encode(samples) for samples in recordings["train"]])
+    )
+    before = np.concatenate([[0], targets[:-1]])
+    before[::16] = 0  # where a window begins
+    np.testing.assert_array_equal(inputs[weights == 1], before[weights == 1])
+    if use_packing:  # two recordings of a window are two sequences: the first ends at 30, in the second window
+        segments = batches[0][0]["segment_ids"][1]
+        assert segments[13] != segments[15] and segments[14] == 0
+
+
+def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
+    path, _ = folder
+    inputs, targets, weights = training_batches(stored(open_audio(path=path), "train", tmp_path), 4, 16)[0]
+    assert (targets == 0).any()
+    np.testing.assert_array_equal(inputs["padding_mask"], targets != 0)
+    np.testing.assert_array_equal(weights, targets != 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            as_wav(drawn(5), rate=11025),
+            r"of 8000 samples per second\. Received: 1 of 3 .*/1\.wav, of 11025 samples",
+        ),
+        (as_wav(drawn(0)), r"train/deep/1\.wav, without samples"),
+        (b"", r"train/deep/1\.wav, which cannot be read: it ends early"),
+        (b"RIFF or so, but nothing", r"train/deep/1\.wav, which cannot be read: "),
+        (
+            as_wav(drawn(50))[:17] + b"\xff" * 3 + as_wav(drawn(50))[20:],
+            r"train/deep/1\.wav, which cannot be read: it ends",
+        ),
+        (as_wav(drawn(50))[:100], r"train/deep/1\.wav, which cannot be read: 28 of its 50 samples are there"),
+        (as_wav(np.arange(9), width=1), r"train/deep/1\.wav, which has 8 bits per sample, not 16"),
+    ],
+    ids=["rate", "silent", "empty", "no_sound", "broken", "cut_off", "coarse"],
+)
+def test_an_invalid_recording_is_named_and_nothing_is_written(folder, tmp_path, content, message):
+    path, recordings = folder
+    (path / "train" / "deep" / "1.wav").write_bytes(content)
+    source = open_audio(path=path)
+    with pytest.raises(ValueError, match=message):
+        stored(source, "train", tmp_path)
+    assert not list((tmp_path / "stores").iterdir())
+    assert_equal_recordings(source.recordings("test"), recordings["test"])
+
+
+def test_all_invalid_recordings_are_counted(folder):
+    path, _ = folder
+    with pytest.raises(ValueError, match=r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"):
+        list(open_audio(path=path, sample_rate=16000).recordings("train"))
+    (path / "train" / "deep" / "0.wav").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"`path` must hold recordings that can be read\. Received: train/deep/0\.wav"):
+        _ = open_audio(path=path).sample_rate
+
+
+ARRAYS = {"audio": drawn(20), "offsets": np.array([0, 5, 12, 20]), "sample_rate": np.int32(8000)}
+
+
+def test_arrays_of_a_file_are_recordings(tmp_path):
+    np.savez(tmp_path / "digits.npz", **ARRAYS, is_test=np.array([False, True, False]), label=np.arange(3))
+    source = open_audio(path=tmp_path / "digits.npz")
+    assert source.splits == ("train", "test") and source.sample_rate == 8000 and source.name == "digits"
+    assert_equal_recordings(source.recordings("test"), [ARRAYS["audio"][5:12]])
+    found = sorted(source.recordings("train"), key=len)
+    assert_equal_recordings(found, [ARRAYS["audio"][:5], ARRAYS["audio"][12:]])
+    np.savez(tmp_path / "all.npz", **ARRAYS)
+    assert open_audio(path=tmp_path / "all.npz").splits == ("train",)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"audio": np.zeros(20)}, r"`audio` as int16 \(S,\)\. Received: .*odd\.npz with float64 of shape \(20,\)"),
+        (
+            {"offsets": np.array([0, 12, 5, 20], "uint64")},
+            r"`offsets` that rise from 0 to 20, the length of `audio`\. Re",
+        ),
+        ({"offsets": np.array([0, 5])}, r"`offsets` that rise from 0 to 20, .*: 2 that begin \[0, 5\] in .*odd\.npz"),
+        (
+            {"is_test": np.zeros(2, bool)},
+            r"`is_test` as bool \(3,\), .* Received: .*odd\.npz with bool of shape \(2,\)",
+        ),
+        ({"sample_rate": None}, r"the arrays audio, offsets, sample_rate\. Received: .*odd\.npz, without sample_rate"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(tmp_path, arrays, message):
+    given = {name: array for name, array in {**ARRAYS, **arrays}.items() if array is not None}
+    np.savez(tmp_path / "odd.npz", **given)
+    with pytest.raises(ValueError, match=message):
+        open_audio(path=tmp_path / "odd.npz")
+
+
+def test_what_is_no_source_is_refused(tmp_path):
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    for arguments, message in [
+        ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
+        ({"path": "no_such.npz"}, r"`path` must be an existing folder of WAV files, or a file NAME\.npz"),
+        ({"path": "no_such"}, r"`path` must be an existing folder of WAV files, or a file NAME\.npz"),
+        ({"path": tmp_path / "broken.npz"}, r"`path` must be a whole file NAME\.npz\. Received: .*broken\.npz: "),
+        ({"path": tmp_path}, r"`path` must hold files \.wav\. Received"),
+        ({"tfds": "tiny_shakespeare", "data_dir": tmp_path}, r"must be a data set with a recording in each example"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            open_audio(**arguments)
+
+
+class TinySounds(tfds.core.GeneratorBasedBuilder):
+    """A data set of TFDS that needs no download."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    dtype, sample_rate, recordings = np.int64, 8000, ()
+
+    def _info(self):
+        audio = tfds.features.Audio(dtype=self.dtype, sample_rate=self.sample_rate)
+        features = tfds.features.FeaturesDict({"audio": audio, "label": np.int64})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for number, samples in enumerate(self.recordings):
+            yield number, {"audio": samples.astype(self.dtype), "label": number}
+
+
+@pytest.fixture
+def open_tiny_sounds(tmp_path, monkeypatch):
+    """Function that opens `TinySounds` with other attributes."""
+
+    def opened(sample_rate=None, **attributes):
+        for name, value in attributes.items():
+            monkeypatch.setattr(TinySounds, name, value)
+        return open_audio(tfds="tiny_sounds", data_dir=tmp_path, sample_rate=sample_rate)
+
+    return opened
+
+
+def test_a_data_set_of_tfds_has_its_recordings(open_tiny_sounds):
+    recordings = [drawn(length) for length in (4, 9, 6)]
+    source = open_tiny_sounds(recordings=recordings)
+    assert source.splits == ("train",) and source.sample_rate == 8000
+    assert sorted(map(bytes, source.recordings("train"))) == sorted(map(bytes, recordings))
+    with pytest.raises(ValueError, match=r"`split` must be one of train in tiny_sounds.*Received: split=test"):
+        list(source.recordings("test"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "samples", "message"),
+    [
+        (np.float32, np.array([0.5]), r"recording 0 of train of .*, of float32, not of 16-bit integers"),
+        (np.int64, np.array([0, 40000]), r"recording 0 of train of .*, from 0 to 40000, beyond 16 bits"),
+    ],
+)
+def test_samples_of_tfds_that_are_not_of_16_bits_are_named(open_tiny_sounds, dtype, samples, message):
+    source = open_tiny_sounds(dtype=dtype, recordings=[samples])
+    with pytest.raises(ValueError, match=message):
+        list(source.recordings("train"))
+
+
+def test_a_data_set_without_a_sample_rate_needs_one(open_tiny_sounds, monkeypatch):
+    monkeypatch.setattr(TinySounds, "sample_rate", None)
+    with pytest.raises(ValueError, match=r"`sample_rate` must be given for a data set that does not have it\. Rec"):
+        open_tiny_sounds(recordings=[drawn(3)])
+    assert open_tiny_sounds(sample_rate=8000).sample_rate == 8000

@@ -1,0 +1,251 @@
+"""Images of TFDS, folders and files of arrays: each once, in one order, and invalid ones are named."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from tf_sparse_attention.data import open_images
+from tf_sparse_attention.data.stores import array_store
+
+RANDOM = np.random.default_rng(0)
+
+
+def drawn(count, shape=(4, 5, 3)):
+    return RANDOM.integers(256, size=(count, *shape), dtype=np.uint8)
+
+
+def write(path, image):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    encode = tf.io.encode_png if path.suffix == ".png" else tf.io.encode_jpeg
+    path.write_bytes(encode(image).numpy())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the three splits."""
+    images = {"train": drawn(5), "validation": drawn(1), "test": drawn(2)}
+    for split, own in images.items():
+        for number, image in enumerate(own):
+            write(tmp_path / "pictures" / split / "deep" / f"{number}.png", image)
+    (tmp_path / "pictures" / "train" / "notes.txt").write_text("no image")
+    return tmp_path / "pictures", images
+
+
+def test_a_folder_has_its_splits_exactly(folder, tmp_path):
+    path, images = folder
+    source = open_images(path=path, data_dir=tmp_path / "data")
+    assert source.splits == ("train", "validation", "test") and source.shape == (4, 5, 3)
+    for split, own in images.items():
+        np.testing.assert_array_equal(np.stack([*source.images(split)]), own)
+        np.testing.assert_array_equal(source.array(split), own)
+    np.testing.assert_array_equal(source.array("train[40%:]"), images["train"][2:])
+    np.testing.assert_array_equal(source.array("test+validation[:1]"), [*images["test"], *images["validation"]])
+
+
+def test_the_content_of_files_decides_where_there_are_no_splits(tmp_path):
+    for number, image in enumerate(drawn(40)):
+        write(tmp_path / "all" / f"{number:02}.png", image)
+    write(tmp_path / "all" / "copy.png", drawn(1)[0])
+    (tmp_path / "all" / "copy_2.PNG").write_bytes((tmp_path / "all" / "copy.png").read_bytes())
+    source = open_images(path=tmp_path / "all", data_dir=tmp_path)
+    parts = [{image.tobytes() for image in source.images(split)} for split in source.splits]
+    assert len(parts) == 3 and sum(map(len, parts)) == 41 == len(set.union(*parts))
+    assert sum(len(source.array(split)) for split in source.splits) == 42  # the copy is beside its original
+
+
+def test_jpeg_and_grey_images_are_read_as_tensorflow_does(tmp_path):
+    image = drawn(1, (8, 8, 1))[0]
+    for split in ("train", "test"):
+        write(tmp_path / "grey" / split / "a.jpg", image)
+    source = open_images(path=tmp_path / "grey", data_dir=tmp_path)
+    content = (tmp_path / "grey" / "train" / "a.jpg").read_bytes()
+    assert source.shape == (8, 8, 1)
+    np.testing.assert_array_equal(source.array("train")[0], tf.io.decode_jpeg(content).numpy())
+
+
+def test_another_content_or_split_has_another_fingerprint(folder, tmp_path):
+    path, _ = folder
+    found = [open_images(path=path).fingerprint]
+    (path / "train" / "deep" / "0.png").rename(path / "test" / "deep" / "9.png")
+    found.append(open_images(path=path).fingerprint)
+    write(path / "train" / "deep" / "1.png", drawn(1)[0])
+    found.append(open_images(path=path).fingerprint)
+    assert len(set(found)) == 3 and found[2] == open_images(path=path).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda path: write(path, drawn(1, (4, 6, 3))[0]),
+            r"must hold only images of 4 x 5 pixels with 3 channels\. Received: 1 of 5 are invalid, the first is "
+            r"train/deep/3\.png, of 4 x 6 pixels with 3 channels\.",
+        ),
+        (lambda path: write(path, drawn(1, (4, 5, 1))[0]), r"train/deep/3\.png, of 4 x 5 pixels with 1 channel\."),
+        (lambda path: path.write_bytes(b"GIF or so"), r"1 of 5 .*deep/3\.png, which cannot be read: \w[^{]*\w\.$"),
+        (lambda path: path.write_bytes(path.read_bytes()[:70]), r"train/deep/3\.png, which cannot be read: "),
+        (
+            lambda path: path.write_bytes(tf.io.encode_png(np.zeros((4, 5, 3), np.uint16)).numpy()),
+            r"train/deep/3\.png, which has 16 bits per channel",
+        ),
+    ],
+    ids=["size", "channels", "no_image", "cut_off", "deep"],
+)
+def test_an_invalid_image_is_named_and_nothing_is_written(folder, tmp_path, spoil, message):
+    path, images = folder
+    spoil(path / "train" / "deep" / "3.png")
+    source = open_images(path=path, data_dir=tmp_path / "data")
+    with pytest.raises(ValueError, match=message):
+        source.array("train")
+    assert not list((tmp_path / "data").rglob("*.*"))
+    np.testing.assert_array_equal(source.array("test"), images["test"])
+
+
+def test_all_invalid_images_are_counted(folder, tmp_path):
+    path, _ = folder
+    source = open_images(path=path, image_shape=(5, 4, 3), data_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"Received: 5 of 5 are invalid, the first is train/deep/0\.png"):
+        source.array("train")
+    (path / "train" / "deep" / "0.png").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"`path` must hold images that can be read\. Received: train/deep/0\.png, wh"):
+        _ = open_images(path=path, data_dir=tmp_path).shape
+    with pytest.raises(ValueError, match=r"`path` must not change while it is being read\. Received: changed file"):
+        source.array("train")
+
+
+def test_arrays_of_a_file_are_splits(tmp_path):
+    train, heldout = drawn(6), drawn(4)
+    np.savez_compressed(tmp_path / "small.npz", x_train=train, x_heldout=heldout, y_train=np.arange(6))
+    source = open_images(path=tmp_path / "small.npz", data_dir=tmp_path)
+    assert source.splits == ("train", "heldout") and source.name == "small"
+    np.testing.assert_array_equal(source.array("train"), train)
+    np.testing.assert_array_equal(source.array("heldout[50%:]"), heldout[2:])
+    with pytest.raises(ValueError, match=r"`split` must be one of train, heldout in small, or a part.*split=test"):
+        source.array("test")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"x_train": np.zeros((3, 4, 4, 3))},
+            r"`x_train` as uint8 \(N, H, W, C\)\. Received: .*odd\.npz with float64 of",
+        ),
+        ({"x_train": np.zeros((3, 4, 4), np.uint8)}, r"Received: .*odd\.npz with uint8 of shape \(3, 4, 4\)"),
+        ({"train": np.zeros((3, 4, 4, 3), np.uint8)}, r"`path` must hold arrays named x_train and so on\. Received"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "odd.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        open_images(path=tmp_path / "odd.npz")
+
+
+def test_what_is_no_source_is_refused(tmp_path):
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    (tmp_path / "two").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "two" / f"{name}.png", np.zeros((2, 2, 3), np.uint8))
+    (tmp_path / "none").mkdir()
+    for arguments, message in [
+        ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
+        ({"path": "no_such.npz"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
+        ({"path": "no_such"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
+        ({"path": tmp_path / "broken.npz"}, r"`path` must be a whole file NAME\.npz\. Received: .*broken\.npz: "),
+        ({"path": tmp_path / "none"}, r"`path` must hold files \.png, \.jpg, \.jpeg\. Received"),
+        ({"path": tmp_path / "two"}, r"`path` must hold 3 or more different images.*with 1\."),
+        (
+            {"tfds": "tiny_shakespeare", "data_dir": tmp_path},
+            r"`tfds` must be a data set with an image in each example",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            open_images(**arguments)
+    write(tmp_path / "two" / "train" / "c.png", np.zeros((2, 2, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"`image_shape` must be \(height, width, channels\)\. Received: image_shape="):
+        open_images(path=tmp_path / "two", image_shape=(2, 2))
+    source = open_images(path=tmp_path / "two", data_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"`split` must have images\. Received: split=train\[:0\] of two"):
+        source.array("train[:0]")
+
+
+def test_an_array_with_other_pixels_is_an_error_that_says_what_to_delete(folder, tmp_path, monkeypatch):
+    source = open_images(path=folder[0], data_dir=tmp_path / "data")
+    source.array("train")
+    (written,) = (tmp_path / "data").rglob("images.bin")
+    content = written.read_bytes()
+    written.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    monkeypatch.setattr(array_store, "_checked", set())
+    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with another content"):
+        source.array("train")
+
+
+def test_cifar10_of_tfds_is_read_by_its_name(tmp_path):
+    with tfds.testing.mock_data(num_examples=3):
+        source = open_images(tfds="cifar10", data_dir=tmp_path)
+        assert (
+            source.shape == (32, 32, 3) and source.fingerprint.startswith("cifar10/") and "#image" in source.fingerprint
+        )
+        found = source.array("train")
+        assert found.shape == (3, 32, 32, 3) and found.std() > 0
+        np.testing.assert_array_equal(found, np.stack([*source.images("train")]))
+
+
+def test_imagenet_of_tfds_tells_its_size_by_its_first_image(tmp_path):
+    images = drawn(3, (64, 64, 3))
+
+    def as_dataset(self, *arguments, **options):
+        return tf.data.Dataset.from_tensor_slices({"image": images})
+
+    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
+        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
+        assert source.shape == (64, 64, 3)
+        np.testing.assert_array_equal(source.array("validation"), images)
+
+
+def test_images_of_16_bits_are_not_taken_for_others(tmp_path):
+    images = drawn(3, (64, 64, 3)).astype("uint16") * 257
+
+    def as_dataset(self, *arguments, **options):
+        return tf.data.Dataset.from_tensor_slices({"image": images})
+
+    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
+        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
+        with pytest.raises(ValueError, match=r"3 of 3 are invalid, the first is image 0 .*, of uint16, not of 8 bits"):
+            source.array("validation")
+    assert not list((tmp_path / "images").iterdir())
+
+
+class Squares(tfds.core.GeneratorBasedBuilder):
+    """A data set of TFDS that needs no download."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    images = drawn(4, (6, 6, 3))
+
+    def _info(self):
+        image = tfds.features.Image(shape=(6, 6, 3), encoding_format="png")
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"picture": image}))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for number, image in enumerate(self.images):
+            yield number, {"picture": image}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_builder_is_prepared_and_has_each_image_once(tmp_path):
+    source = open_images(tfds="squares", data_dir=tmp_path)
+    assert source.splits == ("train",)
+    found = source.array("train")
+    assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in Squares.images)
+    with pytest.raises(ValueError, match=r"`split` must be one of train in squares/1\.0\.0, or a part .*split=test\."):
+        source.array("test")
+
+
+def test_the_excerpt_of_cifar10_is_read(shared_data, tmp_path):
+    path = shared_data / "images_cifar10" / "cifar10_excerpt.npz"
+    images = open_images(path=path, data_dir=tmp_path).array("train")
+    assert images.shape == (2000, 32, 32, 3) and images[0, 0, 0].tolist() == [59, 62, 63]

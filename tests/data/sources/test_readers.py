@@ -1,0 +1,75 @@
+"""Splits, parts and sums of readers, and invalid examples."""
+
+import pytest
+import tensorflow_datasets as tfds
+
+from tf_sparse_attention.data.sources.media_files import MediaSource
+from tf_sparse_attention.data.sources.readers import ListReader, parse_split
+
+SPLITS = {"train": range(13), "test": range(100, 103), "empty": ()}
+
+
+@pytest.fixture
+def reader():
+    return ListReader("numbers", "numbers#1", SPLITS, lambda number: {"number": number})
+
+
+def numbers(reader, split):
+    return [example["number"] for example in reader.examples(split)]
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        *("train", "train[:50%]", "train[50%:]", "train[33%:67%]", "train[-10%:]", "train[:12.5%]", "train[100%:]"),
+        *("train[3:5]", "train[-2:]", "train[:-2]", "train[5:3]", "train[:13]", "train[-13:1]"),
+        *("train+test", "test + train[:1]", "train[:2]+train[:2]"),
+    ],
+)
+def test_parts_and_sums_are_those_of_tfds(reader, split):
+    sizes = [
+        tfds.core.SplitInfo(name=name, shard_lengths=[len(SPLITS[name])], num_bytes=0, filename_template=None)
+        for name in ("train", "test")
+    ]
+    parts = tfds.core.ReadInstruction.from_spec(split).to_absolute({info.name: info for info in sizes})
+    expected = [number for part in parts for number in SPLITS[part.splitname][part.from_ : part.to]]
+    assert numbers(reader, split) == expected
+
+
+def test_splits_without_items_are_left_out(reader):
+    assert reader.splits == ("train", "test")
+
+
+@pytest.mark.parametrize("split", ["dev", "empty", "train[", "train[:x]", "train[1]", "train+", "", "train[:5]+dev"])
+def test_an_unknown_split_is_an_error_at_once(reader, split):
+    with pytest.raises(ValueError, match=r"`split` must be one of train, test in numbers, or a part .* split="):
+        reader.examples(split)
+
+
+@pytest.mark.parametrize("split", ["train[:14]", "train[-14:]", "train[:110%]"])
+def test_a_part_beyond_the_examples_is_an_error(reader, split):
+    with pytest.raises(ValueError, match=r"`split` must have bounds of at most 13, the examples of train\. Received: "):
+        list(reader.examples(split))
+
+
+def test_an_item_is_read_when_its_turn_comes():
+    read = []
+    reader = ListReader("a", "a", {"train": [1, 2, 3]}, lambda item: read.append(item) or {})
+    next(reader.examples("train"))
+    assert read == [1]
+
+
+def test_items_after_an_invalid_one_are_checked_and_not_yielded():
+    reader = ListReader("numbers", "numbers#1", {"train": [1, "cannot be read", 2, -1]}, lambda item: {"item": item})
+    source = MediaSource(reader, lambda example: example["item"], "/tmp")
+    found = source._valid("train", lambda item: "negative" if item < 0 else None, "numbers")
+    assert next(found) == 1
+    message = r"must hold only numbers\. Received: 2 of 4 are invalid, the first is .* 1 of train of numbers, cannot be"
+    with pytest.raises(ValueError, match=message):
+        next(found)
+
+
+def test_parts_of_a_split_are_named():
+    (part,) = parse_split("train[10%:]", "a", ["train"])
+    assert part == ("train", "10%", "") and part.is_slice and list(part.indices(10)) == list(range(1, 10))
+    assert not parse_split("train", "a", ["train"])[0].is_slice

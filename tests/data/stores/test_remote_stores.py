@@ -1,0 +1,118 @@
+"""Stores at an address: read from a local copy, fetched again where that is damaged, copied there once built."""
+
+import shutil
+
+import pytest
+
+from tests import remote_paths  # noqa: F401  # registers the schemes
+from tf_sparse_attention import remote_files
+from tf_sparse_attention.data import ByteTokenizer, open_token_store
+from tf_sparse_attention.data.damage import DamagedDataError
+
+
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
+def open_at(request, make_source, tmp_path, monkeypatch):
+    """Function that opens the store of some documents at an address, whatever they are if it is there already."""
+    monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
+    address = f"{request.param}://{tmp_path}/bucket/data"
+
+    def make(documents, fingerprint="list"):
+        source = make_source(documents, fingerprint=fingerprint)
+        source.data_dir = address
+        return open_token_store(source, ByteTokenizer(), "train")
+
+    make.cache, make.place = tmp_path / "cache", remote_files.remote_path(address) / "token_stores"
+    yield make
+    if request.param == "memory":
+        remote_files.remote_path(address).rmtree()
+
+
+def text_of(store):
+    return ByteTokenizer().detokenize(store.tokens)
+
+
+def test_a_store_is_copied_once_built_and_fetched_elsewhere(open_at):
+    store = open_at([b"one"])
+    (name,) = remote_files.names(open_at.place)
+    files = ["documents.bin", "metadata.json", "tokens.bin"]
+    assert remote_files.names(open_at.place / name) == files
+    del store
+    shutil.rmtree(open_at.cache)
+    assert text_of(open_at([b"never read"])) == "one"
+
+
+def test_a_local_copy_is_opened_without_the_address(open_at, monkeypatch):
+    open_at([b"one"])
+    monkeypatch.setattr(remote_files, "raise_remote_errors", None)
+    assert text_of(open_at([b"never read"])) == "one"
+
+
+def flip(path):
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def test_a_damaged_local_copy_is_fetched_again(open_at):
+    open_at([b"one"])
+    (path,) = open_at.cache.rglob("tokens.bin")
+    flip(path)
+    assert text_of(open_at([b"never read"])) == "one"
+
+
+def test_a_damaged_or_missing_file_at_the_address_is_named(open_at):
+    open_at([b"one"])
+    (name,) = remote_files.names(open_at.place)
+    shutil.rmtree(open_at.cache)
+    path = open_at.place / name / "tokens.bin"
+    remote_files.write_bytes(path, remote_files.read_bytes(path)[:-1] + b"?")
+    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .* with another content"):
+        open_at([b"never read"])
+    remote_files.remove(path)
+    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .*tokens.bin, which is missing"):
+        open_at([b"never read"])
+    remote_files.write_bytes(open_at.place / name / "metadata.json", b"{")
+    with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with another content"):
+        open_at([b"never read"])
+
+
+def test_another_store_in_the_place_of_one_is_an_error(open_at):
+    open_at([b"one"], "a")
+    (first,) = remote_files.names(open_at.place)
+    open_at([b"two"], "b")
+    (second,) = {*remote_files.names(open_at.place)} - {first}
+    for name in remote_files.names(open_at.place / first):
+        remote_files.write_bytes(open_at.place / second / name, remote_files.read_bytes(open_at.place / first / name))
+    shutil.rmtree(open_at.cache)
+    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{second} .* another store in"):
+        open_at([b"never read"], "b")
+
+
+def test_a_store_that_is_half_copied_is_built_anew(open_at, monkeypatch):
+    upload = remote_files.upload
+
+    def stop(source, target):
+        if source.name == "tokens.bin":
+            raise KeyboardInterrupt
+        return upload(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(remote_files, "upload", stop)
+        open_at([b"one"])
+    (name,) = remote_files.names(open_at.place)
+    assert not remote_files.exists(open_at.place / name / "metadata.json")
+    shutil.rmtree(open_at.cache)
+    assert text_of(open_at([b"one"])) == "one"
+    shutil.rmtree(open_at.cache)
+    assert text_of(open_at([b"never read"])) == "one"
+
+
+def test_what_was_built_here_is_copied_by_the_next_opening(open_at, monkeypatch):
+    def fail(*arguments):
+        raise remote_files.RemoteError
+
+    with monkeypatch.context() as patch, pytest.raises(remote_files.RemoteError):
+        patch.setattr(remote_files, "upload_folder", fail)
+        open_at([b"one"])
+    open_at([b"never read"])
+    shutil.rmtree(open_at.cache)
+    assert text_of(open_at([b"never read"])) == "one"

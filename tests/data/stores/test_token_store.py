@@ -1,0 +1,210 @@
+"""Token stores: what they hold, when they are rebuilt, and how they are written."""
+
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from tf_sparse_attention.data import ByteTokenizer, TokenStore, open_token_store
+from tf_sparse_attention.data.stores import array_store
+
+
+class CountingTokenizer(ByteTokenizer):
+    """Another tokenizer: each byte plus an offset, of a vocabulary of any size."""
+
+    def __init__(self, vocabulary_size=258, offset=0):
+        self.vocabulary_size, self.offset = vocabulary_size, offset
+
+    def tokenize(self, text):
+        return super().tokenize(text) + self.offset
+
+    def get_config(self):
+        return {"vocabulary_size": self.vocabulary_size, "offset": self.offset}
+
+
+def folders(path):
+    return sorted(folder.name for folder in (path / "token_stores").iterdir())
+
+
+def test_documents_follow_one_another_each_with_the_end_id(make_store):
+    store = make_store([b"ab", "", "é"])
+    np.testing.assert_array_equal(store.tokens, [99, 100, 1, 1, 0xC3 + 2, 0xA9 + 2, 1])
+    np.testing.assert_array_equal(store.document_offsets, [0, 3, 4, 7])
+    np.testing.assert_array_equal(store.document(2), [0xC3 + 2, 0xA9 + 2, 1])
+
+
+def test_metadata_counts_documents_tokens_bytes_and_words(make_store):
+    store = make_store(["one two\nthree", "é\u00a0e"])
+    assert (store.num_documents, store.num_bytes, store.num_words) == (2, 13 + 5, 3 + 2)
+    assert store.num_tokens == store.num_bytes + store.num_documents
+    tokenizer = {"class_name": "ByteTokenizer", "config": {}}
+    assert store.metadata["identity"] == {"source": "list", "split": "train", "tokenizer": tokenizer}
+
+
+def test_words_are_counted_as_pg19_counts_them(shared_data, make_store):
+    book = shared_data / "books" / "validation"
+    rows = (line.split(",") for line in (shared_data / "books" / "books.csv").read_text().splitlines())
+    words = {row[0]: row for row in rows}
+    path = min(book.iterdir(), key=lambda path: path.stat().st_size)
+    store = make_store([path.read_bytes()])
+    assert str(store.num_words) in words[path.stem]
+
+
+def test_bytes_that_are_not_utf8_are_kept(make_store):
+    store = make_store([b"\xa9 tail \xc3"])
+    assert ByteTokenizer().detokenize_bytes(store.tokens) == b"\xa9 tail \xc3"
+    assert store.num_words == 3
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(256, "uint8"), (258, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
+def test_the_smallest_type_that_holds_the_vocabulary_is_taken(size, dtype, make_source):
+    store = open_token_store(make_source([b"ab"]), CountingTokenizer(size), "train")
+    assert store.tokens.dtype == dtype
+    assert isinstance(store.tokens, np.memmap)
+
+
+def test_one_document_at_a_time_is_held(make_source):
+    alive = []
+
+    def documents():
+        for number in range(5):
+            assert len(alive) == number  # Asked for only when the one before is written.
+            alive.append(number)
+            yield b"text"
+
+    assert open_token_store(make_source(documents()), ByteTokenizer(), "train").num_documents == 5
+
+
+def test_a_store_is_built_once(make_source):
+    first = open_token_store(make_source([b"one"]), ByteTokenizer(), "train")
+    again = open_token_store(make_source([b"never read"]), ByteTokenizer(), "train")
+    np.testing.assert_array_equal(first.tokens, again.tokens)
+
+
+def test_another_source_split_or_tokenizer_is_another_store(make_source, tmp_path):
+    open_token_store(make_source([b"one"]), ByteTokenizer(), "train")
+    other = open_token_store(make_source([b"two"], fingerprint="changed"), ByteTokenizer(), "train")
+    assert ByteTokenizer().detokenize(other.tokens) == "two"
+    other = open_token_store(make_source([b"two"]), ByteTokenizer(), "test")
+    assert ByteTokenizer().detokenize(other.tokens) == "two"
+    other = open_token_store(make_source([b"two"]), CountingTokenizer(300, offset=5), "train")
+    np.testing.assert_array_equal(other.tokens, [ord("t") + 7, ord("w") + 7, ord("o") + 7, 1])
+    assert len(folders(tmp_path)) == 4
+
+
+def test_a_build_that_fails_midway_leaves_nothing(make_source, tmp_path):
+    def documents():
+        yield b"one"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_token_store(make_source(documents()), ByteTokenizer(), "train")
+    assert folders(tmp_path) == []
+    store = open_token_store(make_source([b"two"]), ByteTokenizer(), "train")
+    assert ByteTokenizer().detokenize(store.tokens) == "two"
+
+
+@pytest.fixture
+def killed_build(make_source, tmp_path, monkeypatch):
+    """Path of what a build leaves that was killed midway, when nothing can clean up after it."""
+
+    def documents():
+        yield b"one"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+        open_token_store(make_source(documents()), ByteTokenizer(), "train")
+    (left,) = (tmp_path / "token_stores").iterdir()
+    return left
+
+
+def test_what_a_killed_build_leaves_is_never_used(killed_build, make_store):
+    with pytest.raises(ValueError, match=r"metadata.json, which is missing"):
+        TokenStore(next(killed_build.iterdir()))
+    assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
+    assert killed_build.exists()  # It could be the work of a process that is still running.
+
+
+def test_what_a_killed_build_leaves_is_removed_after_a_day(killed_build, make_store):
+    yesterday = time.time() - 25 * 3600
+    for path in (*killed_build.rglob("*"), killed_build):
+        os.utime(path, (yesterday, yesterday))
+    make_store([b"two"])
+    assert not killed_build.exists()
+
+
+def test_two_builds_at_once_end_with_one_good_store(make_source, tmp_path):
+    def documents():
+        yield b"one"
+        # Another process builds the same store from start to end before this one goes on.
+        open_token_store(make_source([b"one", b"two"]), ByteTokenizer(), "train")
+        yield b"two"
+
+    store = open_token_store(make_source(documents()), ByteTokenizer(), "train")
+    assert ByteTokenizer().detokenize(store.tokens) == "onetwo"
+    assert len(folders(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "documents.bin", "metadata.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make_store, tmp_path, monkeypatch):
+    make_store([b"one"])
+    (folder,) = (tmp_path / "token_stores").iterdir()
+    content = (folder / name).read_bytes()
+    changed = {"cut": content[:-3], "changed": content.replace(b"1", b"2") if name[0] == "m" else b"\7" + content[1:]}
+    (folder / name).unlink()
+    if damage in changed:
+        (folder / name).write_bytes(changed[damage])
+    monkeypatch.setattr(array_store, "_checked", set())  # a test may be faster than the clock of the files
+    found = "which is missing" if damage == "missing" else "with another content"
+    with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
+        TokenStore(folder)
+    if (damage, name) == ("missing", "metadata.json"):  # which is written last
+        assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
+    else:
+        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
+            make_store([b"one"])
+
+
+def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
+    for split in ("train", "test"):
+        open_token_store(make_source([split.encode()]), ByteTokenizer(), split)
+    test, train = sorted((tmp_path / "token_stores").iterdir())
+    train.rename(tmp_path / "aside")
+    test.rename(train)
+    (tmp_path / "aside").rename(test)
+    with pytest.raises(ValueError, match=r"Prepared data must be .* with split='test' instead of 'train'."):
+        open_token_store(make_source([b"train"]), ByteTokenizer(), "train")
+
+
+def test_a_store_is_read_once_in_a_process_to_be_checked(make_store, monkeypatch):
+    make_store([b"one"])
+    monkeypatch.setattr(array_store, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
+    make_store([b"one"])
+
+
+def test_a_store_of_another_format_is_not_read(make_store, tmp_path, monkeypatch):
+    make_store([b"one"])
+    (folder,) = (tmp_path / "token_stores").iterdir()
+    monkeypatch.setattr(array_store, "FORMAT", 0)
+    with pytest.raises(ValueError, match=r"metadata.json, with another content"):
+        TokenStore(folder)
+
+
+def test_a_split_without_documents_is_an_error(make_source):
+    with pytest.raises(ValueError, match=r"`split` must have documents. Received: split=test of list."):
+        open_token_store(make_source([]), ByteTokenizer(), "test")
+
+
+@pytest.mark.parametrize("offset", [-2 - ord("a"), -1 - ord("a"), -300, 300])
+def test_special_ids_and_ids_outside_the_vocabulary_are_errors(offset, make_source):
+    with pytest.raises(ValueError, match=r"`tokenizer` must give ids in \[0, 258\) other than .* Received: id -?\d+"):
+        open_token_store(make_source([b"a"]), CountingTokenizer(offset=offset), "train")
+
+
+def test_the_folder_of_stores_can_be_given(make_source, tmp_path):
+    open_token_store(make_source([b"one"]), ByteTokenizer(), "train", folder=tmp_path / "here")
+    assert len(list((tmp_path / "here").iterdir())) == 1

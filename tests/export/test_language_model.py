@@ -1,0 +1,335 @@
+"""SavedModels of language models, without the library, and how SavedModels are written."""
+
+import math
+import os
+import subprocess
+import sys
+import venv
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_attention as tsa
+from tests import remote_paths  # noqa: F401  # registers the scheme disk://
+from tests.export.serving import (
+    LOCAL,
+    ROUTING,
+    TEXTS,
+    WINDOW,
+    embed,
+    embedding_of,
+    export,
+    generate,
+    make_model,
+    nats_of,
+    score,
+)
+from tf_sparse_attention.data import ByteTokenizer
+from tf_sparse_attention.export import Input, Signature, export_language_model, write_saved_model
+from tf_sparse_attention.export.weights import quantize
+from tf_sparse_attention.models import Backbone, LanguageModel
+
+# Makes every import of the library fail, as where it is not installed.
+ALONE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "tf_sparse_attention":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+try:
+    import tf_sparse_attention
+except ModuleNotFoundError:
+    print("absent")
+"""
+
+
+def run_alone(code, folder, python=sys.executable):
+    """Run code in another folder, in a process that knows no paths of this one, and return what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERAS"))}
+    result = subprocess.run(
+        [python, "-I", "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_scores_are_the_models_own_nats_over_all_windows(model, served):
+    result = score(served, TEXTS)
+    nats = np.array([nats_of(model, text) for text in TEXTS])
+    num_bytes = np.array([len(TEXTS[0]), 0, len(TEXTS[2]), len(TEXTS[3].encode())])
+    np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
+    np.testing.assert_array_equal(result["num_bytes"], num_bytes)
+    np.testing.assert_array_equal(result["num_tokens"], num_bytes)
+    np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / np.maximum(num_bytes, 1), rtol=1e-5)
+
+
+def test_a_long_text_scores_as_its_windows_do(served):
+    text = TEXTS[3].encode()
+    pieces = [text[begin : begin + WINDOW] for begin in range(0, len(text), WINDOW)]
+    assert len(pieces) == 8
+    np.testing.assert_allclose(score(served, [text])["nats"], score(served, pieces)["nats"].sum(), rtol=1e-6)
+
+
+def test_a_score_does_not_depend_on_the_other_texts(served):
+    together = score(served, TEXTS)["nats"]
+    alone = [score(served, [text])["nats"][0] for text in TEXTS]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_nothing_has_no_nats_and_no_bits(served, texts):
+    result = score(served, texts)
+    for name in ("nats", "bits_per_byte", "num_bytes"):
+        np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
+
+
+def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
+    result = embed(served, TEXTS)
+    for text, embedding, num_tokens in zip(TEXTS, result["embedding"], result["num_tokens"], strict=True):
+        np.testing.assert_allclose(embedding, embedding_of(model, text), atol=1e-5)
+        assert num_tokens == len(ByteTokenizer().tokenize(text))
+
+
+@pytest.mark.full
+def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(exported, tmp_path):
+    keras.utils.set_random_seed(3)
+    model = LanguageModel(Backbone(258, 1, 64, [ROUTING], intermediate_dim=128, seed=3))
+    folder = export(model, tmp_path / "model", weight_dtype="int8", jit_compile=False)
+    size = sum(path.stat().st_size for path in (folder / "variables").iterdir())
+    assert size < 0.4 * 4 * model.count_params()
+    served = tf.saved_model.load(folder).signatures
+    np.testing.assert_allclose(score(served, TEXTS)["nats"], [nats_of(model, text) for text in TEXTS], rtol=5e-3)
+    wanted = np.array([embedding_of(model, text) for text in TEXTS])
+    # A vector that lies between two clusters may go to the other one, so some numbers differ more than others.
+    assert np.abs(embed(served, TEXTS)["embedding"] - wanted).mean() < 0.05
+    first, again = (generate(served, ["ab", ""], max_length=9) for _ in range(2))
+    assert first == again
+    texts = first["text_bytes"]
+    assert texts[0].startswith(b"ab") and len(texts[0]) > 2 and texts[1]
+    assert "large weights in 8 bits" in (folder / "README.md").read_text()
+    assert "8 bits" not in (exported / "README.md").read_text()
+
+
+def test_8_bits_are_as_close_as_they_can_be():
+    weight = np.random.default_rng(0).normal(size=(64, 5, 32)) * np.logspace(-3, 0, 32)
+    numbers, scale = quantize(weight)
+    assert numbers.dtype == np.int8
+    assert scale.shape == (1, 5, 32)  # by columns, which differ in size
+    assert (np.abs(numbers * scale - weight) <= 0.501 * scale).all()
+    rows = np.random.default_rng(0).normal(size=(64, 32)) * np.logspace(-3, 0, 64)[:, None]
+    assert quantize(rows)[1].shape == (64, 1)
+    assert quantize(np.ones((2, 64, 32)))[1].size <= 128  # not one for each pair of numbers
+    numbers, scale = quantize(np.zeros((64, 32)))
+    assert not numbers.any() and (scale == 1).all()
+
+
+@pytest.mark.full
+def test_a_model_of_few_positions_serves_no_more(tmp_path):
+    grid = Backbone(258, 1, 16, [LOCAL], embedding={"grid": (4, 5)})
+    model = LanguageModel(grid)
+    with pytest.raises(ValueError, match="`sequence_length` must be at most the 20 positions of the model"):
+        export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=21)
+    path = export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=20, jit_compile=False)
+    served = tf.saved_model.load(path).signatures
+    assert score(served, ["x" * 41])["nats"] > 0
+    assert embed(served, ["x" * 41])["num_tokens"] == 41
+    assert generate(served, ["ab"], max_length=20, temperature=0.0)["num_tokens"][0] <= 20
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at most 20"):
+        generate(served, ["ab"], max_length=21)
+
+
+@pytest.mark.pages
+def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, served):
+    readme = (exported / "README.md").read_text(encoding="utf-8")
+    example = readme.split("```python\n")[1].split("```")[0]
+    printed = run_alone(f"{ALONE}\n{example}\nprint('tf_sparse_attention' in sys.modules)", exported.parent)
+    assert printed.startswith("absent\n{") and printed.endswith("}\nFalse\n")
+    bits = score(served, ["def main():", "A line of text."])["bits_per_byte"]
+    continued = generate(served, ["def main():", ""], 60, 0.8, 0.95, 1)["text_bytes"]
+    assert repr(bits) in printed and all(repr(text) in printed for text in continued)
+    for name, function in served.items():
+        for each in [*function.structured_input_signature[1], *function.structured_outputs]:
+            assert f"| `{each}` |" in readme, (name, each)
+
+
+def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "saved_model.pb").touch()
+    (path / "old").touch()
+    assert write_saved_model(path, model, {"double": scaled(2.0)}, "A model") == path
+    assert os.listdir(tmp_path) == ["model"]
+    assert {"README.md", "saved_model.pb", "variables"} <= set(os.listdir(path)) and "old" not in os.listdir(path)
+    before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
+
+    def fail(module, folder, functions):
+        os.makedirs(folder)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        write_saved_model(path, model, {"double": scaled(2.0)}, "A model")
+    assert os.listdir(tmp_path) == ["model"]
+    assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
+
+
+def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+        export(model, tmp_path)
+    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+        export(model, tmp_path / "thesis.txt")
+
+
+def scaled(factor, **changes):
+    """Return a signature of one input and one output."""
+    x = Input(tf.TensorSpec((None, 2), tf.float32, "x"), "values", "tf.ones((1, 2))")
+    signature = Signature(lambda x: {"y": factor * x}, [x], {"y": "values times a factor"}, "scaled values")
+    return signature._replace(**changes)
+
+
+def test_functions_of_any_model_are_written_to_an_address(tmp_path):
+    layer = tsa.layers.LocalAttention(1, 4, window=3)
+    inputs = keras.Input((None, 4))
+    encoder, path = keras.Model(inputs, layer(inputs)), f"disk://{tmp_path}/bucket/model"
+    x = Input(tf.TensorSpec((None, None, 4), tf.float32, "x"), "vectors", "tf.zeros((1, 8, 4))")
+    encode = Signature(lambda x: {"y": encoder(x)}, [x], {"y": "vectors after attention"}, "attention", "Notes.")
+    for signatures in ({"encode": encode, "half": scaled(0.5)}, {"encode": encode}):  # the second replaces the first
+        assert str(write_saved_model(path, encoder, signatures, "An encoder")) == path
+        loaded = tf.saved_model.load(str(tmp_path / "bucket" / "model")).signatures
+        assert set(loaded) == set(signatures)
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    np.testing.assert_allclose(loaded["encode"](x=vectors)["y"], encoder(vectors), atol=1e-6)
+    readme = (tmp_path / "bucket" / "model" / "README.md").read_text()
+    assert readme.startswith("# An encoder\n\n")
+    assert "## `encode`: attention\n" in readme and "\nNotes.\n" in readme
+    assert "| in | `x` | float32 (B, T, 4) | vectors |\n" in readme
+    assert "| out | `y` | float32 (B, T, 4) | vectors after attention |\n" in readme
+    assert "x=tf.zeros((1, 8, 4))," in readme
+    (tmp_path / "bucket" / "model" / "saved_model.pb").unlink()
+    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path=disk://"):
+        write_saved_model(path, encoder, {"encode": encode}, "An encoder")
+
+
+def test_outputs_without_a_meaning_are_refused(model, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"`outputs` of the signature 'f' must describe .* \['y'\]\. Received: \['z'\]"
+    ):
+        write_saved_model(tmp_path / "x", model, {"f": scaled(2.0, outputs={"z": "other values"})}, "A model")
+
+
+def test_a_written_file_without_a_signature_is_an_error(model, tmp_path, monkeypatch):
+    save = tf.saved_model.save
+    monkeypatch.setattr(tf.saved_model, "save", lambda module, folder, functions: save(module, folder))
+    with pytest.raises(RuntimeError, match=r"must have .* in its signature 'f'\. Received: \(set\(\), set\(\)\)"):
+        write_saved_model(tmp_path / "x", model, {"f": scaled(2.0)}, "A model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<"):
+        export(keras.Sequential(), tmp_path)
+
+
+def test_a_model_that_sees_later_tokens_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`model` must be causal"):
+        export(LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)), tmp_path)
+
+
+def test_something_else_than_a_tokenizer_is_refused(model, tmp_path):
+    with pytest.raises(ValueError, match="`tokenizer` must be a tokenizer"):
+        export_language_model(model, tmp_path, "bytes")
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
+    small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
+    with pytest.raises(
+        ValueError, match=r"`tokenizer` must not have .* a tokenizer with 258 ids and a model with 200\."
+    ):
+        export(small, tmp_path)
+
+
+def test_an_unknown_dtype_of_weights_is_refused(model, tmp_path):
+    with pytest.raises(ValueError, match="`weight_dtype` must be"):
+        export(model, tmp_path, weight_dtype="int4")
+
+
+@pytest.mark.parametrize("name", ["sequence_length", "batch_size"])
+def test_sizes_must_be_positive(model, tmp_path, name):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}=0\."):
+        export_language_model(model, tmp_path, ByteTokenizer(), **{name: 0})
+
+
+def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    message = r"`model\.save\('model\.keras'\)`.* KERAS_BACKEND=tensorflow .* Received: backend='jax'\."
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path)
+
+
+@pytest.mark.full
+def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_jax, tmp_path):
+    make_model([LOCAL]).save(tmp_path / "untrained.keras")
+    code = f"""
+import keras, numpy as np
+import tf_sparse_attention as tsa
+
+model = keras.models.load_model({str(tmp_path / "untrained.keras")!r})
+model.compile("sgd", tsa.models.language_model_loss())
+ids = np.array([[0, *b"def main()"], [0, *b"0123456789"]])
+print(*(model.train_on_batch(ids[:, :-1], ids[:, 1:]) for _ in range(2)))
+model.save({str(tmp_path / "trained.keras")!r})
+log_probabilities = keras.ops.log_softmax(model.predict_on_batch(ids[:, :-1]))
+print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2).sum((1, 2)))
+"""
+    losses, nats = run_jax(code).splitlines()
+    assert float(losses.split()[0]) > float(losses.split()[1])
+    trained = keras.models.load_model(tmp_path / "trained.keras", compile=False)
+    served = tf.saved_model.load(export(trained, tmp_path / "saved_model")).signatures
+    # The ids above are these, since the id of a byte is the byte + 2.
+    texts = [bytes(byte - 2 for byte in text) for text in (b"def main()", b"0123456789")]
+    np.testing.assert_allclose(score(served, texts)["nats"], np.fromstring(nats[1:-1], sep=" "), rtol=1e-5)
+
+
+def test_export_is_reached_from_the_front_door():
+    assert tsa.export.export_language_model is export_language_model
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*top_k")
+@pytest.mark.parametrize(
+    ("settings", "routing", "rtol"),
+    [
+        ({"dtype": "mixed_bfloat16"}, {}, 2e-2),
+        ({"remat": True, "dropout": 0.5}, {}, 1e-5),
+        ({"embedding_dim": 24, "norm": "post", "activation": "geglu"}, {"position": "relative"}, 1e-5),
+        ({}, {"selection": "top_k"}, 1e-5),
+    ],
+)
+def test_models_of_every_kind_are_exported_as_they_are(tmp_path, settings, routing, rtol):
+    keras.utils.set_random_seed(3)
+    sizes = {"num_layers": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    backbone = Backbone(258, attention=[LOCAL, {**ROUTING, **routing}], seed=3, **sizes, **settings)
+    model = LanguageModel(backbone, dtype=settings.get("dtype"))
+    served = tf.saved_model.load(export(model, tmp_path / "saved_model")).signatures
+    np.testing.assert_allclose(score(served, TEXTS)["nats"], [nats_of(model, text) for text in TEXTS], rtol=rtol)
+    first, again = (generate(served, TEXTS, 140) for _ in range(2))
+    assert first == again
+    assert all(len(text) > len(prompt) for text, prompt in zip(first["text_bytes"], TEXTS, strict=True))
+
+
+@pytest.mark.large
+def test_the_example_of_the_readme_runs_in_an_environment_with_tensorflow_alone(exported, tmp_path):
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = str(tmp_path / "environment" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", f"tensorflow=={tf.__version__}"]
+    if subprocess.run(install, check=False).returncode:
+        pytest.skip("needs pip to install TensorFlow, which failed")
+    example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    here = run_alone(f"{ALONE}\n{example}", exported.parent)
+    assert run_alone(f"{ALONE}\n{example}", exported.parent, python=python) == here

@@ -1,0 +1,145 @@
+"""Batches as a function of their number, and the Grain data sets that deliver them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tf_sparse_attention.checks import check_count
+
+ENDLESS = 2**62  # number of batches of a training
+NUM_THREADS, PREFETCH = 2, 4  # threads that read batches, and batches that are read ahead
+
+
+class Rows(NamedTuple):
+    """The rows of a batch before they are read.
+
+    Attributes:
+        step: number of the batch.
+        items: int64 (B,), the item in each row, such as the number of a window or of a recording; -1: an empty row.
+        first: position of the first row in the whole batch. Default 0.
+        length: number of positions of each row. Default 0, where it is the same in all batches.
+    """
+
+    step: int
+    items: np.ndarray
+    first: int = 0
+    length: int = 0
+
+
+class Batches:
+    """Batches of which each is a pure function of its number.
+
+    A training can therefore start at any step, and a resumed run gets the batches of an uninterrupted one. `batches[k]`
+    is batch k, `(inputs, targets, weights)` as NumPy arrays.
+
+    Args:
+        plan: function of a number that returns the `Rows` of this batch.
+        read: function of `Rows` that returns `(inputs, targets, weights)`.
+        num_batches: number of batches. Default: None, endless.
+        steps_per_epoch: number of batches in an epoch of an endless training. Default: None, `num_batches`.
+        has_fixed_shapes: whether all batches have the shapes of the first one. Default True.
+
+    Example:
+
+    >>> batches = tsa.data.training_batches(store, batch_size=8, sequence_length=1024)
+    >>> model.fit(batches.dataset(start=300), steps_per_epoch=100, shuffle=False)
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[int], Rows],
+        read: Callable[[Rows], Any],
+        num_batches: int | None = None,
+        steps_per_epoch: int | None = None,
+        has_fixed_shapes: bool = True,
+    ) -> None:
+        self._plan, self._read = plan, read
+        self.num_batches, self.has_fixed_shapes = num_batches, has_fixed_shapes
+        self.steps_per_epoch = num_batches if steps_per_epoch is None else steps_per_epoch
+
+    def __getitem__(self, number: int) -> Any:
+        return self._read(self._plan(number))
+
+    def shard(self, index: int, count: int) -> "Batches":
+        """Return the batches of one of several processes: part `index` of `count` equal parts of the rows of each.
+
+        Raises:
+            ValueError: If `count` does not divide the rows of a batch.
+        """
+        check_count("count", count)
+        if not 0 <= index < count:
+            raise ValueError(f"`index` must be in [0, count). Received: index={index}, count={count}.")
+        num_rows = len(self._plan(0).items)
+        if num_rows % count:
+            raise ValueError(
+                f"`count` must divide the rows of a batch. Received: count={count}, batches of {num_rows} rows."
+            )
+
+        def plan(number):
+            rows = self._plan(number)
+            size = len(rows.items) // count
+            part = rows.items[index * size : (index + 1) * size]
+            return rows._replace(items=part, first=rows.first + index * size)
+
+        return Batches(plan, self._read, self.num_batches, self.steps_per_epoch, self.has_fixed_shapes)
+
+    def map(self, function: Callable[..., Any]) -> "Batches":
+        """Return batches with `function(inputs, targets, weights)` in place of each `(inputs, targets, weights)`."""
+        return Batches(
+            self._plan,
+            lambda rows: function(*self._read(rows)),
+            self.num_batches,
+            self.steps_per_epoch,
+            self.has_fixed_shapes,
+        )
+
+    def dataset(self, start: int = 0, stop: int | None = None) -> Any:
+        """Return the batches in order as a data set that `fit`, `evaluate` and `predict` take.
+
+        Args:
+            start: number of the first batch. Default 0.
+            stop: number after the last batch. Default: None, up to the last, or endless.
+
+        Returns:
+            On TensorFlow a `tf.data.Dataset`, elsewhere the Grain data set of `grain_dataset`. Keras also takes the
+            latter on TensorFlow, but makes the size of the batch dynamic, which TPUs do not support, and expects all
+            batches to have the shapes of the first two.
+        """
+        import keras
+
+        dataset = self.grain_dataset(start, stop)
+        if keras.backend.backend() != "tensorflow":
+            return dataset
+        import tensorflow as tf
+
+        def spec(array):
+            shape = array.shape if self.has_fixed_shapes else (*(None for _ in array.shape[:2]), *array.shape[2:])
+            return tf.TensorSpec(shape, array.dtype)
+
+        made = tf.data.Dataset.from_generator(
+            lambda: iter(dataset), output_signature=keras.tree.map_structure(spec, self[0])
+        )
+        count = max(0, self._stop(stop) - start)
+        is_endless = count > ENDLESS // 2
+        return made.apply(
+            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY if is_endless else count)
+        )
+
+    def grain_dataset(self, start: int = 0, stop: int | None = None) -> Any:
+        """Return the batches in order as a Grain data set of NumPy arrays. Two threads read up to four batches ahead.
+
+        Args:
+            start, stop: see `dataset`.
+
+        Returns:
+            `grain.IterDataset`.
+        """
+        import grain
+
+        numbers = grain.MapDataset.range(start, max(start, self._stop(stop)))
+        options = grain.ReadOptions(num_threads=NUM_THREADS, prefetch_buffer_size=PREFETCH)
+        return numbers.map(self.__getitem__).to_iter_dataset(options)
+
+    def _stop(self, stop):
+        return min(ENDLESS if limit is None else limit for limit in (stop, self.num_batches))

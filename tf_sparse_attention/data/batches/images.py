@@ -1,0 +1,113 @@
+"""Batches of images as sequences of bytes."""
+
+import numpy as np
+
+from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
+from tf_sparse_attention.data.batches.batches import Batches, Rows
+from tf_sparse_attention.data.batches.random_order import shuffled_index
+from tf_sparse_attention.data.images.codec import ImageCodec
+
+
+def image_batches(
+    images: np.ndarray, codec: ImageCodec, batch_size: int, seed: int = 0, use_flips: bool = False
+) -> Batches:
+    """Return endless batches of images in random order.
+
+    An epoch has each image once. A batch may hold the end of one epoch and the start of the next.
+
+    Args:
+        images: uint8 (N, H, W, C), an array in memory or on disk, such as `ImageSource.array` returns.
+        codec: `ImageCodec` of their shape.
+        batch_size: images in a batch, over all replicas.
+        seed: integer in [0, 2**63). Default 0.
+        use_flips: whether half of the images, chosen in each epoch, are mirrored left to right. Default False.
+
+    Returns:
+        `Batches` of `(inputs, targets, weights)`, see `pack_images`.
+
+    Raises:
+        ValueError: If the images do not have the shape of the codec, or an argument is out of range.
+
+    Example:
+
+    >>> images = np.random.default_rng(0).integers(256, size=(10, 8, 8, 3), dtype=np.uint8)
+    >>> batches = image_batches(images, ImageCodec(8, 8), batch_size=2)
+    >>> inputs, targets, weights = batches[300]
+    >>> inputs["token_ids"].shape
+    (2, 192)
+    """
+    check_count("batch_size", batch_size)
+    check_switch("use_flips", use_flips)
+    _check_images(images, codec)
+    check_seed(seed)
+
+    def plan(step):
+        return Rows(step, step * batch_size + np.arange(batch_size, dtype="int64"))
+
+    def read(rows):
+        epoch, position = np.divmod(rows.items, len(images))
+        chosen = images[shuffled_index(position, seed, epoch, len(images))]
+        if use_flips:
+            # One generator per image, so that the result does not depend on the size of the batch or on the process.
+            draws = [np.random.Generator(np.random.Philox(key=[seed, int(item)])).random() for item in rows.items]
+            chosen = np.where(np.array(draws)[:, None, None, None] < 0.5, chosen[:, :, ::-1], chosen)
+        return pack_images(codec.encode(chosen))
+
+    return Batches(plan, read, steps_per_epoch=-(-len(images) // batch_size))
+
+
+def image_evaluation_batches(
+    images: np.ndarray, codec: ImageCodec, batch_size: int, max_images: int | None = None
+) -> Batches:
+    """Return batches of images in order; the targets of weight 1 are exactly their bytes.
+
+    The last batch has empty rows of weight 0, so that all batches have the same shape. Bits per dimension are the
+    summed nats divided by ln 2 and by the number of bytes.
+
+    Args:
+        images, codec, batch_size: as for `image_batches`.
+        max_images: maximum number of images, evenly spread over all. Default: None, all.
+
+    Returns:
+        `Batches` of `(inputs, targets, weights)`, see `pack_images`.
+
+    Raises:
+        ValueError: As `image_batches`.
+    """
+    check_count("batch_size", batch_size)
+    check_optional_count("max_images", max_images)
+    _check_images(images, codec)
+    count = len(images) if max_images is None else min(len(images), max_images)
+
+    def plan(number):
+        numbers = number * batch_size + np.arange(batch_size, dtype="int64")
+        return Rows(number, np.where(numbers < count, numbers, -1))
+
+    def read(rows):
+        exists = rows.items >= 0
+        ids = np.zeros((len(rows.items), codec.length), np.int32)
+        ids[exists] = codec.encode(images[rows.items[exists] * len(images) // count])
+        return pack_images(ids)
+
+    return Batches(plan, read, -(-count // batch_size))
+
+
+def pack_images(ids: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Return inputs, targets and weights of a language model of images.
+
+    Args:
+        ids: int32 (B, T), from `ImageCodec.encode`; a row of zeros is no image.
+
+    Returns:
+        `(inputs, targets, weights)`: inputs {"token_ids"}, the ids moved right by one with id 0 first; targets the ids;
+        weights float32 (B, T), 0 in rows without an image.
+    """
+    return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids, (ids != 0).astype("float32")
+
+
+def _check_images(images, codec):
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != codec.shape or len(images) == 0:
+        raise ValueError(
+            f"`images` must be uint8 (N, H, W, C), one or more, with (H, W, C) = {codec.shape}, that of `codec`. "
+            f"Received: {images.dtype} of shape {images.shape}."
+        )

@@ -1,0 +1,269 @@
+"""Batches of windows of a token stream: for training in random order, for evaluation every token once."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from tf_sparse_attention.checks import check_count, check_optional_count, check_rate, check_seed
+from tf_sparse_attention.data.batches.batches import Batches, Rows
+from tf_sparse_attention.data.batches.random_order import shuffled_index
+from tf_sparse_attention.data.stores.token_store import TokenStore
+
+
+def training_batches(
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    seed: int = 0,
+    use_packing: bool = True,
+    mask_rate: float = 0.0,
+) -> Batches:
+    """Return endless batches of random windows of a token store.
+
+    An epoch cuts the stream into max(1, num_tokens // sequence_length) windows from a random offset, wrapping around
+    the end, and visits them in random order. Each token is seen at most once per epoch. A batch may hold the end of one
+    epoch and the start of the next. A stream shorter than one window is padded.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: windows in a batch, over all replicas.
+        sequence_length: tokens in a window.
+        seed: integer in [0, 2**63). Default 0.
+        use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        mask_rate: fraction of the tokens that is masked, for bidirectional models, see `pack_masked`. Default 0: the
+            target is the next token.
+
+    Returns:
+        `Batches` of `(inputs, targets, weights)`, see `pack_windows`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Example:
+
+    >>> batches = training_batches(store, batch_size=8, sequence_length=1024)
+    >>> model.fit(batches.dataset(start=300), steps_per_epoch=100, shuffle=False)
+    """
+    check_count("batch_size", batch_size)
+    check_count("sequence_length", sequence_length)
+    check_seed(seed)
+    check_rate("mask_rate", mask_rate)
+    num_windows = max(1, store.num_tokens // sequence_length)
+    # Windows wrap around the end of the stream. Only a stream shorter than a window has padding, and one of recordings,
+    # which have padding between them.
+    has_padding = store.num_tokens < sequence_length or store.end_id == 0
+
+    def plan(step):
+        return Rows(step, step * batch_size + np.arange(batch_size, dtype="int64"))
+
+    def read(rows):
+        epoch, position = np.divmod(rows.items, num_windows)
+        windows = shuffled_index(position, seed, epoch, num_windows)
+        offsets = np.array([random_offset(store, seed, int(number)) for number in epoch])
+        starts = (offsets + windows * sequence_length) % store.num_tokens
+        tokens = read_windows(store.tokens, starts, sequence_length, wrap=True)
+        if mask_rate:
+            is_masked = masked_positions(rows.items, sequence_length, mask_rate, seed)
+            return pack_masked(tokens, is_masked, store.end_id, use_packing)
+        return pack_windows(tokens, store.end_id, use_packing, has_padding)
+
+    return Batches(plan, read, steps_per_epoch=-(-num_windows // batch_size))
+
+
+def evaluation_batches(
+    store: TokenStore,
+    batch_size: int,
+    sequence_length: int,
+    use_packing: bool = True,
+    max_windows: int | None = None,
+    mask_rate: float = 0.0,
+    overlap: int = 0,
+) -> Batches:
+    """Cut a token store into consecutive windows that score every token exactly once.
+
+    The last window is padded on the right and the last batch has empty rows, both of weight 0, so that all batches have
+    the same shape. Divide the summed loss in nats by ln 2 times `store.num_bytes` for bits per byte (the end ids are
+    scored too, as part of the text), by `store.num_words` for the exponent of the perplexity per word.
+
+    Note: each window starts without context, so metrics improve with `sequence_length` for that reason alone. With
+    `overlap` each token after the first window sees at least that many tokens, at T / (T - overlap) times the cost.
+
+    Args:
+        store: `TokenStore`.
+        batch_size: windows in a batch, over all replicas.
+        sequence_length: tokens in a window.
+        use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        max_windows: maximum number of windows to score, evenly spread over the text. Default: None, all.
+        mask_rate: fraction of the tokens that is masked and scored, the same tokens each time, see `pack_masked`.
+            Default 0: all tokens are scored.
+        overlap: tokens at the beginning of a window that are context only, because the window before scores them. Less
+            than `sequence_length`; must be 0 with masked tokens. Default 0.
+
+    Returns:
+        `Batches` of `(inputs, targets, weights)`, see `pack_windows`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Example:
+
+    >>> batches = evaluation_batches(store, batch_size=8, sequence_length=1024)
+    >>> model.evaluate(batches.dataset())
+    """
+    check_rate("mask_rate", mask_rate)
+    check_count("batch_size", batch_size)
+    check_count("sequence_length", sequence_length)
+    check_optional_count("max_windows", max_windows)
+    _check_overlap(overlap, sequence_length, mask_rate)
+    all_windows = count_windows(store.num_tokens, sequence_length, overlap)
+    num_windows = all_windows if max_windows is None else min(all_windows, max_windows)
+
+    def plan(number):
+        numbers = number * batch_size + np.arange(batch_size, dtype="int64")
+        return Rows(number, np.where(numbers < num_windows, numbers, -1))
+
+    def read(rows):
+        windows = rows.items * all_windows // num_windows
+        # The window of an empty row starts at the end of the stream.
+        starts = np.where(rows.items < 0, store.num_tokens, windows * (sequence_length - overlap))
+        tokens = read_windows(store.tokens, starts, sequence_length)
+        if mask_rate:
+            is_masked = masked_positions(np.maximum(rows.items, 0), sequence_length, mask_rate)
+            return pack_masked(tokens, is_masked, store.end_id, use_packing)
+        inputs, targets, weights = pack_windows(tokens, store.end_id, use_packing)
+        is_context = np.arange(sequence_length) < np.where(windows > 0, overlap, 0)[:, None]
+        return inputs, targets, np.where(is_context, 0, weights).astype("float32")
+
+    return Batches(plan, read, -(-num_windows // batch_size))
+
+
+def count_windows(num_tokens: int, sequence_length: int, overlap: int = 0) -> int:
+    """Return the number of windows that cover a text if each shares `overlap` tokens with the window before."""
+    return 1 + max(0, -(-(num_tokens - sequence_length) // (sequence_length - overlap)))
+
+
+def _check_overlap(overlap, sequence_length, mask_rate):
+    if not 0 <= overlap < sequence_length:
+        raise ValueError(
+            "`overlap` must be 0 or more and less than `sequence_length`. "
+            f"Received: overlap={overlap}, sequence_length={sequence_length}."
+        )
+    if overlap and mask_rate:
+        raise ValueError(f"`overlap` must be 0 with masked tokens. Received: overlap={overlap}, mask_rate={mask_rate}.")
+
+
+def random_offset(store: TokenStore, seed: int, epoch: int) -> int:
+    """Return the position in a token stream at which an epoch starts."""
+    # A hash, unlike the generators of NumPy and TensorFlow, is the same in every version of every library.
+    digest = hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "big") % store.num_tokens
+
+
+def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length: int, wrap: bool = False) -> np.ndarray:
+    """Read windows of consecutive tokens.
+
+    Args:
+        tokens: array (num_tokens,) of ids, a memory map.
+        starts: integers (B,), the position of the first token of each window; beyond the end the window is empty.
+        length: tokens in a window.
+        wrap: whether a window that reaches the end continues at position 0, up to its own start. Otherwise, and where
+            the stream is shorter than a window, it is padded with 0 on the right.
+
+    Returns:
+        int32 array (B, length).
+    """
+    windows = np.zeros((len(starts), length), np.int32)
+    for window, start in zip(windows, starts, strict=True):
+        part = tokens[start : start + length]
+        window[: len(part)] = part
+        if wrap and len(part) < length:
+            wrapped = tokens[: min(length - len(part), start)]
+            window[len(part) : len(part) + len(wrapped)] = wrapped
+    return windows
+
+
+def pack_windows(
+    tokens: np.ndarray, end_id: int = 1, use_packing: bool = True, padded: bool = True
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Turn windows of a stream of documents into inputs, targets and weights of a language model.
+
+    Target t is token t of the window. The input at t is the token before it, or the start id 0 at the first position of
+    the window and at the first token of every document. So a document in a packed window has exactly the inputs that it
+    has alone. Segment t is the number, from 1, of the document of target t.
+
+    For documents "ab" and "c" and the end id 1 (a, b, c are their ids), a window of 6:
+
+    ```
+    targets      a b 1 c 1 0
+    token_ids    0 a b 0 c 0
+    segment_ids  1 1 1 2 2 0
+    weights      1 1 1 1 1 0
+    ```
+
+    Args:
+        tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
+        end_id: the id that ends a document. Default 1. 0: documents, such as recordings, have padding between them,
+            which is not scored.
+        use_packing: whether documents are separate sequences. If False the window is one sequence: there are no
+            segments, and the input after the end of a document is the end id. Default True.
+        padded: whether there may be padding, so that a "padding_mask" is needed. Default True.
+
+    Returns:
+        `(inputs, targets, weights)` as `keras.Model.fit` takes them: inputs {"token_ids", "segment_ids"}, int32 (B, T)
+        (without "segment_ids" if `use_packing` is False), and "padding_mask", bool (B, T), if `padded`; targets int32
+        (B, T); weights float32 (B, T), 1 on tokens and 0 on padding. Inputs and segments are 0 on padding.
+    """
+    tokens = np.asarray(tokens)
+    is_token = tokens != 0
+    previous = np.pad(tokens[:, :-1], [(0, 0), (1, 0)])
+    masks = {"padding_mask": is_token} if padded else {}
+    weights = is_token.astype("float32")
+    if not use_packing:
+        return {"token_ids": np.where(is_token, previous, 0), **masks}, tokens, weights
+    begins = previous == end_id
+    token_ids = np.where(is_token & ~begins, previous, 0)
+    segment_ids = np.where(is_token, 1 + np.cumsum(begins, axis=1, dtype="int32"), 0)
+    return {"token_ids": token_ids, "segment_ids": segment_ids, **masks}, tokens, weights
+
+
+def masked_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: float, seed: int = 0) -> np.ndarray:
+    """Return which positions of windows are masked, a pure function of the seed and the number of each window.
+
+    Args:
+        numbers: integers (B,), the numbers of the windows.
+        length: tokens in a window.
+        rate: fraction of the positions that is masked.
+        seed: integer in [0, 2**63). Default 0.
+
+    Returns:
+        Bool array (B, length).
+    """
+    # One generator per window, so that the result does not depend on the size of the batch or on the process.
+    draws = [np.random.Generator(np.random.Philox(key=[seed, int(number)])).random(length) for number in numbers]
+    return np.array(draws).reshape(len(numbers), length) < rate
+
+
+def pack_masked(
+    tokens: np.ndarray, is_masked: np.ndarray, end_id: int = 1, use_packing: bool = True
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Turn windows of a stream of documents into inputs with masked tokens, and the targets to predict.
+
+    As `pack_windows`, but the input at t is token t, or 0 if it is masked. The target is the masked token; other
+    positions have the target 0 and the weight 0. Source: the masked language model of Devlin et al. 2019, "BERT",
+    section 3.1.
+    Note: differs in that every masked token becomes the id 0; BERT leaves or replaces one in five.
+
+    Args:
+        tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
+        is_masked: bool (B, T).
+        end_id: the id that ends a document. Default 1.
+        use_packing: whether documents are separate sequences, see `pack_windows`. Default True.
+
+    Returns:
+        `(inputs, targets, weights)`; the inputs always have a "padding_mask".
+    """
+    inputs, tokens, is_token = pack_windows(tokens, end_id, use_packing)
+    is_masked = np.asarray(is_masked) & (is_token > 0)
+    inputs["token_ids"] = np.where(is_masked, 0, tokens)
+    return inputs, np.where(is_masked, tokens, 0), is_masked.astype("float32")

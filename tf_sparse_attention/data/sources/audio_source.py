@@ -1,0 +1,177 @@
+"""Opens data sets of audio: by TFDS name, a folder of files, or arrays in a file."""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.data.audio.codec import NUM_SPECIAL, AudioCodec
+from tf_sparse_attention.data.local_paths import local_path
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
+from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
+from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
+from tf_sparse_attention.data.sources.wav_file import Recording, decode_wav, mix_down
+
+SUFFIXES = (".wav",)
+FORMS = {
+    "audio": Form("int16", "S"),
+    "offsets": Form("integers", "N"),
+    "sample_rate": Form("integers"),
+    "is_test": Form("bool", "N", is_needed=False),
+}
+
+
+class AudioSource(MediaSource):
+    """The recordings of one data set, all of one sample rate.
+
+    Made by `open_audio`. `open_token_store(source, codec, split)` writes them once to the disk, as ids of 2 bytes, for
+    `TrainingBatches` and `evaluation_batches`: its documents are the recordings.
+
+    Args:
+        reader, decode: see `MediaSource`; items are of the class `Recording`.
+        data_dir: folder in which token stores are kept.
+        sample_rate: samples per second that all recordings must have. None: that of the first recording.
+
+    Attributes:
+        name, fingerprint, data_dir: see `MediaSource`.
+    """
+
+    item = "recording"
+
+    def __init__(
+        self,
+        reader: Reader,
+        decode: Callable[[dict[str, Any]], Recording | str],
+        data_dir: str,
+        sample_rate: int | None = None,
+    ) -> None:
+        checks.check_optional_count("sample_rate", sample_rate)
+        super().__init__(reader, decode, data_dir)
+        self._sample_rate = sample_rate
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second."""
+        if self._sample_rate is None:
+            self._sample_rate = self._first().sample_rate
+        return self._sample_rate
+
+    def recordings(self, split: str) -> Iterator[np.ndarray]:
+        """Iterate over the recordings of a split, always in the same order.
+
+        Args:
+            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+
+        Returns:
+            Iterator of int16 (T,), the rounded mean of several channels.
+
+        Raises:
+            ValueError: If there is no such split. After the last recording, if one has another sample rate or no
+                samples, or cannot be read: with the name of the first and their number.
+        """
+        rate = self.sample_rate
+
+        def find_fault(recording: Recording) -> str | None:
+            if recording.sample_rate != rate:
+                return f"of {recording.sample_rate} samples per second"
+            return None if len(recording.samples) else "without samples"
+
+        found = self._valid(split, find_fault, f"recordings of {rate} samples per second")
+        return (mix_down(recording.samples) for recording in found)
+
+    def documents(self, split: str) -> Iterator[bytes]:
+        """Iterate over the recordings as bytes of `AudioCodec`, one per sample; see `recordings`."""
+        codec = AudioCodec(self.sample_rate)
+        for samples in self.recordings(split):
+            yield (codec.encode(samples) - NUM_SPECIAL).astype(np.uint8).tobytes()
+
+
+def open_audio(
+    tfds: str | None = None,
+    path: str | os.PathLike | None = None,
+    sample_rate: int | None = None,
+    local_dir: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike | None = None,
+    try_gcs: bool = False,
+) -> AudioSource:
+    """Open a data set of audio. A data set of TFDS is downloaded and prepared when its recordings are first read.
+
+    Args:
+        tfds: name of a data set of TFDS with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
+        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, see `open_media_files`; or a file NAME.npz of
+            the arrays `audio`, int16 (S,), `offsets`, integers (N + 1,): recording n is
+            `audio[offsets[n]:offsets[n + 1]]`, `sample_rate`, an integer, and optionally `is_test`, bool (N,). The
+            other recordings are the split train. Their order is that of a hash of their contents, so that each part of
+            a split is a fair sample.
+        sample_rate: samples per second that all recordings must have. None: that of the data set, or of the first
+            recording. Recordings are not resampled.
+        local_dir, data_dir, try_gcs: as for `open_source`.
+
+    Raises:
+        ValueError: If none or both of `tfds` and `path` are given, there are no recordings, or `sample_rate` is neither
+            given nor known.
+        ImportError: If tensorflow-datasets is needed and not installed.
+
+    Example:
+
+    >>> source = open_audio(path="recordings", data_dir="/tmp/data")
+    >>> store = open_token_store(source, AudioCodec(source.sample_rate), "train")
+    """
+    checks.check_one_given(tfds=tfds, path=path)
+    folder = data_folder(data_dir)
+    if path is None:
+        found = open_tfds(
+            tfds, lambda features: [find_media_feature(features, "Audio", "a recording")], data_dir, local_dir, try_gcs
+        )
+        (field,) = found.fields
+        known = found.features[field].sample_rate or sample_rate
+        if known is None:
+            raise ValueError(
+                f"`sample_rate` must be given for a data set that does not have it. Received: None for {found.name}."
+            )
+        rate = int(known)
+        sample_rate = rate if sample_rate is None else sample_rate
+        return AudioSource(found, lambda example: _as_recording(example[field], rate), folder, sample_rate)
+    file = existing_path(local_path(path), "folder of WAV files, or a file NAME.npz")
+    if file.is_dir():
+        reader = open_media_files(file, SUFFIXES, "WAV files")
+        return AudioSource(reader, lambda example: decode_wav(example["content"]), folder, sample_rate)
+    reader, rate = _open_arrays(file)
+    sample_rate = rate if sample_rate is None else sample_rate
+    return AudioSource(reader, lambda example: Recording(example["audio"], rate), folder, sample_rate)
+
+
+def _as_recording(samples, sample_rate):
+    limits = np.iinfo(np.int16)
+    if not np.issubdtype(samples.dtype, np.integer):
+        return f"of {samples.dtype}, not of 16-bit integers"
+    if samples.size and (samples.min() < limits.min or samples.max() > limits.max):
+        return f"from {samples.min()} to {samples.max()}, beyond 16 bits"
+    return Recording(samples.astype(np.int16), sample_rate)
+
+
+def _open_arrays(path: pathlib.Path) -> tuple[ListReader, int]:
+    """Return the reader of a file NAME.npz and its sample rate."""
+    arrays = read_arrays(path, FORMS)
+    offsets = checked_offsets(arrays, "offsets", "audio", path)
+    count = len(offsets) - 1
+    is_test = arrays.get("is_test", np.zeros(count, bool))
+    if len(is_test) != count:
+        raise ValueError(
+            f"`path` must hold `is_test` as bool ({count},), of each recording. "
+            f"Received: {path} with {is_test.dtype} of shape {is_test.shape}."
+        )
+
+    def read(number: int) -> dict[str, np.ndarray]:
+        return {"audio": arrays["audio"][offsets[number] : offsets[number + 1]]}
+
+    numbers = sorted(range(count), key=lambda number: content_digest(read(number)["audio"].tobytes()))
+    items = {"train": [n for n in numbers if not is_test[n]], "test": [n for n in numbers if is_test[n]]}
+    fingerprint = f"audio_arrays/{path.stem}_{file_fingerprint(path)}"
+    return ListReader(path.stem, fingerprint, items, read), int(arrays["sample_rate"])

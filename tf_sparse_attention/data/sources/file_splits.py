@@ -1,0 +1,228 @@
+"""Files of a data set: lists them, hashes them in blocks, and assigns them to splits."""
+
+import codecs
+import contextlib
+import dataclasses
+import functools
+import gzip
+import hashlib
+import os
+import pathlib
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple, TypeVar
+
+from tf_sparse_attention.data.sources.readers import warn_once
+
+SPLITS = ("train", "validation", "test")
+# Percentiles of the hash: below the first for training, below the second for validation, the rest for testing.
+TRAIN_BELOW, VALIDATION_BELOW = 90, 95
+BLOCK = 1 << 20  # bytes per read
+RECENT = 2.0  # seconds in which a file can change without a change of its time
+T = TypeVar("T")
+
+
+class Scan(NamedTuple):
+    """Result of one pass over a file: hash, bytes, and position of the first byte that is not UTF-8, if any."""
+
+    digest: str
+    size: int
+    is_blank: bool
+    invalid_byte: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFile:
+    """A file, or the bytes `begin` to `end` of it; `name` is relative to the folder of the data set, with "/"."""
+
+    name: str
+    path: pathlib.Path
+    digest: str
+    begin: int = 0
+    end: int | None = None
+
+    def read(self) -> bytes:
+        """Return the content, or raise a `ValueError` if the file is damaged or changed since it was listed."""
+        with open_content(self.path) as file:
+            content = file.read()
+        if content_digest(content) != self.digest:
+            raise ValueError(f"`path` must not change while it is being read. Received: changed file {self.path}.")
+        return content[self.begin : self.end]
+
+
+def existing_path(path: str | os.PathLike | None, expected: str) -> pathlib.Path:
+    """Return the full path of a file or folder, or raise a `ValueError` if it does not exist."""
+    if path is None or not pathlib.Path(path).expanduser().exists():
+        raise ValueError(f"`path` must be an existing {expected}. Received: path={path}.")
+    return pathlib.Path(path).expanduser().resolve()
+
+
+def readable_name(path: pathlib.Path, default: str) -> str:
+    """Return the name of a file or folder in letters, digits and underscores."""
+    stem = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".npz")
+    return re.sub("[^A-Za-z0-9]+", "_", stem).strip("_") or default
+
+
+@contextlib.contextmanager
+def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading bytes, decompressed if it is NAME.gz; a damaged one is a `ValueError`."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
+
+
+def content_digest(content: bytes) -> str:
+    """Return the hash of a content that decides its split, 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _remember(function: Callable[[pathlib.Path], T]) -> Callable[[pathlib.Path], T]:
+    """Keep the results of a function of a file by path, size and time of the last change."""
+    results: dict[tuple[str, int, int], T] = {}
+
+    def remembered(path: pathlib.Path) -> T:
+        status = os.stat(path)
+        key = str(path), status.st_size, status.st_mtime_ns
+        if key not in results:
+            result = function(path)
+            if time.time() - status.st_mtime < RECENT:
+                return result
+            results[key] = result
+        return results[key]
+
+    return functools.wraps(function)(remembered)
+
+
+@_remember
+def file_fingerprint(path: pathlib.Path) -> str:
+    """Return a hash of the bytes of a file, 16 hexadecimal digits."""
+    with path.open("rb") as file:
+        # The fastest of hashlib, 1.2 GB per second. It detects changes, not attacks.
+        return hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).hexdigest()[:16]
+
+
+@_remember
+def scan_file(path: pathlib.Path) -> Scan:
+    """Hash a file and check its UTF-8, in blocks."""
+    digest, decoder = hashlib.blake2b(digest_size=16), codecs.getincrementaldecoder("utf-8")()
+    size, is_blank, invalid = 0, True, None
+    with open_content(path) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            is_blank = is_blank and not block.strip()
+            invalid = _invalid_byte(decoder, block, size) if invalid is None else invalid
+            size += len(block)
+    invalid = _invalid_byte(decoder, b"", size) if invalid is None else invalid
+    return Scan(digest.hexdigest(), size, is_blank, invalid)
+
+
+def _invalid_byte(decoder, block, position):
+    """Decode a block, the last one if it is empty, and return the position of its first invalid byte, or None."""
+    begin = position - len(decoder.getstate()[0])
+    try:
+        decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+        return begin + error.start
+    return None
+
+
+def fingerprint_files(files: Mapping[str, Sequence[DataFile]], further: Iterable[str] = ()) -> str:
+    """Return 16 hexadecimal digits that change with any split, name, content or cut, and any of `further`."""
+    lines = [f"{split} {file.digest} {file.begin} {file.end} {file.name}" for split in files for file in files[split]]
+    return content_digest("\n".join([*lines, *further]).encode("utf-8", errors="surrogateescape"))[:16]
+
+
+def assign_split(digest: str) -> str:
+    """Return the split of a content, given its hash: "train" for 90 %, "validation" for 5 % and "test" for 5 % of all.
+
+    Names have no effect: equal contents are in one split, and a content keeps its split when others are added.
+    """
+    percent = _percent(digest)
+    return SPLITS[0] if percent < TRAIN_BELOW else SPLITS[1] if percent < VALIDATION_BELOW else SPLITS[2]
+
+
+def _percent(digest):
+    return int(digest[:16], 16) % 100
+
+
+def split_by_hash(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    """Return the files of each split by `assign_split`; splits can be empty."""
+    return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
+
+
+def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    """Assign files to three non-empty splits, by `assign_split` as far as its shares are fair.
+
+    Contents are ranked by their hash: the last are for testing, those before for validation, the rest for training.
+    Testing has as many contents as `assign_split` gives it, but at least 1 and at most max(1, a tenth of all). So does
+    validation. Below 20 contents each has one. Names and order have no effect, and equal files are in one split.
+
+    In a folder of some hundred contents the bounds almost never apply, so `assign_split` decides and no file changes
+    its split when others are added or removed. A fixed share of the ranks would not have this property.
+
+    Raises:
+        ValueError: If there are fewer than 3 different contents.
+    """
+    contents = sorted({file.digest for file in files}, key=lambda digest: (_percent(digest), digest), reverse=True)
+    if len(contents) < len(SPLITS):
+        raise ValueError(
+            f"`files` must have at least 3 different contents. Received: files of {len(contents)} contents."
+        )
+    natural = [assign_split(digest) for digest in contents]
+    most = max(1, len(contents) // 10)
+    num_test = min(max(1, natural.count("test")), most)
+    # Contents of validation can move to testing, and contents of testing above its bound to validation.
+    num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
+    held_out = dict.fromkeys(contents[:num_test], "test")
+    held_out |= dict.fromkeys(contents[num_test : num_test + num_validation], "validation")
+    return {split: [file for file in files if held_out.get(file.digest, "train") == split] for split in SPLITS}
+
+
+def list_files(
+    folder: pathlib.Path, find: Callable[[pathlib.Path], Iterable[pathlib.Path]], others: str, kind: str
+) -> dict[str, list[pathlib.Path]]:
+    """List the files of a folder by split, and warn of the files that are left out.
+
+    Subfolders train, validation and test are the splits. Hidden files are left out without a warning.
+
+    Args:
+        folder: the folder.
+        find: function that returns the paths of the data set in a folder.
+        others: glob pattern of all files next to these paths.
+        kind: description of the files of the data set, for the warning.
+
+    Returns:
+        The sorted files by split. The only key is "" if the folder has no subfolders for splits.
+    """
+    parts = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
+    found = {split: set(find(part)) for split, part in (parts or {"": folder}).items()}
+    matched = set().union(*found.values())
+    if parts:
+        missing = [split for split in SPLITS if split not in parts]
+        if missing:
+            warn_once(f"{folder} has a folder for {', '.join(parts)} only: there is no split {' or '.join(missing)}.")
+        _warn_left_out(folder, set(find(folder)) - matched, f"not in {', '.join(parts)}")
+    nearby = {path for part in parts.values() or [folder] for path in part.glob(others)}
+    _warn_left_out(folder, nearby - matched, f"not {kind}")
+    return {split: _visible_files(folder, paths) for split, paths in found.items()}
+
+
+def _warn_left_out(folder, paths, reason):
+    """Log the number of files that are left out, and the first of their names."""
+    files = _visible_files(folder, paths)
+    if files:
+        name = files[0].relative_to(folder).as_posix()
+        warn_once(f"{len(files)} of the files in {folder} are left out ({reason}), such as {name}.")
+
+
+def _visible_files(folder, paths):
+    return sorted(
+        path
+        for path in paths
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )

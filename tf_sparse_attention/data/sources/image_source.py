@@ -1,0 +1,192 @@
+"""Opens data sets of images: by TFDS name, a folder of files, or arrays in a file."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.backends import require_tensorflow
+from tf_sparse_attention.data.local_paths import local_path
+from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.sources.array_file import Form, read_arrays
+from tf_sparse_attention.data.sources.file_splits import existing_path, file_fingerprint
+from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
+from tf_sparse_attention.data.sources.readers import ListReader, Reader
+from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
+from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
+PREFIX = "x_"  # of the names of arrays
+FORMS = {f"{PREFIX}*": Form("uint8", "NHWC", is_needed=False)}
+
+
+class ImageSource(MediaSource):
+    """The images of one data set, all of one shape. Made by `open_images`.
+
+    Args:
+        reader, decode: see `MediaSource`; images are uint8 (H, W, C).
+        data_dir: folder in which `array` keeps its files.
+        image_shape: (H, W, C). None: that of the first image.
+
+    Attributes:
+        name, fingerprint, data_dir: see `MediaSource`.
+    """
+
+    item = "image"
+
+    def __init__(
+        self,
+        reader: Reader,
+        decode: Callable[[dict[str, Any]], np.ndarray | str],
+        data_dir: str,
+        image_shape: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(reader, decode, data_dir)
+        self._shape = None if image_shape is None else _checked_shape(image_shape)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of each image."""
+        if self._shape is None:
+            self._shape = self._first().shape
+        return self._shape
+
+    def images(self, split: str) -> Iterator[np.ndarray]:
+        """Iterate over the images of a split, always in the same order.
+
+        Args:
+            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+
+        Returns:
+            Iterator of uint8 (H, W, C).
+
+        Raises:
+            ValueError: If there is no such split. After the last image, if one has another shape or more than 8 bits
+                per channel, or cannot be read: with the name of the first and their number.
+        """
+        shape = self.shape
+
+        def find_fault(image: np.ndarray) -> str | None:
+            if image.dtype != np.uint8:
+                return f"of {image.dtype}, not of 8 bits per channel"
+            return None if image.shape == shape else f"of {_describe(image.shape)}"
+
+        return self._valid(split, find_fault, f"images of {_describe(shape)}")
+
+    def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
+        """Return the images of a split as an array on the disk, which is written on first use; see `ArrayStore.open`.
+
+        Its size is N H W C bytes: 154 MB for the training part of CIFAR-10, 15.7 GB for that of ImageNet-64.
+
+        Args:
+            split: as for `images`.
+            folder: folder of such arrays, or its address. Default: None, "images" in `data_dir`.
+
+        Returns:
+            uint8 (N, H, W, C), mapped into memory, read-only.
+
+        Raises:
+            ValueError: As `images`, for a split without images, and for a damaged file.
+        """
+        folder = os.path.join(self.data_dir, "images") if folder is None else folder
+        identity = {"source": self.fingerprint, "split": split, "shape": list(self.shape)}
+
+        def write(writer: ArrayWriter) -> dict[str, Any]:
+            writer.append("images", np.zeros((0, *self.shape), np.uint8))
+            for image in self.images(split):
+                writer.append("images", image[None])
+            if not writer.num_rows("images"):
+                raise ValueError(f"`split` must have images. Received: split={split} of {self.name}.")
+            return {}
+
+        return ArrayStore.open(folder, f"{self.name}_{split}", identity, write).arrays["images"]
+
+
+def _checked_shape(image_shape):
+    shape = checks.checked_counts("image_shape", image_shape)
+    if len(shape) != 3:
+        raise ValueError(f"`image_shape` must be (height, width, channels). Received: image_shape={image_shape}.")
+    return shape
+
+
+def _describe(shape):
+    if len(shape) != 3:
+        return f"shape {shape}"
+    return f"{shape[0]} x {shape[1]} pixels with {shape[2]} channel{'s' * (shape[2] != 1)}"
+
+
+def open_images(
+    tfds: str | None = None,
+    path: str | os.PathLike | None = None,
+    image_shape: Sequence[int] | None = None,
+    local_dir: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike | None = None,
+    try_gcs: bool = False,
+) -> ImageSource:
+    """Open a data set of images. A data set of TFDS is downloaded and prepared when its images are first read.
+
+    Args:
+        tfds: name of a data set of TFDS with an image in each example, such as "cifar10" or
+            "downsampled_imagenet/64x64".
+        path: instead of `tfds`, a folder of PNG and JPEG files, see `open_media_files`, or a file NAME.npz of arrays
+            uint8 (N, H, W, C) whose names begin with "x_": x_train is the split train. A file has the channels 1
+            (grey), 3, or 4 with transparency; colours of a palette are looked up.
+        image_shape: (height, width, channels) that all images must have. None: that of the data set, or of the first
+            image.
+        local_dir, try_gcs: as for `open_source`.
+        data_dir: folder of TFDS, and of the files that `ImageSource.array` writes. None: the default of TFDS.
+
+    Raises:
+        ValueError: If none or both of `tfds` and `path` are given, or there are no images.
+        ImportError: If tensorflow-datasets is needed and not installed. When PNG and JPEG files are read, if TensorFlow
+            is not installed, which decodes them; arrays need no decoder.
+
+    Example:
+
+    >>> source = open_images(path="pictures", image_shape=(32, 32, 3), data_dir="/tmp/data")
+    >>> images = source.array("train")
+    """
+    checks.check_one_given(tfds=tfds, path=path)
+    folder = data_folder(data_dir)
+    if path is None:
+        found = open_tfds(
+            tfds, lambda features: [find_media_feature(features, "Image", "an image")], data_dir, local_dir, try_gcs
+        )
+        (field,) = found.fields
+        shape = found.features[field].shape
+        is_known = image_shape is None and None not in shape
+        return ImageSource(found, lambda example: example[field], folder, shape if is_known else image_shape)
+    file = existing_path(local_path(path), "folder of images, or a file NAME.npz")
+    if file.is_dir():
+        reader = open_media_files(file, SUFFIXES, "images")
+        return ImageSource(reader, lambda example: decode_image(example["content"]), folder, image_shape)
+    arrays = {name.removeprefix(PREFIX): array for name, array in read_arrays(file, FORMS).items()}
+    if not arrays:
+        raise ValueError(f"`path` must hold arrays named x_train and so on. Received: path={path}, without any.")
+    fingerprint = f"image_arrays/{file.stem}_{file_fingerprint(file)}"
+    reader = ListReader(file.stem, fingerprint, arrays, lambda image: {"image": image})
+    shape = next(iter(arrays.values())).shape[1:]
+    return ImageSource(reader, lambda example: example["image"], folder, shape if image_shape is None else image_shape)
+
+
+def decode_image(content: bytes) -> np.ndarray | str:
+    """Decode a PNG or JPEG file to uint8 (H, W, C), or return the reason why it cannot be read.
+
+    Raises:
+        ImportError: If TensorFlow is not installed.
+    """
+    require_tensorflow("Decoding PNG and JPEG files")
+    import tensorflow as tf
+
+    if content.startswith(PNG_SIGNATURE) and content[DEPTH_BYTE : DEPTH_BYTE + 1] == b"\x10":
+        return "which has 16 bits per channel, not 8"
+    try:
+        return tf.io.decode_image(content, expand_animations=False).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        # TensorFlow adds {{node}} before and [Op:name] after its message.
+        message = re.sub(r"^{{[^}]*}} ", "", error.message.splitlines()[0]).partition(" [Op:")[0]
+        return f"which cannot be read: {message.removesuffix('.')}"

@@ -1,0 +1,175 @@
+"""Reads TFDS data sets, always in the same order, with TensorFlow or without it."""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention.backends import has_tensorflow
+from tf_sparse_attention.data.optional import data_folder, import_tfds
+from tf_sparse_attention.data.sources.readers import split_error
+from tf_sparse_attention.data.sources.tfds_preparation import (
+    is_array_record,
+    iterate,
+    make_builder,
+    name_without_config,
+    pg19_fingerprint,
+    prepare,
+)
+
+# If a data set has several strings (a text and its title), the first of these names is its text.
+TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
+NOT_TEXT = ("id", "filename", "file_name", "image/filename", "url")  # strings of data sets of images
+
+
+class TfdsReader:
+    """A TFDS data set, prepared on first use.
+
+    Args:
+        builder: `tfds.core.DatasetBuilder`.
+        fields: names of the features that an example has.
+        local_dir: folder with the files that the builder would download, or None.
+        try_gcs: whether a prepared copy may come from the public bucket of TFDS.
+        variant: string that distinguishes data sets of one name in the fingerprint. Default: "".
+
+    Attributes:
+        name: full name with configuration and version, such as "tiny_shakespeare/1.0.0".
+        fingerprint: string that identifies content and fields; available before the data set is prepared.
+        fields: as above.
+        features: `tfds.features.FeaturesDict` of the data set.
+        data_dir: folder of TFDS, a string since it can be in a bucket.
+    """
+
+    def __init__(
+        self,
+        builder: Any,
+        fields: Sequence[str],
+        local_dir: str | None = None,
+        try_gcs: bool = False,
+        variant: str = "",
+    ) -> None:
+        self._builder, self._local_dir, self._try_gcs = builder, local_dir, try_gcs
+        self._is_ready = False
+        self.name = builder.info.full_name
+        self.fields, self.features = tuple(fields), builder.info.features
+        self.fingerprint = f"{self.name}{variant}#{','.join(self.fields)}"
+        self.data_dir = str(builder.data_dir_root)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits. Prepares the data set."""
+        self._prepare()
+        return tuple(self._builder.info.splits)
+
+    def examples(self, split: str) -> Iterator[dict[str, Any]]:
+        """Iterate over the examples of a split, `bytes` for text and arrays for other features; see `Reader.examples`.
+
+        Raises:
+            ValueError: If there is no such split.
+            ImportError: If the data set was prepared in a format that only TensorFlow reads, which is not installed.
+        """
+        # A mock of TFDS may have no names of splits.
+        names = {term.split("[")[0].strip() for term in split.split("+")}
+        if self.splits and not names <= {*self.splits, "all"}:
+            raise split_error(split, self.name, self.splits)
+        if is_array_record(self._builder):
+            examples = iterate(self._builder.as_data_source(split=split), self._builder)
+            return ({field: example[field] for field in self.fields} for example in examples)
+        if not has_tensorflow():
+            raise ImportError(
+                f"{self.name} was prepared as {self._builder.info.file_format.value}, which only TensorFlow reads. "
+                "Install TensorFlow, or prepare the data again in another folder: `data_dir`, for the trainers "
+                "--config.data.data_dir=FOLDER."
+            )
+        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
+        config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        dataset = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+        dataset = dataset.map(lambda example: {field: example[field] for field in self.fields}).prefetch(2)
+        return iterate(dataset.as_numpy_iterator(), self._builder)
+
+    def _prepare(self):
+        if not self._is_ready:
+            prepare(self._builder, self._local_dir, self._try_gcs)
+            self._is_ready = True
+
+
+def open_tfds(
+    name: str | None,
+    find_fields: Callable[[Any], Sequence[str]],
+    data_dir: str | os.PathLike | None = None,
+    local_dir: str | os.PathLike | None = None,
+    try_gcs: bool = False,
+) -> TfdsReader:
+    """Open a data set of TFDS; arguments and errors are those of `text_source.open_source`.
+
+    Args:
+        find_fields: function of the `tfds.features.FeaturesDict` that returns the names of the features to read.
+    """
+    local, variant = _checked_folder(local_dir), ""
+    if local is not None and name_without_config(str(name)) == "pg19":
+        variant = f"@local_{pg19_fingerprint(local)}"
+        data_dir = os.path.join(data_folder(data_dir), variant[1:])
+    builder = make_builder(name, data_dir, try_gcs)
+    return TfdsReader(builder, find_fields(builder.info.features), local, try_gcs, variant)
+
+
+def _checked_folder(local_dir):
+    if local_dir is None:
+        return None
+    folder = pathlib.Path(local_dir).expanduser().resolve()
+    if not folder.is_dir():
+        raise ValueError(f"`local_dir` must be an existing folder. Received: local_dir={local_dir}.")
+    return str(folder)
+
+
+def find_text_feature(features: Any, text_feature: str | None = None) -> str:
+    """Return the name of the feature with the text of an example.
+
+    Args:
+        features: `tfds.features.FeaturesDict`.
+        text_feature: name of the feature. None: the only string feature that is not a file name, an id or an address.
+            Of several the first that is named text, book_text, content, document, article or story.
+
+    Raises:
+        ValueError: If the named feature is not a string, or the choice is ambiguous.
+    """
+    flat = _flat(features)
+    strings = [name for name, feature in flat.items() if _is_string(feature)]
+    if text_feature is None:
+        texts = [name for name in strings if name not in NOT_TEXT]
+        known = [name for name in TEXT_FEATURES if name in texts] or (texts if len(texts) == 1 else [])
+        text_feature = known[0] if known else None
+    if text_feature is None or text_feature not in strings:
+        raise ValueError(
+            "`text_feature` must be a string feature of the data set, which must have text. "
+            f"Received: text_feature={text_feature}, string features: {', '.join(strings) or 'none'}, "
+            f"all features: {', '.join(flat) or features}."
+        )
+    return text_feature
+
+
+def _is_string(feature):
+    # A nested feature has a dictionary of shapes, a list of strings is not a document. NumPy's dtype of str is object.
+    return getattr(feature, "shape", None) == () and np.dtype(feature.np_dtype) == object
+
+
+def find_media_feature(features: Any, kind: str, item: str) -> str:
+    """Return the name of the only feature of a kind ("Image", "Audio"), or of the one named after it in lower case.
+
+    Raises:
+        ValueError: If there is no such feature, or several and none of that name.
+    """
+    flat = _flat(features)
+    found = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
+    if len(found) != 1 and kind.lower() not in found:
+        raise ValueError(
+            f"`tfds` must be a data set with {item} in each example, named {kind.lower()!r} if there are several. "
+            f"Received: features {', '.join(flat) or features}."
+        )
+    return found[0] if len(found) == 1 else kind.lower()
+
+
+def _flat(features):
+    return dict(features.items()) if hasattr(features, "items") else {}

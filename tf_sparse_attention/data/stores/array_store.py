@@ -1,0 +1,227 @@
+"""A folder of arrays made from a data set once: published as a whole, checked, mapped into memory."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from tf_sparse_attention import remote_files
+from tf_sparse_attention.atomic_files import add_path_to_errors, atomic_folder, remove_stale
+from tf_sparse_attention.data.damage import DamagedDataError, message
+
+METADATA = "metadata.json"  # written last: a folder with it is a store
+FORMAT = 2
+UPLOADED = "uploaded"  # an empty file in the local copy of a store that is at its address
+BLOCK = 1 << 22  # bytes per read
+_checked: set[tuple[Any, ...]] = set()  # files whose checksums this process has compared
+
+
+class ArrayStore:
+    """Arrays and metadata of a split of a data set.
+
+    Opening is cheap: arrays are read when they are used. The first opening in a process compares all checksums.
+
+    Args:
+        folder: folder of the store.
+
+    Attributes:
+        metadata: dictionary: "identity", what the store was made from, and what its writer returned.
+        arrays: read-only `np.memmap` by name.
+
+    Raises:
+        DamagedDataError: If the folder is not as it was written.
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        folder = pathlib.Path(folder)
+        self.metadata = _read_metadata(folder / METADATA, folder)
+        self.arrays = {name: _open_array(folder, name, saved) for name, saved in self.metadata["arrays"].items()}
+
+    @classmethod
+    def open(
+        cls,
+        root: str | os.PathLike,
+        name: str,
+        identity: dict[str, Any],
+        write: Callable[["ArrayWriter"], dict[str, Any]],
+    ) -> Self:
+        """Open the store of a data set in the folder of all stores, and write it first if it is not there.
+
+        The name of the folder has a hash of the identity, so that another data set has another store. A store is
+        written to a temporary folder and renamed: a killed process leaves nothing that would be read, and two processes
+        that write one store at once leave the complete store of one of them. If `root` is an address such as
+        gs://bucket/stores, a local copy is read, and a new store is uploaded.
+
+        Args:
+            root: folder of all stores.
+            name: readable part of the name of this store.
+            identity: plain data that identifies the content.
+            write: function of an `ArrayWriter` that writes the arrays and returns further metadata, plain data.
+
+        Raises:
+            DamagedDataError: If the store is not as it was written, or has another identity.
+        """
+        digest = hashlib.blake2b(json.dumps([FORMAT, identity], sort_keys=True).encode(), digest_size=8).hexdigest()
+        name = f"{re.sub('[^A-Za-z0-9]+', '_', name)}_{digest}"
+        if not remote_files.is_remote(root):
+            return cls._open_local(pathlib.Path(root).expanduser() / name, identity, write)
+        remote = remote_files.remote_path(root) / name
+        local = remote_files.cache_folder(root) / name
+        try:
+            if not local.exists():
+                _download(remote, local)
+            store = cls._open_local(local, identity, write)
+        except DamagedDataError:
+            if not (local / UPLOADED).exists():
+                raise
+            shutil.rmtree(local)  # The copy is damaged, or the store at the address is.
+            _download(remote, local)
+            try:
+                store = cls._open_local(local, identity, write)
+            except DamagedDataError as error:
+                raise DamagedDataError(message(remote, f"another store in {remote}")) from error
+        if not (local / UPLOADED).exists():
+            remote_files.upload_folder(local, remote, METADATA)
+            (local / UPLOADED).touch()
+        return store
+
+    @classmethod
+    def _open_local(cls, folder, identity, write):
+        if not (folder / METADATA).exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            remove_stale(folder.parent)
+            with atomic_folder(folder) as temporary:
+                temporary.mkdir()
+                with ArrayWriter(temporary) as writer:
+                    writer.finish({"identity": identity, **write(writer)})
+        store = cls(folder)
+        saved, wanted = store.metadata["identity"], json.loads(json.dumps(identity))  # tuples become lists
+        if saved != wanted:
+            other = next(key for key in {**wanted, **saved} if saved.get(key) != wanted.get(key))
+            found = f"{other}={saved.get(other)!r} instead of {wanted.get(other)!r}"
+            raise DamagedDataError(message(folder, f"{folder}, with {found}"))
+        return store
+
+
+class ArrayWriter:
+    """Writes the arrays of a store piece by piece, as a context manager.
+
+    Args:
+        folder: an empty folder.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._files: dict[str, Any] = {}
+        self._saved: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Append rows, an array (n, ...), to an array. All rows have the dtype and the shape of the first."""
+        rows = np.ascontiguousarray(rows)
+        if name not in self._files:
+            self._files[name] = (self._folder / _file_name(name)).open("wb")
+            self._saved[name] = {"dtype": rows.dtype.name, "shape": [0, *rows.shape[1:]], "crc32": 0}
+        saved, content = self._saved[name], rows.tobytes()
+        with add_path_to_errors(self._folder / _file_name(name)):
+            self._files[name].write(content)
+        saved["crc32"] = zlib.crc32(content, saved["crc32"])
+        saved["shape"][0] += len(rows)
+
+    def num_rows(self, name: str) -> int:
+        """Return the number of rows that an array has now."""
+        return self._saved[name]["shape"][0]
+
+    def finish(self, metadata: dict[str, Any]) -> None:
+        """Write the metadata once all arrays are on the disk."""
+        for name, file in self._files.items():
+            with add_path_to_errors(self._folder / _file_name(name)):
+                _sync(file)
+        content = {"format": FORMAT, "arrays": self._saved, **metadata}
+        with add_path_to_errors(self._folder / METADATA), (self._folder / METADATA).open("w", encoding="utf-8") as file:
+            file.write(json.dumps({"content": content, "crc32": _checksum(content)}, indent=1) + "\n")
+            _sync(file)
+
+
+def _sync(file):
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _file_name(name):
+    return f"{name}.bin"
+
+
+def _checksum(content):
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _read_metadata(path, remove):
+    """Return the content of a metadata file; `remove` is what a user deletes if it is damaged."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        content = saved["content"]
+        if saved["crc32"] != _checksum(content) or content["format"] != FORMAT:
+            raise ValueError("another content")
+    except FileNotFoundError as error:
+        raise DamagedDataError(message(remove, f"{path}, which is missing")) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedDataError(message(remove, f"{path}, with another content")) from error
+    return content
+
+
+def _open_array(folder, name, saved):
+    path, shape = folder / _file_name(name), tuple(saved["shape"])
+    _check_file(path, saved, folder, path)
+    # An empty file cannot be mapped.
+    return np.memmap(path, saved["dtype"], "r", shape=shape) if np.prod(shape) else np.zeros(shape, saved["dtype"])
+
+
+def _check_file(path, saved, remove, named):
+    """Compare the file of an array with its metadata. An error calls it `named` and says to delete `remove`."""
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise DamagedDataError(message(remove, f"{named}, which is missing")) from error
+    size = int(np.prod(saved["shape"], dtype="int64")) * np.dtype(saved["dtype"]).itemsize
+    seen = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
+    if status.st_size != size or (seen not in _checked and _crc32(path) != saved["crc32"]):
+        raise DamagedDataError(message(remove, f"{named}, with another content"))
+    _checked.add(seen)
+
+
+def _crc32(path):
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _download(remote, local):
+    """Copy a store from its address, if it is complete there."""
+    if not remote_files.exists(remote / METADATA):
+        return
+    with atomic_folder(local) as temporary:
+        temporary.mkdir()
+        remote_files.download(remote / METADATA, temporary / METADATA)
+        content = _read_metadata(temporary / METADATA, remote)
+        for name, saved in content["arrays"].items():
+            source, target = remote / _file_name(name), temporary / _file_name(name)
+            if remote_files.exists(source):
+                remote_files.download(source, target)
+            _check_file(target, saved, remote, source)
+        (temporary / UPLOADED).touch()

@@ -1,0 +1,252 @@
+"""SavedModels of encoders with a head: labels of texts and tokens, and answers to questions."""
+
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
+from tf_sparse_attention.export.input_checks import (
+    assert_all,
+    assert_same_rows,
+    check_kind,
+    check_labels,
+    check_tokenizer,
+)
+from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
+from tf_sparse_attention.export.token_rows import append_id, maximum, prepend_id, row_lengths
+from tf_sparse_attention.models import Backbone, Encoder, SequenceClassifier, SpanAnswerer, TokenClassifier
+from tf_sparse_attention.models.encoder_task import EncoderTask
+from tf_sparse_attention.models.span_answerer import ANSWER_MASK
+from tf_sparse_attention.types import Tensor
+
+INPUTS = ("token_ids", "padding_mask")
+SEGMENTS = "segment_ids"  # of KerasHub encoders, zeros for one text
+
+
+def export_classifier(
+    model: SequenceClassifier | TokenClassifier,
+    path: str | os.PathLike,
+    tokenizer: Tokenizer,
+    labels: Sequence[str],
+    sequence_length: int = 1024,
+    weight_dtype: str | None = None,
+) -> pathlib.Path:
+    """Write a SavedModel of a classifier with the signature `classify`: text in, labels and probabilities out.
+
+    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example. The
+    model reads the start id, the text and the end id, as in the task `classify` of the trainer. A text of more than
+    `sequence_length` ids with these two is cut, and `is_cut` is True. All rows are computed at once.
+
+    - `SequenceClassifier`: text, string (B,) -> label, string (B,), the most likely; probabilities, float32 (B, C), in
+      the order of `labels`; num_tokens, int32 (B,), of the text that were read; is_cut, bool (B,).
+    - `TokenClassifier`: the same per token, label (B, T) and probabilities (B, T, C), with tokens, string (B, T), the
+      text of each token. After the `num_tokens` of a row there are empty strings and zeros.
+
+    Args:
+        model: `SequenceClassifier` or `TokenClassifier`, on the TensorFlow backend.
+        path: folder to write, see `write_saved_model`.
+        tokenizer: the tokenizer of the model's training.
+        labels: the C labels, in the order of the classes.
+        sequence_length: maximal number of ids of a text, as in training. Default: 1024.
+        weight_dtype: see `export_language_model`.
+
+    Returns:
+        The path, a `pathlib.Path`.
+
+    Raises:
+        ValueError: On another backend, or if the model, tokenizer, labels or path are not suitable.
+
+    Example:
+        >>> export_classifier(model, "classifier", ByteTokenizer(), labels=["ham", "spam"])
+        >>> tf.saved_model.load("classifier").signatures["classify"](text=tf.constant(["Buy now!"]))["label"]
+    """
+    _check_encoder_task(model, (SequenceClassifier, TokenClassifier), tokenizer, sequence_length)
+    check_labels(labels, model.num_classes)
+    names = json.dumps(list(labels), ensure_ascii=False)
+    return write_saved_model(
+        path,
+        model,
+        {"classify": _classify(model, tokenizer, list(labels), sequence_length)},
+        title="A classifier",
+        description=f"It reads ids of `{type(tokenizer).__name__}`. The labels, in the order of the classes: `{names}`",
+        tokenizers=[tokenizer],
+        weight_dtype=weight_dtype,
+    )
+
+
+def export_span_answerer(
+    model: SpanAnswerer,
+    path: str | os.PathLike,
+    tokenizer: Tokenizer,
+    sequence_length: int = 1024,
+    weight_dtype: str | None = None,
+) -> pathlib.Path:
+    """Write a SavedModel of a `SpanAnswerer` with the signature `answer`: question and text in, a span of the text out.
+
+    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example. The
+    model reads the start id, the question, the end id, the text and the end id, and must be trained in this format. All
+    rows are computed at once.
+
+    - `answer`: question and text, string (B,) -> answer, string (B,), the most likely span of the text; start and end,
+      int32 (B,), its first and last token, counted in the text; log_prob, float32 (B,), of both; num_tokens, int32
+      (B,), of the text that were read, and is_cut, bool (B,), whether question and text have more than
+      `sequence_length` ids. For a text without tokens, start and end are -1, and log_prob is -infinity. A question that
+      leaves no room for the text is an error.
+
+    Args:
+        model: `SpanAnswerer`, on the TensorFlow backend.
+        path, tokenizer, sequence_length, weight_dtype: see `export_classifier`.
+
+    Returns:
+        The path, a `pathlib.Path`.
+
+    Raises:
+        ValueError: On another backend, or if the model, tokenizer or path is not suitable.
+
+    Example:
+        >>> export_span_answerer(model, "answerer", ByteTokenizer())
+        >>> served = tf.saved_model.load("answerer").signatures["answer"]
+        >>> served(question=tf.constant(["Who came?"]), text=tf.constant(["The old man came."]))["answer"]
+    """
+    _check_encoder_task(model, (SpanAnswerer,), tokenizer, sequence_length)
+    return write_saved_model(
+        path,
+        model,
+        {"answer": _answer(model, tokenizer, sequence_length)},
+        title="An extractive question answering model",
+        description=f"It reads ids of `{type(tokenizer).__name__}`.",
+        tokenizers=[tokenizer],
+        weight_dtype=weight_dtype,
+    )
+
+
+def _check_encoder_task(model, kinds, tokenizer, sequence_length):
+    """Raise a `ValueError` unless a model of these kinds can be exported with these arguments."""
+    check_kind(model, "A SavedModel", kinds)
+    check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
+    checks.check_count("sequence_length", sequence_length)
+    limit = getattr(model.encoder, "max_length", None)
+    if sequence_length < 4 or (limit is not None and sequence_length > limit):
+        upper = "" if limit is None else f" and at most {limit}, the positions of the model"
+        raise ValueError(f"`sequence_length` must be at least 4{upper}. Received: sequence_length={sequence_length}.")
+    check_encoder_inputs(model)
+
+
+def check_encoder_inputs(model: EncoderTask) -> None:
+    """Raise a `ValueError` unless `encoder_inputs` returns all inputs of the encoder of a model."""
+    missing = _input_names(model.encoder) - {*INPUTS, SEGMENTS}
+    if missing:
+        raise ValueError(
+            f"`model` must have an encoder whose inputs are {INPUTS[0]!r}, {INPUTS[1]!r} and optionally {SEGMENTS!r}. "
+            f"Export other models with `model.export`. Received: an encoder with the inputs {sorted(missing)}."
+        )
+
+
+def _input_names(encoder):
+    """Return the names of the inputs of an encoder."""
+    if isinstance(encoder, (Backbone, Encoder)):
+        return set(INPUTS)
+    inputs = getattr(encoder, "input", None)
+    return set(inputs) if isinstance(inputs, dict) else {"a single input"}
+
+
+def encoder_inputs(model: EncoderTask, ids: Tensor, lengths: Tensor) -> dict[str, Any]:
+    """Return the inputs of a model for rows of ids (B, T) with these lengths (B,)."""
+    mask = tf.range(tf.shape(ids)[1]) < lengths[:, None]
+    segments = {SEGMENTS: tf.zeros_like(ids)} if SEGMENTS in _input_names(model.encoder) else {}
+    return {"token_ids": tf.where(mask, ids, 0), "padding_mask": mask, **segments}
+
+
+def _classify(model, tokenizer, labels, sequence_length):
+    is_token_classifier = isinstance(model, TokenClassifier)
+
+    def classify(text):
+        ids = tokenizer.tokenize(text)
+        whole = prepend_id(append_id(ids, tokenizer.end_id), tokenizer.start_id)
+        kept = whole[:, :sequence_length]
+        rows, lengths = tf.cast(kept.to_tensor(), tf.int32), row_lengths(kept)
+        probabilities = tf.nn.softmax(model(encoder_inputs(model, rows, lengths), training=False))
+        outputs = {
+            "label": tf.gather(labels, tf.argmax(probabilities, axis=-1)),
+            "probabilities": probabilities,
+            "num_tokens": tf.minimum(row_lengths(ids), sequence_length - 1),
+            "is_cut": row_lengths(whole) > sequence_length,
+        }
+        return _per_token(tokenizer, rows, outputs) if is_token_classifier else outputs
+
+    outputs = {
+        "label": "the most likely label",
+        "probabilities": "probability of each label",
+        "num_tokens": "tokens of the text that were read",
+        "is_cut": f"whether the text, its start and its end have more than {sequence_length} ids",
+    }
+    notes = ""
+    if is_token_classifier:
+        outputs["tokens"] = "text of each token"
+        notes = 'After the last token of a row, labels and tokens are "" and probabilities are 0.'
+    inputs = [Input.strings("text", "bytes, valid UTF-8 or not", "def main():", "A line of text.")]
+    what = "tokens" if is_token_classifier else "texts"
+    return Signature(classify, inputs, outputs, f"labels of {what}", notes)
+
+
+def _per_token(tokenizer, rows, outputs):
+    """Return outputs for the tokens of a text alone, without its start and end."""
+    num_tokens = outputs["num_tokens"]
+    longest = maximum(num_tokens, 0)
+    ids, label, probabilities = (x[:, 1 : 1 + longest] for x in (rows, outputs["label"], outputs["probabilities"]))
+    is_token = tf.range(longest) < num_tokens[:, None]
+    tokens = tf.reshape(tokenizer.detokenize(tf.reshape(ids, (-1, 1))), tf.shape(ids))
+    return {
+        **outputs,
+        "label": tf.where(is_token, label, ""),
+        "probabilities": tf.where(is_token[..., None], probabilities, 0),
+        "tokens": tf.where(is_token, tokens, ""),
+    }
+
+
+def _answer(model, tokenizer, sequence_length):
+    def answer(question, text):
+        with tf.control_dependencies(assert_same_rows(("question", "text"), question, text)):
+            questions, ids = tokenizer.tokenize(question), tokenizer.tokenize(text)
+        questions = prepend_id(append_id(questions, tokenizer.end_id), tokenizer.start_id)
+        first = row_lengths(questions)
+        longest = maximum(first, 0)
+        message = f"`question` must have at most {sequence_length - 4} tokens."
+        with tf.control_dependencies(assert_all([(longest <= sequence_length - 2, message, longest - 2)])):
+            whole = tf.concat([questions, append_id(ids, tokenizer.end_id)], axis=1)
+        kept = whole[:, :sequence_length]
+        rows, lengths = tf.cast(kept.to_tensor(), tf.int32), row_lengths(kept)
+        num_tokens = tf.minimum(row_lengths(ids), sequence_length - first)
+        positions = tf.range(tf.shape(rows)[1])
+        is_text = (positions >= first[:, None]) & (positions < (first + num_tokens)[:, None])
+        logits = model({**encoder_inputs(model, rows, lengths), ANSWER_MASK: is_text}, training=False)
+        start, end, log_prob = model.spans(keras.ops.convert_to_tensor(logits))
+        is_answer = (positions >= start[:, None]) & (positions <= end[:, None])
+        return {
+            "answer": tokenizer.detokenize(tf.ragged.boolean_mask(rows, is_answer)),
+            "start": tf.where(start < 0, -1, start - first),
+            "end": tf.where(start < 0, -1, end - first),
+            "log_prob": log_prob,
+            "num_tokens": num_tokens,
+            "is_cut": row_lengths(whole) > sequence_length,
+        }
+
+    inputs = [
+        Input.strings("question", f"at most {sequence_length - 4} tokens", "Who came?"),
+        Input.strings("text", f"cut if question and text have more than {sequence_length} ids", "The old man came."),
+    ]
+    outputs = {
+        "answer": f'the most likely span of the text, of at most {model.max_answer_length} tokens; or ""',
+        "start": "first token of the answer, counted in the text; -1 without an answer",
+        "end": "last token of the answer",
+        "log_prob": "log-probability of start and end, in nats",
+        "num_tokens": "tokens of the text that were read",
+        "is_cut": "whether the text was cut",
+    }
+    return Signature(answer, inputs, outputs, "spans of texts that answer questions")

@@ -1,0 +1,51 @@
+"""Long answers to questions with passages, JSON lines with the fields "question", "passages" and "answer".
+
+Command:   tsa-train --config=answer --config.data.path=FILE.jsonl
+           --config.data.vocabulary=FILE --workdir=runs/answer
+           By an encoder-decoder: --config=answer:encoder
+           The sizes of the published ELI5 checkpoint: --config=answer:published, which
+           --config.model.start_from=NAME.keras lets begin with its weights (docs/converting.md)
+Hardware:  2 CPU cores, 8 GB of memory; for "published" as pg19.py
+Time:      not run to the end
+Score:     not run to the end
+
+As published, one language model reads question and passages and then the answer, which alone is scored. The published
+sizes have "nearest" heads: the published selection, --config.model.reproduce_reference=True, is not causal.
+"""
+
+import ml_collections
+
+from tf_sparse_attention.trainers.configs import base
+
+HEADS = {"num_heads": 2, "key_dim": 32}
+NEAR = {"layer": "LocalAttention", "window": 128, "position": "rotary", **HEADS}
+ROUTED = {"layer": "RoutingAttention", "num_clusters": 16, "cluster_size": 64, **HEADS}
+VARIANTS = ("small", "encoder", "published")
+
+
+def get_config(variant: str = "small") -> ml_collections.ConfigDict:
+    """Returns the configuration of a variant."""
+    if variant not in VARIANTS:
+        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
+    config = base.get_config()
+    config.task = "answer"
+    config.data.update(source_field="question+passages", target_field="answer", tokenizer="subword")
+    config.generate.update(length=500, top_p=0.9)
+    if variant == "published":
+        config.data.update(sequence_length=8192, batch_size=128)
+        config.model.update(preset="pg19_routing_published", dropout=0.1, remat=True)
+        config.optimizer.update(
+            name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
+        )
+        config.train.update(num_steps=100_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
+        config.train.dtype = "mixed_bfloat16"
+        return config
+    config.data.update(sequence_length=2048, batch_size=2)
+    config.model.update(num_layers=3, hidden_dim=128, intermediate_dim=512, tie_embeddings=True, num_local_layers=2)
+    config.model.attention = [dict(NEAR), {**ROUTED, "use_successor_values": True}]
+    if variant == "encoder":
+        config.model.encoder_attention = [dict(NEAR), {**ROUTED, "selection": "nearest"}]
+        config.model.cross_attention = [{"layer": "DenseAttention", **HEADS, "num_heads": 4}]
+    config.optimizer.update(name="adamw", learning_rate=2e-3, schedule="cosine", warmup_steps=100)
+    config.train.update(num_steps=3000, log_every=50, evaluate_every=500, checkpoint_every=250)
+    return config

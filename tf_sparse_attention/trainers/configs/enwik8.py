@@ -1,0 +1,32 @@
+"""Bytes of Wikipedia: the published Routing Transformer of 12 layers with 4 local and 4 routed heads in each.
+
+Command:   tsa-train --config=enwik8 --config.data.path=enwik8 --workdir=runs/enwik8
+           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is cut into 90, 5 and 5 million bytes.
+           Other presets: --config=enwik8:enwik8_local_cluster12k, or :enwik8_local8k
+Hardware:  8 devices with 16 GB of memory or more, one window of 8192 or 12,288 bytes each
+Time:      not run here
+Score:     not run here
+"""
+
+import ml_collections
+
+from tf_sparse_attention.trainers.configs import base
+
+SEQUENCE_LENGTHS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 12288, "enwik8_local8k": 8192}
+
+
+def get_config(preset: str = "enwik8_local_cluster8k") -> ml_collections.ConfigDict:
+    """Returns the configuration of a preset for enwik8."""
+    if preset not in SEQUENCE_LENGTHS:
+        raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
+    config = base.get_config()
+    config.data.update(sequence_length=SEQUENCE_LENGTHS[preset], batch_size=8, use_packing=False)
+    config.model.update(preset=preset, remat=True)
+    config.optimizer.update(
+        name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
+    )
+    config.train.update(
+        num_steps=100_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000, evaluation_windows=128
+    )
+    config.train.dtype = "mixed_bfloat16"
+    return config

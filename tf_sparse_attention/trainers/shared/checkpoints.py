@@ -1,0 +1,320 @@
+"""Exact, atomic checkpoints, the same files on TensorFlow and JAX.
+
+A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable,
+"metadata.json", and in runs at an address the other files of the run. It is written to a temporary file, flushed to the
+disk and renamed; the archive has a checksum of every member, so that a damaged file is detected before it is used.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import ml_dtypes
+import numpy as np
+from absl import logging
+from keras import ops
+
+from tf_sparse_attention.atomic_files import atomic_file, remove_stale
+from tf_sparse_attention.trainers.shared import damage
+
+FORMAT = 2
+METADATA = "metadata.json"
+FILES = "files/"  # of the run, in the archive
+
+
+def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
+    """Return every variable that the next training steps depend on, by a name that is the same in every run.
+
+    These are the weights, non-trainable state (centroids), the state of every seed generator, and the
+    optimizer's variables with its step. Metrics are left out, as are the sums that replicas exchange
+    within one step, and the number of updates that were left out.
+
+    The name of a weight is the path of layer names below the model. Automatic names ("dense_7") depend on what the
+    process made before: their numbers are counted from 0 in each parent, in the order of creation. The name of an
+    optimizer variable is that of its weight with the slot.
+
+    Args:
+        model: `keras.Model`.
+        optimizer: its optimizer, built. Default: None, only the model.
+
+    Returns:
+        Dictionary from "model/PATH" or "optimizer/PATH/SLOT" to `keras.Variable`.
+    """
+    weights = _model_names(model)
+    state = optimizer.variables if optimizer else []
+    if hasattr(optimizer, "num_skipped"):
+        state = state[:-1]  # the count is the last
+    named = {f"model/{name}": variable for name, variable in weights.items()}
+    return named | {f"optimizer/{name}": variable for name, variable in _optimizer_names(state, weights).items()}
+
+
+def model_variables(model: keras.Model) -> list[Any]:
+    """Returns the variables of a model with its seed generators, in an order independent of the number of replicas."""
+    temporary_ids = {id(variable) for layer in model._flatten_layers() for variable in getattr(layer, "pending", ())}
+    return [variable for variable in model.variables if id(variable) not in temporary_ids]
+
+
+def _model_names(model):
+    """Return {path: variable} of a model."""
+    names: dict[int, str] = {}
+
+    def visit(layer, path):
+        children = layer._flatten_layers(include_self=False, recursive=False)
+        below = {id(variable) for child in children for variable in child.variables}
+        own = [variable for variable in layer.variables if id(variable) not in below]
+        own_names = _stable_names([variable.name for variable in own], ["variable"] * len(own))
+        for variable, name in zip(own, own_names, strict=True):
+            names.setdefault(id(variable), "/".join([*path, name]))
+        kinds = [_snake_case(type(child).__name__) for child in children]
+        for child, name in zip(children, _stable_names([child.name for child in children], kinds), strict=True):
+            visit(child, [*path, name])
+
+    visit(model, [])
+    return {names[id(variable)]: variable for variable in model_variables(model)}
+
+
+def _stable_names(names, automatic):
+    """Return distinct names of siblings that do not depend on what the process made before.
+
+    Args:
+        names: of the siblings.
+        automatic: the name that Keras gives to the first object of each sibling's class. An automatic name,
+            with or without a number, gets the number of its place among the automatic names.
+    """
+    used: dict[str, set[int]] = {}
+    numbers: list[int | None] = []
+    for name, kind in zip(names, automatic, strict=True):
+        match = re.fullmatch(rf"{kind}(?:_(\d+))?", name)
+        numbers.append(None if match is None else int(match[1] or 0))
+        if match is not None:
+            used.setdefault(kind, set()).add(int(match[1] or 0))
+
+    def renamed(name, kind, number):
+        if number is None:
+            return name
+        place = sorted(used[kind]).index(number)
+        return f"{kind}_{place}" if place else kind
+
+    return _distinct(map(renamed, names, automatic, numbers))
+
+
+def _distinct(names):
+    """Return names with the number of the occurrence after each further one: "kernel", "kernel~1"."""
+    taken: collections.Counter[str] = collections.Counter()
+    found = []
+    for name in names:
+        found.append(f"{name}~{taken[name]}" if taken[name] else name)
+        taken[name] += 1
+    return found
+
+
+def _snake_case(name):
+    """Return the automatic name of a class, as Keras makes it."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _optimizer_names(state, weights):
+    """Return {path of the weight and slot, or own name: variable} of an optimizer's variables.
+
+    Args:
+        state: the variables. Keras names an optimizer variable by the path of its weight, joined by "_", and the slot.
+        weights: {path: variable} of the model.
+    """
+    by_prefix: dict[str, list[str]] = {}
+    for name, weight in weights.items():
+        by_prefix.setdefault(weight.path.replace("/", "_"), []).append(name)
+    names = []
+    taken: collections.Counter[str] = collections.Counter()
+    for variable in state:
+        name, parts = variable.name, variable.name.split("_")
+        cut = next((cut for cut in range(len(parts) - 1, 0, -1) if "_".join(parts[:cut]) in by_prefix), None)
+        if cut is not None:
+            owners = by_prefix["_".join(parts[:cut])]
+            # Layers without a name of their own may share a path: their slots are in the order of the weights.
+            name = f"{owners[taken[name] % len(owners)]}/{'_'.join(parts[cut:])}"
+        taken[variable.name] += 1
+        names.append(name)
+    return dict(zip(_distinct(names), state, strict=True))
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: their folder; created with the first one.
+        keep: number of newest checkpoints to keep. Default 3.
+    """
+
+    def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
+        if keep < 1:
+            raise ValueError(f"`config.train.keep_checkpoints` must be positive. Received: keep_checkpoints={keep}.")
+        self.folder, self.keep = pathlib.Path(folder), keep
+
+    def steps(self) -> list[int]:
+        """Returns the steps of the checkpoints that there are, in order."""
+        found = (step_of(path.name) for path in self.folder.glob("step_*.npz"))
+        return sorted(step for step in found if step is not None)
+
+    def path(self, step: int) -> pathlib.Path:
+        """Returns the path of the checkpoint of a step."""
+        return self.folder / f"step_{step:09d}.npz"
+
+    def save(
+        self,
+        step: int,
+        variables: dict[str, Any],
+        metadata: dict[str, Any],
+        files: Sequence[pathlib.Path] = (),
+    ) -> None:
+        """Writes the checkpoint of a step, then removes all but the newest `keep`.
+
+        Args:
+            step: number of training steps done.
+            variables: dictionary of variables, see `state_variables`.
+            metadata: plain data about the run, returned by `newest_metadata`.
+            files: further files to store by name. Default: none.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_stale(self.folder)
+        with atomic_file(self.path(step)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+            dtypes = {name: keras.backend.standardize_dtype(variable.dtype) for name, variable in variables.items()}
+            content = {"format": FORMAT, "step": step, "dtypes": dtypes, **metadata}
+            archive.writestr(METADATA, json.dumps(content))
+            for name, variable in variables.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, _to_bits(variable), allow_pickle=False)
+            for path in files:
+                archive.write(path, FILES + path.name)
+        self.remove_old(step)
+
+    def remove_old(self, step: int) -> None:
+        """Removes all checkpoints of steps up to this one but the newest `keep`."""
+        # One of a later step is damaged, or the run would have gone on from it: it must not count among the newest.
+        for old in [other for other in self.steps() if other <= step][: -self.keep]:
+            self.path(old).unlink(missing_ok=True)
+
+    def newest_metadata(self) -> dict[str, Any] | None:
+        """Reads the metadata of the newest complete checkpoint; warns of damaged ones.
+
+        Returns:
+            Dictionary, the metadata it was written with, "step" among them; None if there is no checkpoint.
+
+        Raises:
+            ValueError: If there are checkpoints, all of them damaged or of another format.
+        """
+        formats = set()
+        for step in reversed(self.steps()):
+            try:
+                if self.is_complete(step):
+                    return _read_metadata(self.path(step))
+            except _OtherFormatError as error:
+                formats.add(error.format)
+        if formats:
+            raise ValueError(
+                f"`workdir` must have checkpoints of format {FORMAT}: finish the run with the version that started it, "
+                f"or start another run in a new folder. Received: format {formats.pop()} in {self.folder}."
+            )
+        if self.steps():
+            raise ValueError(
+                "`workdir` must have a checkpoint that can be read; remove the folder to start again. "
+                f"Received: {len(self.steps())} damaged ones in {self.folder}."
+            )
+        return None
+
+    def is_complete(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is as it was written; log a warning if it is damaged."""
+        try:
+            with zipfile.ZipFile(self.path(step)) as archive:
+                bad = archive.testzip()
+                if bad is not None:
+                    raise ValueError(f"the checksum of {bad!r} is wrong")
+                json.loads(archive.read(METADATA))
+        except (OSError, *damage.ERRORS) as error:
+            logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
+            return False
+        return True
+
+    def extract_files(self, step: int, folder: pathlib.Path) -> None:
+        """Write the files that the checkpoint of a step holds into a folder."""
+        with zipfile.ZipFile(self.path(step)) as archive:
+            for name in archive.namelist():
+                if name.startswith(FILES):
+                    (folder / os.path.basename(name)).write_bytes(archive.read(name))
+
+    def load(self, step: int, variables: dict[str, Any]) -> None:
+        """Assigns the checkpoint of a step to variables.
+
+        Args:
+            step: a step that `newest_metadata` returned.
+            variables: dictionary of variables, see `state_variables`; those of the optimizer may be left out.
+
+        Raises:
+            ValueError: If one is in the checkpoint alone, or missing there, or has another shape or dtype there.
+        """
+        with zipfile.ZipFile(self.path(step)) as archive:
+            dtypes = json.loads(archive.read(METADATA))["dtypes"]
+            groups = {name.partition("/")[0] for name in variables}
+            unused = [name for name in dtypes if name not in variables and name.partition("/")[0] in groups]
+            missing = [name for name in variables if name not in dtypes]
+            if missing or unused:
+                ours, saved = (", ".join(names[:3]) or "nothing" for names in (missing, unused))
+                raise ValueError(
+                    f"`model` must be that of the checkpoint {self.path(step)}. Only in the model: {ours} "
+                    f"({len(missing)} in all). Only in the checkpoint: {saved} ({len(unused)} in all)."
+                )
+            for name, variable in variables.items():
+                value = _read(archive, name, dtypes[name])
+                if value.shape != tuple(variable.shape) or not _is_assignable(value, variable.dtype):
+                    raise ValueError(
+                        f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} "
+                        f"{variable.dtype}, but {value.shape} {value.dtype} in {self.path(step)}."
+                    )
+                variable.assign(value.astype(ops.convert_to_numpy(variable).dtype, copy=False))
+
+
+class _OtherFormatError(Exception):
+    """A checkpoint that another version has written."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(f"its format is {found}, not {FORMAT}")
+        self.format = found
+
+
+def step_of(name: str) -> int | None:
+    """Return the step of a checkpoint by the name of its file, None for other files."""
+    match = re.fullmatch(r"step_(\d+)\.npz", name)
+    return int(match[1]) if match else None
+
+
+def _read_metadata(path):
+    with zipfile.ZipFile(path) as archive:
+        metadata = json.loads(archive.read(METADATA))
+    if metadata["format"] != FORMAT:
+        raise _OtherFormatError(metadata["format"])
+    return metadata
+
+
+def _to_bits(variable):
+    """Returns the value as an array that NumPy can store; bfloat16 and float8 as integers of the same size."""
+    array = np.ascontiguousarray(ops.convert_to_numpy(variable)).reshape(variable.shape)
+    return array if array.dtype.kind in "biuf" else array.view(f"uint{8 * array.dtype.itemsize}")
+
+
+def _read(archive, name, dtype):
+    with archive.open(f"{name}.npy") as file:
+        bits = np.lib.format.read_array(file, allow_pickle=False)
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return bits if bits.dtype == dtype else bits.view(dtype)
+
+
+def _is_assignable(value, dtype):
+    """Returns whether a value can be assigned; integer sizes may differ, as they do between TensorFlow and JAX."""
+    dtype = keras.backend.standardize_dtype(dtype)
+    return value.dtype.name == dtype or (value.dtype.kind in "iu" and dtype.removeprefix("u").startswith("int"))

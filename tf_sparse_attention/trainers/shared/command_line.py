@@ -1,0 +1,146 @@
+"""The command line of the commands: help without a backend, concise logging, errors of one line, exit statuses."""
+
+import contextlib
+import errno
+import logging as python_logging
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+from absl import app, flags, logging
+
+from tf_sparse_attention.trainers.shared import config_files
+
+TRAINERS = pathlib.Path(__file__).resolve().parents[1]
+# Raised for wrong flags: the first by absl, the others by a configuration.
+FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
+# Raised by the commands for what a user can fix, unless they are marked as faults, see `faults_marked`.
+USER_ERRORS = (ValueError, OSError, ImportError)
+# What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
+CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
+# What Keras writes around the error of a layer: which one, and the arguments of its call on lines of their own.
+KERAS_CALL = re.compile(r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL)
+# What to do where a file cannot be read or written.
+DISK_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room on this disk"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder in which you may read and write"),
+}
+FULL_HELP = {"-helpfull", "--helpfull"}
+HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", *FULL_HELP}
+WRONG_COMMAND, NOT_CAUSAL, INTERRUPTED = 2, 3, 130
+EXIT_STATUSES = {
+    0: "done",
+    1: "a fault of the program, with a traceback",
+    WRONG_COMMAND: "a wrong command, setting or file, in one line; of tsa-audit: nothing can be concluded",
+    NOT_CAUSAL: "of tsa-audit: the model is not causal",
+    4: "of tsa-train: loss or weights are no longer finite; the last good checkpoint is kept",
+    129: "ended by a closed terminal (SIGHUP), as by Ctrl-C",
+    INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint, generation the samples and evaluation the sums so far",
+    143: "ended by SIGTERM, as by Ctrl-C",
+}
+
+
+def run(name: str, main: Callable[[], None]) -> None:
+    """Run a command as `app.run` does.
+
+    Help is printed before any backend is imported, with exit status 0. Errors of a user are printed in one line, faults
+    of the program with their traceback.
+
+    Args:
+        name: the `__name__` of its module, whose docstring and flags are its help.
+        main: the command, called with parsed flags. It imports everything that needs a backend.
+    """
+    sys.argv[1:] = config_files.with_files(sys.argv[1:])
+    if HELP & set(sys.argv[1:]):
+        listed = flags.FLAGS.get_help() if FULL_HELP & set(sys.argv[1:]) else flags.FLAGS.module_help(name)
+        print(f"{(sys.modules[name].__doc__ or '').strip()}\n{listed}")
+        sys.exit(0)
+    logging.set_verbosity(logging.INFO)
+    handler = logging.get_absl_handler()
+    handler.addFilter(_is_own_or_warning)
+    handler.setFormatter(python_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    for library in ("tensorflow", "jax"):
+        python_logging.getLogger(library).setLevel(python_logging.WARNING)
+
+    def start(argv):
+        del argv  # only the name of the command
+        from tf_sparse_attention.backends import check_backend
+
+        check_backend()
+        main()
+
+    app.run(lambda argv: _exit_on_error(start, argv, USER_ERRORS), flags_parser=_parse)
+
+
+@contextlib.contextmanager
+def faults_marked() -> Iterator[None]:
+    """Mark errors of a block, in which settings are checked already, as faults of the program.
+
+    `run` then shows their traceback and ends with status 1. Not marked are errors that a user can fix: full or
+    read-only disks, damaged data, addresses that cannot be reached, and errors with an exit status of their own.
+    """
+    from tf_sparse_attention.data.damage import DamagedDataError
+    from tf_sparse_attention.remote_files import RemoteError
+
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        is_of_disk = isinstance(error, OSError) and error.errno in DISK_ADVICE
+        if not (is_of_disk or isinstance(error, DamagedDataError | RemoteError) or hasattr(error, "exit_status")):
+            error.is_fault = True  # type: ignore[union-attr]
+        raise
+
+
+def _parse(argv):
+    return _exit_on_error(_read_flags, argv, FLAG_ERRORS)
+
+
+def _read_flags(argv):
+    """Return the arguments of a command that are no flags: its name."""
+    if "config" in flags.FLAGS:
+        config_files.check_files(argv[1:])
+    rest = flags.FLAGS(argv)
+    if len(rest) > 1:
+        raise ValueError(f"No arguments are expected beside flags. Received: {' '.join(rest[1:])}.")
+    return rest
+
+
+def _exit_on_error(function, argv, errors):
+    try:
+        return function(argv)
+    except errors as error:
+        if logging.get_verbosity() >= logging.DEBUG or getattr(error, "is_fault", False):
+            raise
+        text = _text_of(error)
+        if isinstance(error, OSError) and error.errno in DISK_ADVICE:
+            text = f"{text}: {DISK_ADVICE[error.errno]}, and give the same command again"
+        text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
+        print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
+        sys.exit(getattr(error, "exit_status", WRONG_COMMAND))
+
+
+def _text_of(error):
+    """Return the text of an error; ml_collections only gives the name of a setting that does not exist."""
+    inner = error
+    while isinstance(inner, KeyError | AttributeError) and inner.args:
+        inner = inner.args[0]  # maybe another error, whose text would be in quotes
+    text = str(inner)
+    name, _, similar = text.partition("\n")
+    name = name.strip("\"'")
+    if isinstance(error, KeyError | AttributeError) and name.isidentifier():
+        text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning. {similar}"
+    return text.strip()
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of a command that ends with an error, see `EXIT_STATUSES`."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    is_of_user = isinstance(error, USER_ERRORS) and not getattr(error, "is_fault", False)
+    return getattr(error, "exit_status", WRONG_COMMAND if is_of_user else 1)
+
+
+def _is_own_or_warning(record):
+    # TFDS logs every file it opens through the same logger.
+    return record.levelno >= python_logging.WARNING or TRAINERS in pathlib.Path(record.pathname).parents

@@ -1,0 +1,178 @@
+"""A work folder at an address such as gs://bucket/run: the run works in a temporary folder, its results are uploaded.
+
+In the remote folder are
+
+- checkpoints/step_000001000.npz: a checkpoint with all other files that a run needs to resume. A file that was not
+  uploaded to its end is detected by the checksums in it;
+- tensorboard/, and at the end metrics.jsonl and model.keras;
+- files that other programs write into a work folder: scores, samples and exports.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from tf_sparse_attention import remote_files
+from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, step_of
+
+
+class LocalRun:
+    """A work folder on a local disk.
+
+    Attributes:
+        folder: where the run works.
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self.folder: Any = folder
+
+    def files(self) -> list[pathlib.Path]:
+        """Return the files that a checkpoint holds beside arrays: none, as they stay in the folder."""
+        return []
+
+    def fetch(self) -> None:
+        """Download the newest checkpoint."""
+
+    def upload(self, step: int) -> None:
+        """Upload the checkpoint of a step."""
+
+    def finish(self, step: int) -> None:
+        """Upload the checkpoint of the last step, unless it is uploaded, and the final files."""
+
+
+class RemoteRun(LocalRun):
+    """A work folder at an address.
+
+    Args:
+        address: such as "gs://bucket/run", with a scheme that `etils.epath` knows.
+        keep: number of newest checkpoints to keep there. Default 3.
+        is_read: whether the run is only read. Then the local folder is the same for the same newest checkpoint, so that
+            an evaluation that was killed resumes. Default False: a new temporary folder.
+    """
+
+    def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:
+        self.path, self.keep = remote_files.remote_path(address), keep
+        if is_read:
+            version = remote_files.stat_all(self.path / workdir.CHECKPOINTS)
+            super().__init__(remote_files.cache_folder(f"{address}/{sorted(version.items())[-1:]}"))
+        else:
+            super().__init__(pathlib.Path(tempfile.mkdtemp(prefix="tsa-run-")))
+        self._checkpoints = Checkpoints(self.folder / workdir.CHECKPOINTS)
+        self._uploaded: int | None = None
+
+    def files(self) -> list[pathlib.Path]:
+        sums = self.folder / workdir.CHECKSUMS
+        small = [*workdir.read_json(self.folder, workdir.CHECKSUMS), workdir.CHECKSUMS] if sums.exists() else []
+        return [path for name in (*small, workdir.METRICS) if (path := self.folder / name).exists()]
+
+    def fetch(self) -> None:
+        """Download the newest complete checkpoint, if there is one, with the files of the run.
+
+        Raises:
+            ValueError: If there are checkpoints, all of them damaged.
+            RemoteError: If the address cannot be reached.
+        """
+        steps = self._steps()
+        for step in reversed(steps):
+            path = self._checkpoints.path(step)
+            if not path.exists():
+                remote_files.download(self._remote(step), path)
+            if self._checkpoints.is_complete(step):
+                self._checkpoints.extract_files(step, self.folder)
+                self._uploaded = step
+                return
+            path.unlink()
+        if steps:
+            raise ValueError(
+                "`workdir` must have a checkpoint that can be read; remove the folder to start again. "
+                f"Received: {len(steps)} damaged ones in {self.path}."
+            )
+
+    def upload(self, step: int) -> None:
+        """Upload the checkpoint of a step. A failure is logged, and the next checkpoint is tried."""
+        try:
+            self._upload(step)
+        except OSError as error:
+            logging.warning("The checkpoint of step %d is not uploaded: %s", step, error)
+
+    def _upload(self, step):
+        remote_files.upload(self._checkpoints.path(step), self._remote(step))
+        self._uploaded = step
+        for old in [other for other in self._steps() if other <= step][: -self.keep]:
+            remote_files.remove(self._remote(old))
+        self._upload_all(workdir.TENSORBOARD)
+
+    def finish(self, step: int) -> None:
+        """Upload the checkpoint of the last step, unless it is uploaded, and the final files; remove the local folder.
+
+        Raises:
+            RemoteError: If that fails. The local folder stays.
+        """
+        try:
+            if self._uploaded != step and self._checkpoints.path(step).exists():
+                self._upload(step)
+            for name in (workdir.MODEL, workdir.METRICS, workdir.TENSORBOARD):
+                self._upload_all(name)
+        except OSError as error:
+            raise remote_files.RemoteError(
+                f"The checkpoint of step {step} is not in {self.path}, but in {self.folder}; copy it there, or give "
+                f"the same command again to train from the last checkpoint that is there. {error}"
+            ) from error
+        shutil.rmtree(self.folder)
+
+    def _upload_all(self, name):
+        """Upload a file, or all files of a folder, if there are some."""
+        path = self.folder / name
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                remote_files.upload(file, self.path / file.relative_to(self.folder).as_posix())
+
+    def _remote(self, step):
+        return self.path / workdir.CHECKPOINTS / self._checkpoints.path(step).name
+
+    def _steps(self):
+        """Return the steps of all checkpoints at the address, in order."""
+        found = map(step_of, remote_files.names(self.path / workdir.CHECKPOINTS))
+        return sorted(step for step in found if step is not None)
+
+
+def open_run(address: str | os.PathLike, keep: int = 3) -> LocalRun:
+    """Return the `LocalRun` of a folder, or the `RemoteRun` of an address."""
+    return RemoteRun(address, keep) if remote_files.is_remote(address) else LocalRun(address)
+
+
+@contextlib.contextmanager
+def reading(address: str | os.PathLike) -> Iterator[Any]:
+    """Yield a local work folder for programs that read a run; files that they write there are uploaded at the end.
+
+    Args:
+        address: a folder, which is yielded as it is, or an address, of which the newest checkpoint is downloaded.
+
+    Raises:
+        ValueError: If there is no complete checkpoint.
+        RemoteError: If the address cannot be reached.
+    """
+    if not remote_files.is_remote(address):
+        yield address
+        return
+    run = RemoteRun(address, is_read=True)
+    run.fetch()
+    if not (run.folder / workdir.CONFIG).exists():
+        raise ValueError(f"`workdir` must hold a checkpoint. Received: workdir={address}.")
+    fetched = {workdir.CHECKPOINTS, *(path.name for path in run.files())}
+    yield run.folder
+    for path in run.folder.iterdir():
+        if path.name not in fetched and ".partial." not in path.name and not path.name.startswith("."):
+            if path.is_dir():
+                remote_files.upload_folder(path, run.path / path.name, remote_files.SAVED_MODEL)
+            else:
+                remote_files.upload(path, run.path / path.name)
+            logging.info("Uploaded to %s.", run.path / path.name)
+    shutil.rmtree(run.folder)

@@ -1,0 +1,264 @@
+"""Writers of the metrics of a run: the terminal, a file of JSON lines, TensorBoard."""
+
+import io
+import json
+import os
+import pathlib
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tqdm
+from absl import logging
+
+from tf_sparse_attention.data.sources.wav_file import encode_wav
+from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.shared.files import atomic_file
+
+BESIDE_BAR = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
+
+
+class Writer:
+    """Where a run tells what becomes of it; by default nowhere."""
+
+    def progress(self, step: int, loss: float) -> None:
+        """Takes the loss after an execution."""
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        """Takes the figures of a report."""
+
+    def show(
+        self,
+        step: int,
+        texts: Mapping[str, str],
+        pictures: Mapping[str, np.ndarray],
+        sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
+    ) -> None:
+        """Takes texts, pictures uint8 (height, width, 4), and sounds, int16 (T,) with their sample rate, by name."""
+
+
+class Bar(Writer):
+    """A progress bar with the newest figures, for a terminal, and a line for each evaluation.
+
+    It begins after the first execution, which compiles: the time that is left is that of steps alone.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._bar: Any = None
+        self._figures: dict[str, str] = {}
+
+    def progress(self, step: int, loss: float) -> None:
+        if self._bar is None:
+            options = {"unit": "step", "file": sys.stdout, "mininterval": 0.2}
+            self._bar = tqdm.tqdm(total=self._num_steps, initial=step, **options, **_width_of(sys.stdout))
+        self._bar.set_postfix({"loss": f"{loss:.4g}", **self._figures}, refresh=False)
+        self._bar.update(step - self._bar.n)
+        if step >= self._num_steps:
+            self._bar.close()
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        for key, name in BESIDE_BAR.items():
+            if key in scalars:
+                self._figures[name] = f"{scalars[key]:,.0f}" if scalars[key] >= 100 else f"{scalars[key]:.3g}"
+        if any(name.startswith("validation/") for name in scalars):
+            tqdm.tqdm.write(line(step, scalars), file=sys.stdout)
+
+
+def _width_of(stream):
+    """Returns the arguments of tqdm about its width; terminals of containers may say that they have no column."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no terminal, as in tests
+        columns = None
+    return {"ncols": 80} if columns == 0 else {"dynamic_ncols": True}
+
+
+class Lines(Writer):
+    """A line of text for each report, for a log."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._made = time.monotonic()
+        self._begin: tuple[int, float] | None = None
+
+    def progress(self, step: int, loss: float) -> None:
+        if self._begin is None:
+            self._begin = step, time.monotonic()
+            seconds = self._begin[1] - self._made
+            logging.info("step %d/%d: loss %.5g, compiled in %.0f s", step, self._num_steps, loss, seconds)
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        remaining = self._remaining(step) if "loss" in scalars else ""
+        logging.info("%s", line(f"{step}/{self._num_steps}", scalars) + remaining)
+
+    def _remaining(self, step):
+        first, since = self._begin or (step, 0.0)
+        if step <= first or step >= self._num_steps:
+            return ""
+        seconds = round((time.monotonic() - since) / (step - first) * (self._num_steps - step))
+        return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+
+
+# Not in lines: of subwords or bytes the first is astronomical for most of a training; the second is for a chart.
+HIDDEN = ("validation/perplexity_per_word", "loss_peak")
+LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
+
+
+def line(step: int | str, scalars: dict[str, float]) -> str:
+    """Returns the scalars of a report as one line of text; of scalars per layer, KIND/PATH/NAME, the means."""
+    shown: dict[str, float] = {}
+    per_layer: dict[str, list[float]] = {}
+    for name, value in scalars.items():
+        kind, _, rest = name.partition("/")
+        if name in HIDDEN or (name == "loss_spikes" and not value):
+            continue
+        if kind in LAYERS:
+            per_layer.setdefault(f"{LAYERS[kind]} {rest.rpartition('/')[2]}", []).append(value)
+        else:
+            shown[re.sub("[/_]", " ", name)] = value
+    shown |= {name: sum(values) / len(values) for name, values in per_layer.items()}
+    return f"step {step}: " + ", ".join(f"{name} {value:.5g}" for name, value in shown.items())
+
+
+class JsonLines(Writer):
+    """A file with one JSON object for each report, which a resumed run continues.
+
+    Args:
+        path: the file.
+        start_step: reports of later steps, written by a run that was killed, are removed.
+    """
+
+    def __init__(self, path: pathlib.Path, start_step: int) -> None:
+        self._path = path
+        if path.exists():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            with atomic_file(path) as temporary:
+                temporary.write_text(
+                    "".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8"
+                )
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **scalars}) + "\n")
+
+
+def _step_of(row):
+    try:
+        return float(json.loads(row)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # A line that was being written when the run was killed, or was damaged.
+
+
+class TensorBoard(Writer):
+    """Event files for TensorBoard: validation and training as two of its runs, so that they share charts.
+
+    Events are on the disk when a method returns. TensorFlow is not needed.
+
+    Args:
+        folder: the folder of the two.
+        start_step: TensorBoard drops later events, of a run that was killed.
+        settings: those of the run by name, for the table of HParams.
+    """
+
+    def __init__(self, folder: str | os.PathLike, start_step: int, settings: Mapping[str, Any]) -> None:
+        from tensorboard.plugins.hparams import summary_v2
+
+        self._files = {kind: EventFile(os.path.join(folder, kind)) for kind in ("train", "validation")}
+        for file in self._files.values():
+            file.drop_after(start_step)
+        known = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
+        # In the folder above the two, so that the table has the metrics of both.
+        EventFile(folder).write(0, [*summary_v2.hparams_pb(known).value])
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for kind, file in self._files.items():
+            chosen = {name: scalars[name] for name in scalars if name.startswith("validation/") == (kind != "train")}
+            with np.errstate(over="ignore"):  # a perplexity may be beyond float32: infinite
+                values = {name.removeprefix("validation/"): np.float32(value) for name, value in chosen.items()}
+            file.write(step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+
+    def show(
+        self,
+        step: int,
+        texts: Mapping[str, str],
+        pictures: Mapping[str, np.ndarray],
+        sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
+    ) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text import summary_v2
+
+        values = []
+        for name, text in texts.items():
+            # Markdown, in which a block of code keeps line breaks and punctuation.
+            values += summary_v2.text_pb(name, "".join(f"    {row}\n" for row in text.split("\n"))).value
+        for name, picture in pictures.items():
+            height, width, channels = picture.shape
+            image = Summary.Image(height=height, width=width, colorspace=channels)
+            image.encoded_image_string = encode_png(picture)
+            values.append(Summary.Value(tag=name, image=image))
+        for name, (samples, sample_rate) in sounds.items():
+            audio = Summary.Audio(sample_rate=sample_rate, num_channels=1, length_frames=len(samples))
+            audio.encoded_audio_string, audio.content_type = encode_wav(samples, sample_rate), "audio/wav"
+            values.append(Summary.Value(tag=name, audio=audio))
+        self._files["validation"].write(step, values)
+
+
+class EventFile:
+    """A new event file of TensorBoard.
+
+    Args:
+        folder: its folder, which is created.
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        os.makedirs(folder, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns():020}.{socket.gethostname()}.{os.getpid()}"
+        self._path = os.path.join(folder, name)
+        self._add(file_version="brain.Event:2")
+
+    def write(self, step: int, values: Sequence[Any]) -> None:
+        """Write values, `Summary.Value`s, of a step."""
+        for value in values:
+            self._add(step=step, summary={"value": [value]})
+
+    def drop_after(self, step: int) -> None:
+        """Make TensorBoard ignore later steps in older files of the folder."""
+        self._add(step=step + 1, session_log={"status": 1})  # START
+
+    def _add(self, **content):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        with open(self._path, "ab") as file:
+            RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+
+
+def encode_png(picture: np.ndarray) -> bytes:
+    """Return a picture, uint8 (height, width, 1, 3 or 4), as the bytes of a PNG file."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(content, "png")
+    return content.getvalue()
+
+
+def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any]) -> list[Writer]:
+    """Return the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder.
+
+    Args:
+        folder: the work folder.
+        num_steps: the last step of the run.
+        start_step: the step at which it starts, or goes on.
+        settings: those of the run by name.
+    """
+    shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
+    metrics = JsonLines(folder / workdir.METRICS, start_step)
+    return [shown, metrics, TensorBoard(folder / workdir.TENSORBOARD, start_step, settings)]

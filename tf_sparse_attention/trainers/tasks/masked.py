@@ -1,0 +1,22 @@
+"""The task of hidden tokens: a model that sees both sides guesses the tokens of a text that it cannot see."""
+
+from typing import Any, ClassVar
+
+import ml_collections
+
+from tf_sparse_attention.trainers.tasks import language_model
+from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, Names, check_settings
+
+
+class Task(language_model.Task):
+    """Masked language models; see `trainers.tasks.registry`. They have the scores of language models."""
+
+    settings: ClassVar[Names] = {
+        "data": language_model.Task.settings["data"],
+        "model": LANGUAGE_MODEL,
+        "train": language_model.Task.settings["train"],
+    }
+
+    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+        check_settings(config, {"data": ("mask_rate",)}, {"model": ("causal",)})
+        super().__init__(config, tokenizer)

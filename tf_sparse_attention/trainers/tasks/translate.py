@@ -1,0 +1,64 @@
+"""The task of translation: whole documents of one field of a data set to those of another, by an encoder-decoder."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import ml_collections
+import sacrebleu
+
+from tf_sparse_attention.trainers.tasks import pair_task
+from tf_sparse_attention.trainers.tasks.pair_task import PairTask
+from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
+
+# Settings that a translation needs.
+NEEDED = {
+    **pair_task.FIELDS,
+    "model": ("num_layers", "hidden_dim", "attention", "cross_attention"),
+}
+# A preset has the sizes, and heads of its own on both sides.
+WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
+
+
+class Task(PairTask):
+    """Translation, with one tokenizer for sources and targets; see `trainers.tasks.registry`."""
+
+    settings: ClassVar[Names] = {
+        "data": pair_task.DATA,
+        "model": pair_task.MODEL,
+        "train": pair_task.TRAIN,
+        "generate": pair_task.GENERATE,
+    }
+
+    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+        if config.model.preset is None:
+            check_settings(config, NEEDED, {})
+        else:
+            check_settings(config, pair_task.FIELDS, WITH_PRESET)
+        super().__init__(config, tokenizer)
+
+    @property
+    def has_encoder(self) -> bool:
+        """True: a preset of a translator has one too."""
+        return True
+
+    def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Returns BLEU and chrF from 0 to 100, each text one segment, and those of the sources left as they are.
+
+        Args:
+            lines: what `GeneratedTargets.complete` returns.
+
+        Returns:
+            Dictionary: "bleu", "chrf", both again under "of_sources", and "bleu_signature" and "chrf_signature", which
+            say how sacrebleu computes them.
+        """
+        targets = [[line["target"] for line in lines]]
+        metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
+        of_generated, of_sources = (
+            {
+                name: metric.corpus_score([line[side] for line in lines], targets).score
+                for name, metric in metrics.items()
+            }
+            for side in ("generated", "source")
+        )
+        signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
+        return {**of_generated, "of_sources": of_sources, **signatures}

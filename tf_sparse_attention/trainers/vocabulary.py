@@ -1,0 +1,44 @@
+"""Finds the subwords of a text.
+
+The file is a vocabulary of tensor2tensor's kind, for --config.data.tokenizer=subword
+--config.data.vocabulary=FILE. The text is that of a configuration, with changes by flags; its
+training split is read: of translate and answer both sides, of classify the texts. No vocabulary has
+to be there yet, whatever the configuration says.
+
+Examples:
+  tsa-vocabulary --size=8000 --output=FILE --config.data.path=FOLDER_OF_TEXT
+  tsa-vocabulary --size=2000 --output=runs/demo.subwords --config=demo
+  tsa-vocabulary --output=FILE --config.data.tfds=pg19 --max_documents=1000
+"""
+
+import itertools
+
+from absl import flags, logging
+from ml_collections import config_flags
+
+from tf_sparse_attention.trainers.shared import command_line, config_files
+
+CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration whose text is read.")
+OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
+SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_bound=2)
+MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)
+
+
+def main() -> None:
+    import tf_sparse_attention as tsa
+    from tf_sparse_attention.trainers.tasks import registry
+
+    name, documents = registry.training_texts(CONFIG.value)
+    tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
+    tokenizer.to_file(OUTPUT.value)  # type: ignore[arg-type]  # required
+    logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, name, OUTPUT.value)
+
+
+def run() -> None:
+    """Runs the program."""
+    flags.mark_flag_as_required("output")
+    command_line.run(__name__, main)
+
+
+if __name__ == "__main__":
+    run()
