@@ -53,7 +53,7 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None
         )
 
 
-def check_codec(codec: Any, kind: type, model: LanguageModel) -> None:
+def check_codec(codec: Any, kind: Any, model: LanguageModel) -> None:
     """Raise a `ValueError` unless `codec` has this class and `model` is a causal model of its ids."""
     check_causal(model)
     if not isinstance(codec, kind):
