@@ -33,8 +33,9 @@ def commands(text):
 
 def flags_of(program):
     """Return the names of the flags that a program such as `tsa-train` defines itself, read without importing it."""
-    source = (ROOT / "tf_sparse_attention" / "trainers" / f"{program}.py").read_text(encoding="utf-8")
-    return {*re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source), *re.findall(r"add_argument\(\"--([\w-]+)\"", source)}
+    folder = ROOT / "tf_sparse_attention" / ("" if program == "audit" else "trainers")
+    source = (folder / f"{program}.py").read_text(encoding="utf-8")
+    return {*re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source), *re.findall(r"\(\s*\"--([\w-]+)\"", source)}
 
 
 def links(text):

@@ -4,11 +4,9 @@ import importlib
 import logging
 import os
 import pathlib
-import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import keras
+import numpy as np
 
 from tf_sparse_attention.export.portable_functions import (
     SIGNATURES,
@@ -35,9 +33,11 @@ def export_onnx(
 ) -> pathlib.Path:
     """Write a folder with one file per signature of the model, such as `score.onnx`.
 
-    Signatures, inputs, outputs and sizes are those of `export_litert`. Keras's `model.export(format="onnx")` writes
-    each file, with all weights. Before the folder is written, the outputs are compared with the model's. ONNX needs
-    `pip install 'tf-sparse-attention[onnx]'`.
+    Signatures, inputs, outputs and sizes are those of `export_litert`. Each file has all weights. Before the folder is
+    written, the outputs are compared with the model's. ONNX needs `pip install 'tf-sparse-attention[onnx]'`.
+
+    Note: Keras's `model.export(format="onnx")` cannot convert the GELU of speech recognizers, and cannot trace the
+    decoder of an encoder-decoder without its source.
 
     Args:
         model: as for `export_litert`.
@@ -61,29 +61,18 @@ def export_onnx(
     _check_packages()
     folder = _check_path(path)
     functions = portable_functions(model, signatures, Sizes(batch_size, sequence_length, max_length, source_length))
+    contents = {name: _convert(model, function) for name, function in functions.items()}
+    check_outputs(model, functions, "ONNX", _make_runner(model, contents))
     with output_folder(folder) as temporary:
         temporary.mkdir()
-        for name, function in functions.items():
-            _convert(model, function, temporary / f"{name}.onnx")
-        check_outputs(model, functions, "ONNX", _make_runner(model, temporary))
+        for name, content in contents.items():
+            (temporary / f"{name}.onnx").write_bytes(content)
     return folder
-
-
-class _FunctionModel(keras.Model):
-    """Keras model whose call is a function of the layers of a model, for `keras.Model.export`."""
-
-    def __init__(self, model: keras.Model, function: Callable[..., dict[str, Any]]) -> None:
-        super().__init__(name="model")
-        self._model, self._function = model, function
-        self.built = True
-
-    def call(self, *inputs: Any) -> dict[str, Any]:
-        return self._function(*inputs)
 
 
 def _check_packages():
     try:
-        for name in ("onnxruntime", "tf2onnx"):
+        for name in ("onnx", "onnxruntime", "tf2onnx"):
             importlib.import_module(name)
     except ImportError as error:
         raise ImportError(
@@ -101,28 +90,41 @@ def _check_path(path):
     return folder
 
 
-def _convert(model, function, file):
+def _convert(model, function):
+    import onnx
+    import tf2onnx
+
     log = logging.getLogger("tf2onnx")
     level = log.level
-    # tf2onnx logs an error for each operation that it cannot convert; ONNX Runtime refuses such a file.
+    # tf2onnx logs an error for each operation that it cannot convert, and continues.
     log.setLevel(logging.CRITICAL)
-    wrapped = _FunctionModel(model, function.function)
     try:
-        with warnings.catch_warnings():
-            # Keras looks for this name to support old versions of tf2onnx.
-            warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-            wrapped.export(file, format="onnx", verbose=False, input_signature=function.inputs, opset_version=OPSET)
+        converted, _ = tf2onnx.convert.from_function(
+            function.graph, function.inputs, opset=OPSET, custom_op_handlers={"Erfc": (_convert_erfc, [])}
+        )
     except Exception as error:  # of any class
         raise unsupported_model_error(model, "ONNX", error) from None
     finally:
         log.setLevel(level)
+    missing = sorted({node.op_type for node in converted.graph.node if not onnx.defs.has(node.op_type)})
+    if missing:
+        raise unsupported_model_error(model, "ONNX", f"no operation for {', '.join(missing)}")
+    return converted.SerializeToString()
 
 
-def _make_runner(model, folder):
+def _convert_erfc(graph, node, name, arguments):
+    """Replace erfc(x), of GELU, which tf2onnx cannot convert, by 1 - erf(x)."""
+    graph.remove_node(node.name)
+    one = graph.make_const(f"{node.name}/one", np.array(1, "float32"))
+    erf = graph.make_node("Erf", node.input)
+    graph.make_node("Sub", [one.output[0], erf.output[0]], outputs=node.output)
+
+
+def _make_runner(model, contents):
     import onnxruntime
 
     try:
-        sessions = {file.stem: onnxruntime.InferenceSession(file) for file in folder.iterdir()}
+        sessions = {name: onnxruntime.InferenceSession(content) for name, content in contents.items()}
     except Exception as error:  # of any class
         raise unsupported_model_error(model, "ONNX", error) from None
 

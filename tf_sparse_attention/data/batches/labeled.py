@@ -36,7 +36,7 @@ class LabeledBuckets(LengthBuckets):
     >>> store = open_token_store(source.text, ByteTokenizer(), "train")
     >>> numbers = source.class_ids("train", source.classes("train"))
     >>> buckets = LabeledBuckets(store, numbers, batch_size=8, max_length=1024)
-    >>> model.fit(buckets.training_batches(seed=0).dataset(), steps_per_epoch=1000, shuffle=False)
+    >>> inputs, targets, weights = buckets.training_batches(seed=0)[300]
     """
 
     def __init__(

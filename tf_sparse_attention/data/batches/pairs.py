@@ -36,8 +36,7 @@ class PairBuckets(LengthBuckets):
     >>> pairs = open_pairs("en", "fr", path="manpages.jsonl", data_dir="/tmp/data")
     >>> english, french = (open_token_store(side, ByteTokenizer(), "train") for side in pairs)
     >>> buckets = PairBuckets(english, french, batch_size=2, max_length=4096)
-    >>> model.fit(buckets.training_batches(seed=0).dataset(), steps_per_epoch=1000, shuffle=False)
-    >>> model.evaluate(buckets.evaluation_batches(use_source=False).dataset())
+    >>> inputs, targets, weights = buckets.training_batches(seed=0)[300]
     """
 
     def __init__(

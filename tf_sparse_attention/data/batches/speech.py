@@ -43,8 +43,7 @@ class SpeechBuckets(LengthBuckets):
 
     >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "test")
     >>> buckets = SpeechBuckets(store, batch_size=1, max_length=4608, subsampling=4)
-    >>> model.fit(buckets.training_batches(seed=0).dataset(), steps_per_epoch=1000, shuffle=False)
-    >>> model.evaluate(buckets.evaluation_batches().dataset())
+    >>> inputs, targets, weights = buckets.training_batches(seed=0)[300]
     """
 
     def __init__(self, store: SpeechStore, batch_size: int, max_length: int, subsampling: int = 1) -> None:
