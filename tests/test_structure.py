@@ -81,15 +81,14 @@ def test_public_functions_carry_types():
 
 def test_init_files_only_re_export():
     inits = {path: source for path, source in sources(LIBRARY).items() if path.endswith("/__init__.py")}
-    # The front door imports its parts on first use; its own tests are at the end of this file. That of the commands
-    # sets how much TensorFlow logs before anything imports it.
+    # The first one has its own tests at the end of this file. That of the commands sets how much TensorFlow logs.
     del inits[f"{LIBRARY}/__init__.py"], inits[f"{LIBRARY}/trainers/__init__.py"]
     assert not offences({path: more_than_exports(source) for path, source in inits.items()})
 
 
 def test_init_files_list_what_they_import():
     inits = {path: source for path, source in sources(LIBRARY).items() if path.endswith("/__init__.py")}
-    del inits[f"{LIBRARY}/__init__.py"]  # its parts are imported on first use
+    del inits[f"{LIBRARY}/__init__.py"]  # most of its parts are imported on first use
     assert not offences({path: exports_that_differ(source) for path, source in inits.items()})
 
 
@@ -225,6 +224,14 @@ def test_importing_the_library_on_jax_leaves_tensorflow_out(run_python):
         "print(keras.backend.backend(), layers.__name__, 'tensorflow' in sys.modules)"
     )
     assert run_python(code, KERAS_BACKEND="jax").split() == ["jax", "tf_sparse_attention.layers", "False"]
+
+
+def test_importing_the_library_registers_its_classes(run_python, tmp_path):
+    tsa.models.Backbone(9, 1, 4, [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]).save(
+        tmp_path / "model.keras"
+    )
+    code = f"import tf_sparse_attention, keras; print(keras.models.load_model({str(tmp_path / 'model.keras')!r}).name)"
+    assert run_python(code).split() == ["backbone"]
 
 
 def functions_passed(run):

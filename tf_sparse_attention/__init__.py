@@ -1,11 +1,14 @@
 """Sparse attention for long sequences in Keras 3.
 
 Public names are in the submodules below, for example `tsa.layers.RoutingAttention` and `tsa.models.LanguageModel`.
-A submodule is imported on first use: the commands print their help without Keras, and on JAX the library works without
-TensorFlow.
+`import tf_sparse_attention` registers all layers and models with Keras, so that `keras.models.load_model` finds them.
+Other submodules are imported on first use. The commands import everything on first use, and print their help without
+Keras. On JAX the library works without TensorFlow.
 """
 
 import importlib
+import os
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -54,3 +57,15 @@ def __getattr__(name: str) -> ModuleType:
 
 def __dir__() -> list[str]:
     return sorted(["__version__", *_SUBMODULES])
+
+
+def _is_command() -> bool:
+    """Return whether this process is `tsa-...` or `python -m tf_sparse_attention....`."""
+    arguments = getattr(sys, "orig_argv", [])
+    module = arguments[arguments.index("-m") + 1] if "-m" in arguments[:-1] else ""
+    return os.path.basename(sys.argv[0] if sys.argv else "").startswith("tsa-") or module.startswith(f"{__name__}.")
+
+
+if not _is_command():
+    _check_backend()
+    from tf_sparse_attention import layers, models, optimizers  # which register their classes

@@ -50,8 +50,7 @@ def test_several_replicas_leave_such_updates_out_together(poisoned, make_plain_c
     config = make_plain_config()
     config.train.update(num_steps=4, log_every=1, nonfinite="skip", num_logical_cpus=2)
     outcome = training.train(config, tmp_path)
-    # The third element is what the first replica has of the second batch.
-    assert outcome.step == 4 and "Step 2: 1 of 1 updates left out, a loss of nan" in caplog.text
+    assert outcome.step == 4 and "Step 3: 1 of 1 updates left out, a loss of nan" in caplog.text
     assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
 
 

@@ -168,7 +168,7 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     workdir.save_tokenizer(tmp_path, made)  # a run of a few steps would take longer than the export
     model, tokenizer = components.make_model(config, made.vocabulary_size), workdir.load_tokenizer(tmp_path)
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)
-    assert "TensorFlow and tensorflow-text are needed" in (path / "README.md").read_text(encoding="utf-8")
+    assert "install TensorFlow and tensorflow-text" in (path / "README.md").read_text(encoding="utf-8")
     scored = tf.saved_model.load(path).signatures["score"](text=tf.constant(["ab cd", ""]))
     assert scored["nats"].numpy()[0] > 0
     assert scored["nats"].numpy()[1] == 0
