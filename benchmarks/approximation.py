@@ -128,7 +128,7 @@ def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 
 
 def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int], top_k: int) -> Iterator[list[str]]:
     """Yields the rows of the table, texts in the order of `COLUMNS`."""
-    from tf_sparse_attention.trainers.tasks.class_scores import figures
+    from tf_sparse_attention.trainers.tasks.classify import class_scores
 
     dense = None
     for name, variant in variants(model, num_clusters, top_k):
@@ -136,7 +136,7 @@ def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int
         dense = found if dense is None else dense
         confusion = np.zeros([model.num_classes] * 2, int)
         np.add.at(confusion, (found["classes"], found["predicted"]), 1)
-        scores = figures(0.0, confusion)
+        scores = class_scores(0.0, confusion)
         same = np.mean(found["predicted"] == dense["predicted"])
         yield [name, f"{scores['accuracy']:.4f}", f"{scores['macro_f1']:.4f}", f"{same:.4f}", f"{found['seconds']:.2f}"]
 

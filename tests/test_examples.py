@@ -12,7 +12,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import small
-from tf_sparse_attention.trainers.tasks.audio_samples import write_wav
+from tf_sparse_attention.trainers.tasks.audio import write_wav
 
 pytestmark = pytest.mark.pages
 PARTS = (

@@ -193,7 +193,10 @@ def _from_run(folder):
     from tf_sparse_attention.trainers.shared import remote_run, workdir  # which need more packages than the audit
 
     with remote_run.reading(folder) as local:
-        return workdir.load_language_model(local)
+        model = workdir.load_model(local)
+    if not hasattr(model, "generator"):
+        raise ValueError(f"`MODEL` must be the run of a language model. Received: one of a {type(model).__name__}.")
+    return model
 
 
 def _parser():

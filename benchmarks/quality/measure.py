@@ -16,15 +16,16 @@ QUARTERS = 4  # of a window
 
 
 def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
-    """Returns the nats a token of a run's model on every token of the test split.
+    """Returns the nats per token of a run's model on every token of the test split.
 
     Args:
         folder: the work folder of the run.
         reach: as in `categories`.
 
     Returns:
-        Dictionary: "loss" in nats a token, "bits_per_byte", "new", "near" and "far" (nats of the tokens of a category),
-        "share_far" (of the tokens), "quarters" (nats by quarter of the window), "weights" (trainable numbers).
+        Dictionary: "loss" in nats per token, "bits_per_byte", "new", "near" and "far" (nats of the tokens of each
+        category), "share_far" (of the tokens), "quarters" (nats by quarter of the window), "weights" (trainable
+        numbers).
     """
     model, store, batches = open_held_out(folder)
     model.compile(loss=None)

@@ -5,14 +5,13 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.trainers.shared import overrides
-from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.shared import evaluation, overrides
 
 KEPT = ("phone_error_rate", "loss", "labels", "recordings")
 
 
 def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, Any]:
-    """Returns what a run's model scores, greedily decoded, and nats a label ("loss").
+    """Returns what a run's model scores, greedily decoded, and nats per label ("loss").
 
     Args:
         folder: the work folder of the run.
@@ -24,6 +23,6 @@ def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, An
     wanted = overrides.overridable_settings()
     wanted.train.num_beams = 0
     wanted.train.evaluation_attention = attention
-    found = registry.load_task(folder).evaluate(folder, "test", wanted)
+    found = evaluation.evaluate(folder, "test", wanted)
     keras.utils.clear_session()
     return {name: found[name] for name in KEPT}

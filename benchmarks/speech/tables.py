@@ -61,7 +61,7 @@ def _kinds(rows, minutes):
             f"{statistics.mean(row['processor_seconds'] for row in trained):.0f}",
             f"{trained[0]['weights']:,}", str(len(scored)),
         ])  # fmt: skip
-    head = ("heads", f"phone error rate after {minutes:g} minutes", "nats a label", "steps")
+    head = ("heads", f"phone error rate after {minutes:g} minutes", "nats per label", "steps")
     return lines and _markdown([*head, "processor seconds in all", "weights", "seeds"], lines)
 
 

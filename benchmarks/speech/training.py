@@ -36,11 +36,11 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
     config = config_of(kind, 0, num_steps, path, folder)
     devices.make_deterministic(config.train.jit_compile)  # as the trainer does
     task = registry.make_task(config)
-    batches = task.open_data().batches
+    batches = task.training_batches()
     keras.utils.set_random_seed(config.seed)
     model = task.make_model()
     optimizer = components.make_optimizer(config, model.backbone.hidden_dim)
-    model.compile(optimizer, loss=task.make_loss(), jit_compile=config.train.jit_compile)
+    model.compile(optimizer, **task.compile_arguments(), jit_compile=config.train.jit_compile)
     seconds, known = 0.0, set()
     for inputs, labels, weights in batches.dataset(stop=num_steps):
         shapes = tuple(inputs["features"].shape), tuple(labels.shape)

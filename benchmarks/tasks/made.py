@@ -36,7 +36,7 @@ UNITS += ["seventeen", "eighteen", "nineteen"]
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 KINDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 THINGS, COLOURS = ["cat", "door", "hat", "bird", "ship"], ["red", "blue", "green", "white", "black"]
-RATE = 8000  # samples a second
+RATE = 8000  # samples per second
 LETTERS = {"a": 400, "b": 800, "c": 1600, "d": 2800}  # hertz
 
 

@@ -45,8 +45,7 @@ def test_an_answer_is_the_passage_of_what_is_asked_for(folder):
 def test_a_task_opens_its_data(task, folder):
     config = toys.get_config(task)
     config.data.update(path=str(folder / config.data.path.removeprefix(f"{toys.FOLDER}/")), data_dir=str(folder))
-    data = registry.make_task(config).open_data()
-    assert data.tokens_per_step > 0 and data.batches[0] is not None
+    assert registry.make_task(config).training_batches()[0] is not None
 
 
 def test_the_table_has_the_seconds_of_each_program_and_of_all():

@@ -138,6 +138,10 @@ def reports_of(folder):
     return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in rows]
 
 
+def losses_of(folder):
+    return {row["step"]: row["loss"] for row in reports_of(folder) if "loss" in row}
+
+
 def assert_same_state(found, expected, tolerance):
     found, expected = state_of(found), state_of(expected)
     assert list(found) == list(expected)
@@ -157,6 +161,23 @@ def test_workers_and_devices_train_as_one_device_does(runs, made, backend, count
     for found, expected in zip(*reports, strict=True):
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert_same_state(together, alone, 1e-4)
+
+
+@pytest.mark.parametrize(("count", "devices", "parts"), [(2, 1, 2), (2, 2, 2), (2, 2, 4)])
+def test_a_model_split_over_processes_is_trained_and_resumed(runs, made, count, devices, parts):
+    alone, name = made("jax", **FEW_STEPS), f"split-{count}-{devices}-{parts}"
+    folder = runs.finish(name, "jax", count, devices, **{**FEW_STEPS, "num_steps": 6}, model_parallel=parts)
+    assert len(list((folder / "checkpoints").glob("step_000000006.part_*.npz"))) == count
+    runs.finish(name, "jax", count, devices, **FEW_STEPS, model_parallel=parts)
+    assert losses_of(folder) == pytest.approx(losses_of(alone), rel=1e-4)
+    if parts > devices:  # without one of its files the checkpoint of step 10 does not count
+        (folder / "checkpoints" / "step_000000010.part_1.npz").unlink()
+        runs.finish(name, "jax", count, devices, **FEW_STEPS, model_parallel=parts)
+        assert "is damaged and skipped" in runs.said(name) and "from step 6 to 10" in runs.said(name)
+    # The checkpoint of a split model is that of any other run: one device continues it.
+    one = runs.finish(name, "jax", **{**FEW_STEPS, "num_steps": 12})
+    further = runs.finish("further", "jax", **{**FEW_STEPS, "num_steps": 12})
+    assert_same_state(one, further, 1e-4)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])

@@ -1,16 +1,15 @@
-"""Runs and evaluations that are stopped in between, and what tells whether they ended as those that were not."""
+"""Interrupts runs and evaluations, and compares the checkpoints of runs."""
 
-import functools
 import os
 import signal
 import zipfile
 
-from tf_sparse_attention.trainers.shared import callbacks, scoring, workdir
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 
 
 class SignalAt(callbacks.StopOnSignal):
-    """Gets a signal after step 5, which is no multiple of anything."""
+    """Receives a signal after step 5, which is not a multiple of any interval of these tests."""
 
     def on_steps_end(self, before, logs):
         if self.step == 5:
@@ -19,18 +18,18 @@ class SignalAt(callbacks.StopOnSignal):
 
 
 def arrays_of(folder, step):
-    """The content of a checkpoint in its order, without the metadata; names of layers count on within a process."""
+    """Return the arrays of a checkpoint in order, without their names: layers are numbered within a process."""
     with zipfile.ZipFile(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as archive:
         return [archive.read(name) for name in archive.namelist() if name.endswith(".npy")]
 
 
 def stop_evaluation(monkeypatch, chunk, call):
-    """Stop an evaluation, which saves its sums after each `chunk` batches, once: in its `call`-th chunk.
+    """Interrupt an evaluation once, in its `call`-th chunk of `chunk` batches. Sums are saved after each chunk.
 
     Returns:
-        List to which the batches of each chunk are added.
+        List to which the number of batches of each chunk is added.
     """
-    predict, calls = scoring.Scorer.predict, []
+    predict, calls = evaluation.Scorer.predict, []
 
     def stop_once(self, *arguments, **options):
         calls.append(options["steps"])
@@ -38,6 +37,6 @@ def stop_evaluation(monkeypatch, chunk, call):
             raise KeyboardInterrupt
         return predict(self, *arguments, **options)
 
-    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=chunk))
-    monkeypatch.setattr(scoring.Scorer, "predict", stop_once)
+    monkeypatch.setattr(evaluation, "BATCHES_PER_SAVE", chunk)
+    monkeypatch.setattr(evaluation.Scorer, "predict", stop_once)
     return calls

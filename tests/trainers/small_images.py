@@ -1,10 +1,9 @@
-"""Images of a few bytes, a configuration for them, and what draws them: drawing takes a while without compiling."""
+"""Images of a few bytes, and a configuration and a generator for them."""
 
 import numpy as np
 
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import images
-from tf_sparse_attention.trainers.tasks import image_samples
 
 SHAPE = (2, 2, 3)
 
@@ -27,7 +26,7 @@ def make_config(variant="local"):
     return config
 
 
-def make_painter(task, model):
-    """Return what draws with a model of a task, not compiled, which would take longer than the few bytes."""
+def generate_eagerly(model):
+    """Return a model that generates without compiling: compiling would take longer than the few bytes do."""
     model._generator = Generator(model, run_eagerly=True)
-    return image_samples.Painter(model, task.codec, task.config.generate.to_dict())
+    return model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.trainers.configs import answer
-from tf_sparse_attention.trainers.shared import overrides, sampling, training, workdir
+from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
 
@@ -65,7 +65,7 @@ def test_answers_alone_are_scored_given_their_question_and_without_it(finished, 
     task, model = registry.load_task(finished), workdir.load_model(finished)
     wanted = overrides.overridable_settings()
     wanted.train.generated_targets = -1
-    scores = task.evaluate(finished, "test", wanted)
+    scores = evaluation.evaluate(finished, "test", wanted)
     lines = [json.loads(line) for line in path.read_text().splitlines()][13:]
     for found, use_source in ((scores, True), (scores["without_source"], False)):
         assert found["nats"] == pytest.approx(sum(nats_of(task, model, line, use_source) for line in lines), rel=1e-4)
@@ -73,14 +73,14 @@ def test_answers_alone_are_scored_given_their_question_and_without_it(finished, 
     generated = [json.loads(line) for line in (finished / "generated-test.jsonl").read_text().splitlines()]
     assert sorted(line["target"] for line in generated) == sorted(line["answer"] for line in lines)
     assert all(len(line["generated"].encode()) <= 3 * 5 for line in generated)
-    assert "ROUGE-L" in task.as_text(scores) and scores["generated"] == 3
+    assert "ROUGE-L" in evaluation.as_text(scores) and scores["generated"] == 3
 
 
 @pytest.mark.full
 def test_a_prompt_is_the_question_and_the_sample_the_answer(finished):
     task = registry.load_task(finished)
     (sample,) = sampling.generate(
-        registry.load_task(finished).make_sample_source(finished), b"which?", length=4, temperature=0.0
+        task.make_sample_source(workdir.load_model(finished)), b"which?", length=4, temperature=0.0
     )
     source = np.append(task.tokenizer.tokenize("which?"), 1).astype("int32")
     task.config.generate.length = 4
@@ -91,7 +91,7 @@ def test_a_prompt_is_the_question_and_the_sample_the_answer(finished):
 def test_rouge_is_that_of_words_in_their_order(make_config):
     task = registry.make_task(make_config())
     line = {"source": "one two three four", "target": "two four six", "generated": "two and four"}
-    scores = task.scores_of([line])
+    scores = task.score_targets([line])
     assert scores["rouge_l"] == pytest.approx(100 * 2 / 3)
     assert scores["of_sources"]["rouge_l"] == pytest.approx(100 * 2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
 

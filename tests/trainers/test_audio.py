@@ -1,4 +1,4 @@
-"""Models of sound by the trainer: trained, resumed bit for bit, scored, played, and what is refused."""
+"""The task of audio: training, bit-exact resumption, scores, samples, TensorBoard, export, and invalid settings."""
 
 import json
 import math
@@ -17,10 +17,10 @@ from tf_sparse_attention.data.sources.wav_file import decode_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import audio as audio_config
-from tf_sparse_attention.trainers.shared import callbacks, training, workdir
-from tf_sparse_attention.trainers.shared.devices import choose_devices
-from tf_sparse_attention.trainers.tasks import audio_samples, audio_scores, byte_samples, registry
-from tf_sparse_attention.trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, exporting, training, workdir
+from tf_sparse_attention.trainers.tasks import byte_task, registry
+from tf_sparse_attention.trainers.tasks.audio import as_picture, write_wav
+from tf_sparse_attention.trainers.tasks.task import Request
 
 ROOT = Path(__file__).parents[2]
 RATE = 8000
@@ -55,22 +55,27 @@ def make_config(recordings, tmp_path_factory, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run, not to be changed but for what is written beside the model."""
+    """The folder of a run. Tests may write scores and samples into it, and change nothing else."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
 
 
 @pytest.fixture
-def player(finished):
-    """The model of the run, not compiled, which would take longer than the few samples of these tests."""
-    task, model = registry.load_task(finished), workdir.load_model(finished)
+def task(finished):
+    return registry.load_task(finished)
+
+
+@pytest.fixture
+def model(finished):
+    """The model of the run, which generates without compiling: compiling would take longer than these few samples."""
+    model = workdir.load_model(finished)
     model._generator = Generator(model, run_eagerly=True)
-    return audio_samples.Player(model, task.codec, task.config.generate.to_dict())
+    return model
 
 
 def nats_by_hand(folder, task, split):
-    """-log p of each sample, by the softmax of the logits of each piece of a recording by itself, in NumPy."""
+    """Return -log p of each sample, from the softmax of the logits of each segment of a recording, in NumPy."""
     store, model, nats = task.open_split(split), workdir.load_model(folder), []
     stream = np.asarray(store.tokens, int)
     for begin in range(0, len(stream), 16):
@@ -78,7 +83,7 @@ def nats_by_hand(folder, task, split):
         ends = [*np.flatnonzero(window == 0), len(window)]
         for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False):
             if last > first:
-                ids = np.zeros((1, 16), "int32")  # in its place in the window, for the embedding of positions
+                ids = np.zeros((1, 16), "int32")  # at its position in the window, for the embedding of positions
                 ids[0, first + 1 : last] = window[first : last - 1]
                 segments = np.zeros((1, 16), "int32")
                 segments[0, first:last] = 1
@@ -88,39 +93,37 @@ def nats_by_hand(folder, task, split):
     return np.array(nats)
 
 
-def test_every_sample_is_scored_once_given_those_before_it(finished, recordings):
-    task = registry.load_task(finished)
-    scores = task.evaluate(finished, "test")
+def test_every_sample_is_scored_once_given_those_before_it(finished, task):
+    scores = evaluation.evaluate(finished, "test")
     nats = nats_by_hand(finished, task, "test")
     assert (scores["recordings"], scores["bytes"]) == (2, 23 + 9) == (2, nats.size)
     assert scores["nats"] == pytest.approx(nats.sum(), rel=1e-5)
     assert scores["bits_per_byte"] == pytest.approx(nats.mean() / math.log(2), rel=1e-5)
     assert json.loads((finished / "evaluation-test.json").read_text()) == scores
-    assert f"bits per byte         {scores['bits_per_byte']:.4f}" in task.as_text(scores)
+    assert f"bits per byte         {scores['bits_per_byte']:.4f}" in evaluation.as_text(scores)
 
 
-def test_validation_is_in_bits_per_byte(finished):
+def test_validation_is_in_bits_per_byte(finished, task):
     rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     (row,) = [row for row in rows if "validation/loss" in row]
-    nats = nats_by_hand(finished, registry.load_task(finished), "test").mean()
+    nats = nats_by_hand(finished, task, "test").mean()
     assert row["validation/loss"] == pytest.approx(nats, rel=1e-5)
     assert row["validation/bits_per_byte"] == pytest.approx(nats / math.log(2), rel=1e-5)
 
 
-def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task = registry.load_task(finished)
-    expected = task.evaluate(finished, "train")
+def test_a_killed_evaluation_resumes(finished, monkeypatch):
+    expected = evaluation.evaluate(finished, "train")
     calls = stop_evaluation(monkeypatch, chunk=2, call=2)
     with pytest.raises(KeyboardInterrupt):
-        task.evaluate(finished, "train")
-    found = task.evaluate(finished, "train")
+        evaluation.evaluate(finished, "train")
+    found = evaluation.evaluate(finished, "train")
     assert calls == [2, 1, 1]  # of 3 batches
     assert found["bytes"] == expected["bytes"] == 87
     assert found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
 
 
 @pytest.mark.full
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_config, tmp_path, monkeypatch):
     config = make_config()
     config.train.update(num_steps=7, evaluate_every=0)
     folders = tmp_path / "whole", tmp_path / "stopped"
@@ -132,42 +135,43 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
 
 
-def test_samples_are_written_as_the_model_generates_them(player, tmp_path):
+def test_samples_are_written_as_the_model_generates_them(task, model, tmp_path):
     path = tmp_path / "drawn.wav"
-    made = audio_samples.generate(player, Request(num_samples=2, seed=5, path=path))
-    rows = player.model.generator.generate([[]] * 2, 6, Sampling(temperature=1.0, top_p=1.0), [5, 6], None, 257)
+    made = task.generate(model, Request(num_samples=2, seed=5, path=path))
+    rows = model.generator.generate([[]] * 2, 6, Sampling(temperature=1.0, top_p=1.0), [5, 6], None, 257)
     for number, row in enumerate(rows):
         found = decode_wav((tmp_path / f"drawn_{number}.wav").read_bytes())
-        np.testing.assert_array_equal(found.samples, player.codec.decode(row.token_ids))
+        np.testing.assert_array_equal(found.samples, task.codec.decode(row.token_ids))
         assert found.sample_rate == RATE and len(found.samples) == 6
         assert made.samples[number]["bits_per_byte"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
     assert made.path == tmp_path / "drawn_0.wav" and made.text.startswith("seed 5: ") and "drawn_1.wav" in made.text
 
 
-def test_a_continuation_begins_with_its_prompt(player, recordings, tmp_path):
-    audio_samples.write_wav(tmp_path / "start.wav", recordings[4], RATE)
+def test_a_continuation_begins_with_its_prompt(task, model, recordings, tmp_path):
+    write_wav(tmp_path / "start.wav", recordings[4], RATE)
     request = Request(prompt=(tmp_path / "start.wav").read_bytes(), length=3, path=tmp_path / "drawn.wav")
-    (sample,) = audio_samples.generate(player, request).samples
+    (sample,) = task.generate(model, request).samples
     assert sample["num_tokens"] == 3
     found = decode_wav((tmp_path / "drawn.wav").read_bytes()).samples
     assert len(found) == 9 + 3
-    np.testing.assert_array_equal(found[:9], player.codec.decode(player.codec.encode(recordings[4])))
+    np.testing.assert_array_equal(found[:9], task.codec.decode(task.codec.encode(recordings[4])))
 
 
-def test_an_interruption_keeps_the_samples_so_far(player, tmp_path, monkeypatch):
-    monkeypatch.setattr(byte_samples, "CHUNK", 5)
+def test_an_interruption_keeps_the_samples_so_far(task, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(byte_task, "CHUNK", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
             raise KeyboardInterrupt
 
-    made = audio_samples.generate(player, Request(path=tmp_path / "a.wav"), stop)
+    made = task.generate(model, Request(path=tmp_path / "a.wav"), stop)
     assert made.samples[0]["interrupted"] and len(decode_wav((tmp_path / "a.wav").read_bytes()).samples) == 5
 
 
-def wav_of(rate, tmp_path):
-    audio_samples.write_wav(tmp_path / "odd.wav", np.zeros(4, np.int16), rate)
-    return (tmp_path / "odd.wav").read_bytes()
+def make_silence(rate, tmp_path):
+    """Return the content of a WAV file."""
+    write_wav(tmp_path / "silence.wav", np.zeros(4, np.int16), rate)
+    return (tmp_path / "silence.wav").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def wav_of(rate, tmp_path):
     [
         ({"complete": "test"}, r"`complete` must be unset for recordings\. Received: complete='test'"),
         ({"prompt": b"hello"}, r"`prompt` must be a WAV file\. Received: one which cannot be read: "),
-        ({"prompt": 11025}, r"`prompt` must have 8000 samples a second, as .*Received: 11025\."),
+        ({"prompt": 11025}, r"`prompt` must have 8000 samples per second, as .*Received: 11025\."),
         ({"length": 0}, r"`length` must be a positive integer"),
         ({"num_samples": 0}, r"`num_samples` must be a positive integer"),
         ({"num_samples": 2, "settings": {"num_beams": 2}}, r"`num_samples` must be 1 for beams, which find one sample"),
@@ -183,28 +187,25 @@ def wav_of(rate, tmp_path):
         ({"path": "no/such.wav"}, r"`output` must be a file in an existing folder"),
     ],
 )
-def test_what_does_not_suit_sound_is_refused(player, tmp_path, request_, message):
+def test_requests_that_do_not_fit_sound_raise_an_error(task, model, tmp_path, request_, message):
     if request_.get("prompt") == 11025:
-        request_ = {"prompt": wav_of(11025, tmp_path)}
+        request_ = {"prompt": make_silence(11025, tmp_path)}
     with pytest.raises(ValueError, match=message):
-        audio_samples.generate(player, Request(**request_))
+        task.generate(model, Request(**request_))
 
 
 def test_a_picture_has_a_waveform_and_a_spectrogram():
     pytest.importorskip("matplotlib")
     tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(4000) / RATE)).astype(np.int16)
-    picture = audio_samples.as_picture(tone, RATE)
+    picture = as_picture(tone, RATE)
     assert picture.shape == (400, 800, 4) and picture.dtype == np.uint8
     halves = picture[:200], picture[200:]
-    silent = audio_samples.as_picture(np.zeros(5, np.int16), RATE)  # shorter than a transform
+    silent = as_picture(np.zeros(5, np.int16), RATE)  # shorter than a transform
     assert all((half != other).any() for half, other in zip(halves, (silent[:200], silent[200:]), strict=True))
 
 
-def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
-    task = registry.load_task(finished)
-    execution = choose_devices(task.config).execution(False, 1)
-    store = task.open_split("test")
-    shown = audio_scores.Validation(task, player.model, store, execution).show()
+def test_tensorboard_shows_and_plays_a_recording_and_a_sample(task, model):
+    store, shown = task.open_split("test"), task.validation(task, model, "test").examples()
     assert set(shown.sounds) == {"recording", "sample"} and set(shown.pictures) <= {"recording", "sample"}
     samples, rate = shown.sounds["recording"]
     np.testing.assert_array_equal(samples, task.codec.decode(store.document(0)[:-1]))
@@ -221,32 +222,33 @@ def test_tensorboard_shows_and_plays_a_recording_and_a_sample(finished, player):
         ("data", {"sample_rate": 16000}, r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"),
     ],
 )
-def test_settings_that_do_not_suit_sound_are_refused(make_config, tmp_path, section, settings, message):
+def test_settings_that_do_not_fit_sound_raise_an_error(make_config, tmp_path, section, settings, message):
     config = make_config()
     config[section].update(settings)
     with pytest.raises(ValueError, match=message):
         training.train(config, tmp_path)
 
 
-def test_recordings_of_another_rate_are_not_those_of_the_run(finished, make_config):
+def test_recordings_of_another_rate_raise_an_error(finished, make_config):
     config = make_config()
+    workdir.check_state(finished, registry.make_task(config).get_state())
     config.data.sample_rate = 16000
-    with pytest.raises(ValueError, match=r"`config\.data` must have recordings as those of the checkpoint .*16000"):
-        registry.make_task(config).check(finished)
-    task = type(registry.load_task(finished))(config, tsa.data.AudioCodec(RATE))
+    with pytest.raises(ValueError, match=r"`config\.data` must lead to the codec of the checkpoint .*16000"):
+        workdir.check_state(finished, registry.make_task(config).get_state())
+    task = registry.class_of("audio")(config, {"codec": tsa.data.AudioCodec(RATE).get_config()})
     with pytest.raises(
-        ValueError, match=r"must have recordings of 8000 samples a second, which .*Received: sounds of 16"
+        ValueError, match=r"must have recordings of 8000 samples per second, which .*Received: sounds of 16"
     ):
         task.open_split("test")
 
 
 @pytest.mark.full
-def test_the_exported_model_scores_silence_where_the_library_is_not(finished, tmp_path):
+def test_the_exported_model_scores_silence_without_the_library(finished, task, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "copy")
-    task = registry.load_task(folder)
-    result = task.export(folder, jit_compile=False, weight_dtype=None)
+    result = exporting.export(folder, jit_compile=False)
     assert Path(result["path"]) == folder / "saved_model"
-    assert result["proof"] == f"silence of 800 samples has {result['bits_per_byte']:.4f} bits per byte"
+    trial = f"silence of 800 samples has {result['bits_per_byte']:.4f} bits per byte"
+    assert result["proof"] == f"loaded in a process without the library, {trial}"
     ids, model, nats = np.full((1, 800), task.codec.encode(np.int16(0)), np.int32), workdir.load_model(folder), 0.0
     for begin in range(0, 800, 16):
         targets = ids[0, begin : begin + 16]
@@ -257,7 +259,7 @@ def test_the_exported_model_scores_silence_where_the_library_is_not(finished, tm
 
 @pytest.mark.full
 def test_the_program_writes_and_continues_sound(finished, recordings, tmp_path):
-    audio_samples.write_wav(tmp_path / "start.wav", recordings[4], RATE)
+    write_wav(tmp_path / "start.wav", recordings[4], RATE)
     for arguments, names in (
         (["--num_samples=2"], ["samples_0.wav", "samples_1.wav"]),
         ([f"--prompt_file={tmp_path / 'start.wav'}"], ["samples.wav"]),

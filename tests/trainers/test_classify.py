@@ -11,10 +11,10 @@ import pytest
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
 from tf_sparse_attention.trainers.configs import classify
-from tf_sparse_attention.trainers.shared import callbacks, overrides, training, workdir
-from tf_sparse_attention.trainers.shared.devices import choose_devices
-from tf_sparse_attention.trainers.tasks import class_scores, registry
-from tf_sparse_attention.trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, exporting, overrides, training, workdir
+from tf_sparse_attention.trainers.tasks import classify as classification
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.task import Request
 
 WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 
@@ -74,14 +74,14 @@ def scores_by_hand(task, model, lines):
 
 def test_every_text_is_scored_once(finished, lines):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    scores = task.evaluate(finished, "train")
+    scores = evaluation.evaluate(finished, "train")
     given = [line for line in lines if line["split"] == "train"]
     found = scores["loss"], scores["accuracy"], scores["macro_f1"]
     np.testing.assert_allclose(found, scores_by_hand(task, model, given), rtol=1e-4)
     assert (scores["texts"], scores["cut"], scores["labels"]) == (18, 1, ["beast", "fruit", "tool"])
     assert np.sum(scores["confusion"], axis=1).tolist() == [6, 6, 6]
     assert json.loads((finished / "evaluation-train.json").read_text()) == scores
-    assert f"accuracy              {scores['accuracy']:.4f} of 3 classes" in task.as_text(scores)
+    assert f"accuracy              {scores['accuracy']:.4f} of 3 classes" in evaluation.as_text(scores)
 
 
 def test_validation_has_the_scores_of_its_split(finished, lines):
@@ -95,12 +95,11 @@ def test_validation_has_the_scores_of_its_split(finished, lines):
 
 @pytest.mark.full
 def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task = registry.load_task(finished)
-    expected = task.evaluate(finished, "test")
+    expected = evaluation.evaluate(finished, "test")
     stop_evaluation(monkeypatch, chunk=1, call=2)
     with pytest.raises(KeyboardInterrupt):
-        task.evaluate(finished, "test")
-    found = task.evaluate(finished, "test")
+        evaluation.evaluate(finished, "test")
+    found = evaluation.evaluate(finished, "test")
     assert found["confusion"] == expected["confusion"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     assert not list(finished.glob("*.partial.json"))
 
@@ -111,7 +110,7 @@ def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(finish
     for weight in model.trainable_variables:
         weight.assign(keras.ops.zeros_like(weight))
     model.trainable_variables[-1].assign(np.log([1.0, 4.0, 1.0]))
-    model.compile(loss=task.make_loss(), weighted_metrics=task.make_metrics(), run_eagerly=True)
+    model.compile(**task.compile_arguments(), run_eagerly=True)
     buckets = task.open_buckets("train", 5)  # in batches of 2 and 4 rows, one of which is not full
     classes = [int(buckets.classes[number]) for number in buckets.chosen]
     rows = [len(rows.items) for rows in buckets.plans()]
@@ -122,7 +121,7 @@ def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(finish
 
 
 def test_rows_that_fill_a_batch_are_in_no_total(finished):
-    scorer = class_scores.ClassScorer(workdir.load_model(finished))
+    scorer = classification.Validation(registry.load_task(finished), workdir.load_model(finished), "validation")
     rows = np.array([[1, 0.5, 2, 0], [0, 9, 0, 0], [1, 0.25, 2, 0], [1, 0.25, 1, 1]])
     totals = scorer.totals(rows)
     assert totals["nats"] == 1 and totals["confusion"].tolist() == [[0, 0, 0], [0, 1, 0], [2, 0, 0]]
@@ -130,14 +129,14 @@ def test_rows_that_fill_a_batch_are_in_no_total(finished):
 
 
 def test_f1_counts_classes_without_texts_as_nothing():
-    found = class_scores.figures(6.0, np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0]]))
+    found = classification.class_scores(6.0, np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0]]))
     # 2 / 2 + 1 of class 0: precision 1, recall 2/3; of class 1 precision 1/2, recall 1; class 2 has none.
     assert found == {"loss": 1.5, "accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3 + 0) / 3)}
 
 
 def test_a_prompt_gets_its_labels_with_probabilities(finished):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    made = task.generate(finished, Request(prompt=b"saw nail"))
+    made = task.generate(model, Request(prompt=b"saw nail", path=finished))
     ids = np.concatenate([[0], task.tokenizer.tokenize("saw nail"), [1]])[None].astype("int32")
     expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(ids)))[0]
     (sample,) = made.samples
@@ -151,20 +150,19 @@ def test_a_prompt_gets_its_labels_with_probabilities(finished):
 @pytest.mark.full
 def test_the_exported_model_classifies_where_the_library_is_not(finished):
     task = registry.load_task(finished)
-    result = task.export(finished, jit_compile=False, weight_dtype=None)
-    (expected,) = task.generate(finished, Request(prompt=result["line"].encode())).samples
+    result = exporting.export(finished, jit_compile=False)
+    (expected,) = task.generate(workdir.load_model(finished), Request(prompt=b"def main():")).samples
     found = dict(zip(task.labels, result["probabilities"], strict=True))
     assert found == pytest.approx(expected["probabilities"], rel=1e-4)
     assert result["label"] == expected["label"]
-    assert result["proof"].startswith(f"'def main():' is '{expected['label']}' with probability 0.")
+    assert f"library, 'def main():' is '{expected['label']}' with probability 0." in result["proof"]
 
 
 def test_tensorboard_shows_texts_with_both_labels(finished, lines):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    execution = choose_devices(task.config).execution(False, 1)
-    shown = class_scores.Validation(task, model, task.open_buckets("validation"), execution).show()
+    shown = task.validation(task, model, "validation").examples()
     given = {line["text"]: line["label"] for line in lines}
-    assert len(shown.texts) == class_scores.NUM_SHOWN
+    assert len(shown.texts) == classification.NUM_SHOWN
     for text in shown.texts.values():
         head, _, body = text.partition("\n\n")
         assert head.endswith(f"true {given[body]}") and head.startswith("predicted ")
@@ -183,7 +181,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
 
 
-def test_a_classifier_can_begin_with_the_encoder_of_a_model_of_hidden_tokens(make_config, tmp_path):
+def test_a_classifier_can_begin_with_the_encoder_of_a_masked_language_model(make_config, tmp_path):
     config = make_config()
     backbone = functools.partial(Backbone, 258, 1, 16, classify.VARIANTS["clustered"], 16)
     LanguageModel(backbone(causal=False)).save(tmp_path / "model.keras")
@@ -205,8 +203,9 @@ def test_a_classifier_can_begin_with_the_encoder_of_a_model_of_hidden_tokens(mak
 
 
 def test_subwords_of_labeled_texts_are_those_of_the_texts(make_config, lines):
-    name, documents = registry.training_texts(make_config())
-    assert name.startswith("json_lines/labeled")
+    source = registry.text_source(make_config())
+    documents = source.documents("train")
+    assert source.name.startswith("json_lines/labeled")
     assert {text.decode() for text in documents} == {line["text"] for line in lines if line["split"] == "train"}
 
 
@@ -215,12 +214,12 @@ def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp
     (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, changed)), encoding="utf-8")
     config = make_config()
     config.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=r"`config\.data` must have the labels of the checkpoint .*\['BEAST', 'FRUIT"):
-        registry.make_task(config).check(finished)
+    with pytest.raises(ValueError, match=r"`config\.data` must lead to the labels of .*\['BEAST', 'FRUIT"):
+        workdir.check_state(finished, registry.make_task(config).get_state())
     wanted = overrides.overridable_settings()
     wanted.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))
     with pytest.raises(ValueError, match=r"must be among those of training: 'beast', 'fruit', 'tool'\. Received: '"):
-        registry.load_task(finished).evaluate(finished, "test", wanted)
+        evaluation.evaluate(finished, "test", wanted)
     one = [{**line, "label": "all"} for line in lines]
     (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, one)), encoding="utf-8")
     config.data.path = str(tmp_path / "one.jsonl")
@@ -240,7 +239,7 @@ def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp
 )
 def test_what_has_no_meaning_for_classes_is_refused(finished, request_, message):
     with pytest.raises(ValueError, match=message):
-        registry.load_task(finished).generate(finished, request_)
+        registry.load_task(finished).generate(None, request_)
 
 
 def test_what_classification_does_not_have_is_refused(make_config, finished, tmp_path):
@@ -257,5 +256,6 @@ def test_what_classification_does_not_have_is_refused(make_config, finished, tmp
     config.model.num_layers = None
     with pytest.raises(ValueError, match=r"`config\.model` must have num_layers, or start_from\. Received"):
         registry.make_task(config).make_model()
-    with pytest.raises(ValueError, match=r"`workdir` must hold labels\.json, which `tsa-train` writes"):
-        type(registry.load_task(finished)).load(tmp_path)
+    with pytest.raises(ValueError, match=r"`workdir` must hold task\.json, which `tsa-train` writes"):
+        workdir.save_config(tmp_path, config)
+        registry.load_task(tmp_path)

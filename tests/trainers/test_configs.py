@@ -29,8 +29,9 @@ from tf_sparse_attention.trainers.configs import (
     wikitext103,
 )
 from tf_sparse_attention.trainers.shared import components
+from tf_sparse_attention.trainers.shared.tokenizers import description_of
 from tf_sparse_attention.trainers.tasks import image, registry
-from tf_sparse_attention.trainers.tasks.classifier import make_classifier
+from tf_sparse_attention.trainers.tasks.classify import Task as ClassifyTask
 from tf_sparse_attention.trainers.tasks.speech import Task as SpeechTask
 
 FOLDER = Path(base.__file__).parent
@@ -101,7 +102,8 @@ def num_weights(name, arguments):
         config.data.update(tokenizer="bytes", vocabulary=None)
         return registry.make_task(config).make_model().count_params()
     if config.task == "classify":
-        return make_classifier(config, vocabulary_size=258, num_classes=20).count_params()
+        state = {"tokenizer": description_of(tsa.data.ByteTokenizer()), "labels": [str(label) for label in range(20)]}
+        return ClassifyTask(config, state).make_model().count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()
     if config.task == "audio":
@@ -113,13 +115,15 @@ def num_weights(name, arguments):
 
 def audio_task(config):
     config.data.path = "sounds.npz"
-    return registry.make_task(config).__class__(config, tsa.data.AudioCodec(config.data.sample_rate or 8000))
+    state = {"codec": tsa.data.AudioCodec(config.data.sample_rate or 8000).get_config()}
+    return registry.class_of("audio")(config, state)
 
 
 def image_task(config):
     config.data.tfds = "cifar10"
     data = config.data
-    return image.Task(config, tsa.data.ImageCodec(*data.image_shape, data.image_order, tuple(data.image_block) or None))
+    codec = tsa.data.ImageCodec(*data.image_shape, data.image_order, tuple(data.image_block) or None)
+    return image.Task(config, {"codec": codec.get_config()})
 
 
 def test_every_file_is_tested():

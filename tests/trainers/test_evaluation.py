@@ -9,9 +9,10 @@ from absl import flags
 
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
-from tf_sparse_attention.trainers.shared import evaluation, overrides, scoring, training
+from tf_sparse_attention.trainers.shared import evaluation, overrides, training
 from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
-from tf_sparse_attention.trainers.shared.resumable_sums import Progress, ResumableSums
+from tf_sparse_attention.trainers.shared.evaluation import Progress, ResumableSums
+from tf_sparse_attention.trainers.tasks import language_model
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +86,9 @@ def test_figures_are_readable(run):
 
 @pytest.mark.parametrize(("num_words", "said"), [(1, "beyond any float"), (0, "no words")])
 def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
-    row = {"split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0, "seconds": 1.0}
+    row = {"task": "language_model", "split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0}
     row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words": num_words, "perplexity_per_word": None}
-    row["words_are"] = "counted"
+    row |= {"words_are": "counted", "seconds": 1.0}
     row["settings"] = {"mask_rate": 0.0}
     assert f"perplexity per word   {said}\n" in evaluation.as_text(row)
 
@@ -198,7 +199,7 @@ class Killed(Exception):
 def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypatch, caplog):
     settings = changes()
     settings.data.update(batch_size=2, sequence_length=32)
-    monkeypatch.setattr(scoring, "BATCHES_PER_SAVE", 3)
+    monkeypatch.setattr(evaluation, "BATCHES_PER_SAVE", 3)
     whole = evaluation.evaluate(run, "validation", settings)
     partial = run / "evaluation-validation.partial.json"
     assert not partial.exists()
@@ -210,8 +211,8 @@ def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypat
             raise Killed
         return predict(self, batches, steps=steps, **options)
 
-    predict = scoring.Scorer.predict
-    monkeypatch.setattr(scoring.Scorer, "predict", dies)
+    predict = evaluation.Scorer.predict
+    monkeypatch.setattr(evaluation.Scorer, "predict", dies)
     with pytest.raises(Killed):
         evaluation.evaluate(run, "validation", settings)
     assert json.loads(partial.read_text())["batches"] == 6
@@ -236,7 +237,7 @@ def test_sums_of_other_settings_or_of_nothing_are_not_gone_on_with(tmp_path):
 def test_a_complete_split_is_divided_by_its_official_words(run, monkeypatch):
     counted = evaluation.evaluate(run, "validation", changes())
     assert counted["words_are"] == "counted"
-    monkeypatch.setattr(evaluation, "official_word_count", lambda name, split, num_documents: 10 * counted["words"])
+    monkeypatch.setattr(language_model, "official_word_count", lambda name, split, num_documents: 10 * counted["words"])
     official = evaluation.evaluate(run, "validation", changes())
     assert (official["words_are"], official["words"]) == ("official", 10 * counted["words"])
     assert official["perplexity_per_word"] == pytest.approx(counted["perplexity_per_word"] ** 0.1)
@@ -253,7 +254,7 @@ def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr("tf_sparse_attention.trainers.shared.resumable_sums.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("tf_sparse_attention.trainers.shared.evaluation.SECONDS_BETWEEN_LINES", -1)
     caplog.set_level("INFO", logger="absl")
     progress = Progress(10)
     progress.begin(4)

@@ -7,7 +7,7 @@ import pytest
 
 from tf_sparse_attention.trainers.shared import evaluation, training
 
-# The loss that the last steps stay under, in nats a byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.45, 2.56
+# The loss that the last steps stay under, in nats per byte; an untrained model has ln 258 = 5.6. Seen: 1.73, 2.45, 2.56
 # and 2.37.
 CONFIGURATIONS = {
     ("all_attention_enwik8", "tiny"): 2.0,

@@ -15,9 +15,9 @@ from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.shared import exporting, sample_sources, sampling, workdir
-from tf_sparse_attention.trainers.shared.portable_files import export_portable, in_float32
+from tf_sparse_attention.trainers.shared.exporting import in_float32, run_alone
 from tf_sparse_attention.trainers.tasks import registry
-from tf_sparse_attention.trainers.tasks.run_export import export_run
+from tf_sparse_attention.trainers.tasks.language_model import LINE
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,11 +35,11 @@ def exported(untrained):
 
 def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
     result = exported
-    ids = workdir.load_tokenizer(run).tokenize(result["line"])
+    ids = workdir.load_tokenizer(run).tokenize(LINE)
     logits = workdir.load_model(run)(np.array([[0, *ids[:-1]]], "int32"))[0]
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits).numpy().sum()
     assert result["path"] == str(run / "saved_model")
-    assert (result["line"], result["num_bytes"]) == ("def main():", 11)
+    assert result["num_bytes"] == len(b"def main():")
     np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / 11, rtol=1e-5)
     # The windows of `score` are those of the training.
@@ -47,7 +47,7 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
 
 
 def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
-    source = registry.load_task(run).make_sample_source(run)
+    source = registry.load_task(run).make_sample_source(workdir.load_model(run))
     source.model._generator = Generator(source.model, run_eagerly=True)
     wanted = sampling.generate(source, "é".encode(), num_samples=2, length=5, seed=-3)
     served = sample_sources.SavedModelSource(exported["path"])
@@ -69,7 +69,7 @@ def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    proof = exporting.score_alone(run / "saved_model", exporting.LINE)
+    proof = run_alone(run / "saved_model", "score", {"text": [LINE]})
     assert result.stdout == (
         f"loaded in a process without the library, 'def main():' has {proof['bits_per_byte']:.4f} bits per byte "
         f"({proof['nats']:.2f} nats, 11 bytes)\n"
@@ -79,12 +79,12 @@ def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
 def test_a_saved_model_that_does_not_work_by_itself_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "RUN_ALONE", "raise ValueError('no such signature')")
     with pytest.raises(RuntimeError, match=r"(?s)The SavedModel in .* does not work by itself:.*no such signature"):
-        exporting.score_alone(tmp_path, "a line")
+        run_alone(tmp_path, "score", {"text": ["a line"]})
 
 
 @pytest.mark.full
 def test_a_litert_file_has_rows_as_long_as_in_training(run):
-    assert export_run(run, "litert", ["score"])["proof"] == "random rows of 64 have the answers of the model"
+    assert exporting.export(run, "litert", ["score"])["proof"] == "random rows of 64 have the answers of the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")
     logits = workdir.load_model(run)(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)
@@ -93,9 +93,9 @@ def test_a_litert_file_has_rows_as_long_as_in_training(run):
 
 def test_arguments_of_another_format_are_refused(run):
     with pytest.raises(ValueError, match=r"`--weight_dtype` must be unset for onnx files\. Received: int8\."):
-        export_run(run, "onnx", weight_dtype="int8")
+        exporting.export(run, "onnx", weight_dtype="int8")
     with pytest.raises(ValueError, match=r"`--signatures` must be unset for SavedModels\. Received: .*score"):
-        export_run(run, signatures=["score"])
+        exporting.export(run, signatures=["score"])
 
 
 def make_model(dtype=None, **options):
@@ -103,11 +103,11 @@ def make_model(dtype=None, **options):
     return LanguageModel(Backbone(10, 1, 8, [heads], dtype=dtype, **options), dtype=dtype)
 
 
-def test_a_model_of_hidden_tokens_is_refused_with_what_to_do(run, monkeypatch):
+def test_a_model_of_masked_tokens_is_refused_with_what_to_do(run, monkeypatch):
     monkeypatch.setattr(workdir, "load_model", lambda folder: make_model(causal=False))
-    message = r"must not be the run of a model of hidden tokens, .*`task=classify`.* Received: workdir="
+    message = r"must not be the run of a model of masked tokens, .*`task=classify`.* Received: workdir="
     with pytest.raises(ValueError, match=message):
-        export_portable(run, "litert")
+        exporting.export(run, "litert")
 
 
 def test_files_of_a_run_in_half_precision_are_of_the_same_weights_in_single_precision():

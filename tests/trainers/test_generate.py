@@ -28,7 +28,7 @@ def run(untrained):
 
 def eager_source(run):
     """Return the source of a run; compiling takes longer than the few tokens of these tests."""
-    source = registry.load_task(run).make_sample_source(run)
+    source = registry.load_task(run).make_sample_source(workdir.load_model(run))
     source.model._generator = Generator(source.model, run_eagerly=True)
     return source
 

@@ -1,4 +1,4 @@
-"""Models of images by the trainer: trained, resumed bit for bit, scored, shown, and what is refused."""
+"""The task of images: training, bit-exact resumption, scores, TensorBoard, export, and invalid settings."""
 
 import json
 import math
@@ -16,12 +16,10 @@ import tensorflow as tf
 from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
 from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
-from tests.trainers.small_images import SHAPE, make_painter
-from tf_sparse_attention.trainers.shared import callbacks, training, workdir
-from tf_sparse_attention.trainers.shared.devices import choose_devices
-from tf_sparse_attention.trainers.shared.portable_files import export_portable
-from tf_sparse_attention.trainers.tasks import image_scores, registry
-from tf_sparse_attention.trainers.tasks.parts import Request
+from tests.trainers.small_images import SHAPE, generate_eagerly
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, exporting, overrides, training, workdir
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.task import Request
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,14 +44,14 @@ def make_config(arrays, tmp_path_factory, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run, not to be changed but for what is written beside the model."""
+    """The folder of a run. Tests may write scores and samples into it, and change nothing else."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
 
 
 def nats_by_hand(model, images):
-    """-log p of each byte, by the softmax of its logits in NumPy."""
+    """Return -log p of each byte, from the softmax of its logits in NumPy."""
     ids = images.reshape(len(images), -1).astype(int) + 1
     logits = np.asarray(model(np.pad(ids, [(0, 0), (1, 0)])[:, :-1].astype("int32")), np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -69,31 +67,30 @@ def test_validation_is_in_bits_per_dimension(finished, arrays):
 
 
 def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
-    scores = registry.load_task(finished).evaluate(finished, "test")
+    scores = evaluation.evaluate(finished, "test")
     nats = nats_by_hand(workdir.load_model(finished), arrays["test"])
     assert (scores["images"], scores["bytes"]) == (5, arrays["test"].size) == (5, nats.size)
     assert scores["nats"] == pytest.approx(nats.sum(), rel=1e-5)
     assert scores["bits_per_dim"] == pytest.approx(nats.mean() / math.log(2), rel=1e-5)
     assert json.loads((finished / "evaluation-test.json").read_text()) == scores
-    assert f"bits per dimension    {scores['bits_per_dim']:.4f}" in registry.load_task(finished).as_text(scores)
-    assert "looks_ahead" not in scores
+    assert f"bits per dimension    {scores['bits_per_dim']:.4f}" in evaluation.as_text(scores)
+    assert "not_causal" not in scores
 
 
-def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task = registry.load_task(finished)
-    expected = task.evaluate(finished, "train")
+def test_a_killed_evaluation_resumes(finished, monkeypatch):
+    expected = evaluation.evaluate(finished, "train")
     calls = stop_evaluation(monkeypatch, chunk=2, call=3)
     with pytest.raises(KeyboardInterrupt):
-        task.evaluate(finished, "train")
+        evaluation.evaluate(finished, "train")
     assert list(finished.glob("*.partial.json"))
-    found = task.evaluate(finished, "train")
+    found = evaluation.evaluate(finished, "train")
     assert calls == [2, 2, 2, 2]  # of 6 batches
     assert found["bytes"] == expected["bytes"] and found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
     assert not list(finished.glob("*.partial.json"))
 
 
 @pytest.mark.full
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_config, tmp_path, monkeypatch):
     config = make_config("local_2d")
     config.data.update(use_flips=True, image_order="blocks", image_block=(1, 1))
     config.model.attention = [{**config.model.attention[0], "order": "blocks"}]
@@ -108,41 +105,37 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
 
 
-def test_tensorboard_shows_images_and_what_a_pixel_looks_at(finished, arrays):
-    task = registry.load_task(finished)
-    model = make_painter(task, workdir.load_model(finished)).model
-    execution = choose_devices(task.config).execution(False, 1)
-    validation = image_scores.Validation(task, model, arrays["validation"], execution)
-    shown = validation.show()
-    assert set(shown.pictures) == {"samples", "completions", "what a pixel looks at"}
+def test_tensorboard_shows_images_and_what_a_pixel_attends_to(finished):
+    task, model = registry.load_task(finished), generate_eagerly(workdir.load_model(finished))
+    shown = task.validation(task, model, "validation").examples()
+    assert set(shown.pictures) == {"samples", "completions", "what a pixel attends to"}
     for picture in shown.pictures.values():
         assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.std() > 1
     side = 2 + 98  # one row of 2 pixels, magnified 48 times
-    assert shown.pictures["what a pixel looks at"].shape == (side, 2 + 2 * 98, 3)  # one block of two heads
-    red = (shown.pictures["what a pixel looks at"] == (255, 0, 0)).all(axis=-1)
+    assert shown.pictures["what a pixel attends to"].shape == (side, 2 + 2 * 98, 3)  # one block of two heads
+    red = (shown.pictures["what a pixel attends to"] == (255, 0, 0)).all(axis=-1)
     assert red.sum() == 2 * 48**2 and not red[: 2 + 48].any()
 
 
 @pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
-def test_no_images_are_drawn_by_a_model_that_cannot_keep_a_cache(finished, arrays):
+def test_a_model_without_a_cache_draws_no_images(finished):
     task = registry.load_task(finished)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
-    execution = choose_devices(task.config).execution(False, 1)
-    shown = image_scores.Validation(task, task.make_model(), arrays["validation"], execution).show()
-    assert "samples" not in shown.pictures and "what a pixel looks at" in shown.pictures
+    shown = task.validation(task, task.make_model(), "validation").examples()
+    assert "samples" not in shown.pictures and "what a pixel attends to" in shown.pictures
     assert "health" in shown.texts and shown.scalars
 
 
 @pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
-def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tmp_path):
-    folder = shutil.copytree(finished, tmp_path / "ahead")
+def test_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "not_causal")
     task = registry.load_task(folder)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
     workdir.save_model(folder, task.make_model())
-    scores = task.evaluate(folder, "validation")
-    assert scores["looks_ahead"] and "heads look ahead: no likelihood of the images" in task.as_text(scores)
+    scores = evaluation.evaluate(folder, "validation")
+    assert scores["not_causal"] and "some heads are not causal: these are no likelihoods" in evaluation.as_text(scores)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +167,7 @@ def test_the_score_of_heads_that_look_ahead_is_called_no_likelihood(finished, tm
         ),
     ],
 )
-def test_settings_that_do_not_suit_images_are_refused(make_config, tmp_path, section, settings, message):
+def test_settings_that_do_not_fit_images_raise_an_error(make_config, tmp_path, section, settings, message):
     config = make_config()
     config[section].update(settings)
     if "image_shape" in settings:
@@ -183,29 +176,34 @@ def test_settings_that_do_not_suit_images_are_refused(make_config, tmp_path, sec
         training.train(config, tmp_path)
 
 
-def test_images_of_another_shape_or_order_are_not_those_of_the_run(finished, make_config, arrays, tmp_path):
+def test_images_of_another_shape_or_order_raise_an_error(finished, make_config, tmp_path):
     config = make_config()
+    workdir.check_state(finished, registry.make_task(config).get_state())
     config.data.update(image_order="blocks", image_block=(1, 1))
-    with pytest.raises(ValueError, match=r"`config\.data` must have images as those of the checkpoint .*'blocks'"):
-        registry.make_task(config).check(finished)
+    with pytest.raises(ValueError, match=r"`config\.data` must lead to the codec of the checkpoint .*'blocks'"):
+        workdir.check_state(finished, registry.make_task(config).get_state())
     np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))
-    config.data.path = str(tmp_path / "large.npz")
-    task = registry.load_task(finished)
-    task.config.data.path = config.data.path
+    changes = overrides.overridable_settings()
+    changes.data.path = str(tmp_path / "large.npz")
     with pytest.raises(
         ValueError, match=r"must have images of the shape \(2, 2, 3\), which the model is for\. Received"
     ):
-        task.evaluate(finished, "test")
-    with pytest.raises(ValueError, match=r"`workdir` must hold codec\.json, which `tsa-train` writes\. Received"):
-        type(task).load(tmp_path)
+        evaluation.evaluate(finished, "test", changes)
+
+
+def test_a_run_folder_without_the_state_of_its_task_raises_an_error(make_config, tmp_path):
+    workdir.save_config(tmp_path, make_config())
+    with pytest.raises(ValueError, match=r"`workdir` must hold task\.json, which `tsa-train` writes\. Received"):
+        registry.load_task(tmp_path)
 
 
 @pytest.mark.full
-def test_the_exported_model_scores_a_grey_image_where_the_library_is_not(finished):
-    result = registry.load_task(finished).export(finished, jit_compile=False, weight_dtype=None)
+def test_the_exported_model_scores_a_grey_image_without_the_library(finished):
+    result = exporting.export(finished, jit_compile=False)
     nats = nats_by_hand(workdir.load_model(finished), np.full((1, *SHAPE), 128, np.uint8)).sum()
     assert result["nats"] == pytest.approx(nats, rel=1e-5)
-    assert result["proof"] == f"a grey image has {result['bits_per_dim']:.4f} bits per dimension"
+    trial = f"a grey image has {result['bits_per_dim']:.4f} bits per dimension"
+    assert result["proof"] == f"loaded in a process without the library, {trial}"
     generate = tf.saved_model.load(result["path"]).signatures["generate"]
     settings = {"num_rows": 1, "temperature": 0.0, "top_p": 1.0, "seed": 0}
     given = {name: tf.constant(value) for name, value in settings.items()}
@@ -215,15 +213,15 @@ def test_the_exported_model_scores_a_grey_image_where_the_library_is_not(finishe
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
 def test_onnx_files_score_images_as_the_model_does(finished, arrays):
     needs("ONNX")
-    run = RunONNX(Path(export_portable(finished, "onnx", ["score"])["path"]))
+    run = RunONNX(Path(exporting.export(finished, "onnx", ["score"])["path"]))
     ids = arrays["test"][:1].reshape(1, -1).astype("int32") + 1
     wanted = nats_by_hand(workdir.load_model(finished), arrays["test"][:1])
     np.testing.assert_allclose(run("score", {"token_ids": ids})["nats"], wanted, atol=1e-4)
 
 
-def test_text_has_no_images_to_complete(untrained):
+def test_a_model_of_text_completes_no_images(untrained):
     with pytest.raises(ValueError, match=r"`complete` must be unset for text: it is for images\. Received: test\."):
-        registry.load_task(untrained).generate(untrained, Request(complete="test"))
+        registry.load_task(untrained).generate(workdir.load_model(untrained), Request(complete="test"))
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Images that a model draws or completes: their bytes, their pictures, and what is refused."""
+"""Images that a model draws or completes: their bytes, their pictures, and invalid requests."""
 
 import math
 
@@ -11,8 +11,8 @@ import tf_sparse_attention as tsa
 from tests.trainers import small_images
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.trainers.shared import sampling
-from tf_sparse_attention.trainers.tasks import byte_samples, image, image_samples
-from tf_sparse_attention.trainers.tasks.parts import Request
+from tf_sparse_attention.trainers.tasks import byte_task, image, image_pictures
+from tf_sparse_attention.trainers.tasks.task import Request
 
 
 @pytest.fixture(scope="module")
@@ -21,65 +21,71 @@ def arrays():
 
 
 @pytest.fixture(scope="module")
-def painter():
-    """A model that has learned nothing."""
-    keras.utils.set_random_seed(0)
+def task(arrays, tmp_path_factory, data_dir):
+    path = tmp_path_factory.mktemp("arrays") / "small.npz"
+    np.savez(path, **{f"x_{name}": array for name, array in arrays.items()})
     config = small_images.make_config()
-    config.data.path = "small.npz"
-    task = image.Task(config, tsa.data.ImageCodec(*small_images.SHAPE))
-    return small_images.make_painter(task, task.make_model())
+    config.data.update(path=str(path), data_dir=str(data_dir))
+    return image.Task(config)
+
+
+@pytest.fixture(scope="module")
+def model(task):
+    """An untrained model."""
+    keras.utils.set_random_seed(0)
+    return small_images.generate_eagerly(task.make_model())
 
 
 @pytest.mark.full
-def test_images_are_drawn_as_the_model_generates_them(painter, tmp_path):
+def test_images_are_drawn_as_the_model_generates_them(task, model, tmp_path):
     path = tmp_path / "samples.png"
-    made = image_samples.generate(painter, None, Request(num_samples=3, seed=5, path=path))
-    rows = painter.model.generator.generate([[]] * 3, 12, Sampling(temperature=1.0, top_p=1.0), [5, 6, 7], None, 257)
+    made = task.generate(model, Request(num_samples=3, seed=5, path=path))
+    rows = model.generator.generate([[]] * 3, 12, Sampling(temperature=1.0, top_p=1.0), [5, 6, 7], None, 257)
     for sample, row in zip(made.samples, rows, strict=True):
         np.testing.assert_array_equal(sample["token_ids"], row.token_ids)
         assert sample["num_tokens"] == 12 and not sample["interrupted"]
         assert sample["bits_per_dim"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
-    images = painter.codec.decode(np.stack([row.token_ids for row in rows]))
+    images = task.codec.decode(np.stack([row.token_ids for row in rows]))
     picture = tf.io.decode_png(path.read_bytes()).numpy()
-    np.testing.assert_array_equal(picture, image_samples.tiled([images]))
+    np.testing.assert_array_equal(picture, image_pictures.tiled([images]))
     assert made.path == path and made.text.startswith("seed 5: ")
 
 
-def test_a_completion_has_the_upper_half_of_its_image(painter, arrays, monkeypatch):
+def test_a_completion_has_the_upper_half_of_its_image(task, model, arrays, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    made = image_samples.generate(painter, arrays["test"], Request(num_samples=3))
-    found = painter.codec.decode(np.stack([sample["token_ids"] for sample in made.samples]))
+    made = task.draw_images(model, Request(num_samples=3), arrays["test"])
+    found = task.codec.decode(np.stack([sample["token_ids"] for sample in made.samples]))
     np.testing.assert_array_equal(found[:, :1], arrays["test"][:3, :1])
     assert (found[:, 1:] != arrays["test"][:3, 1:]).any()
     assert [sample["num_tokens"] for sample in made.samples] == [6] * 3
-    picture = image_samples.as_picture(painter, made.samples, arrays["test"])
+    picture = image_pictures.picture_of_samples(task.codec, made.samples, arrays["test"])
     given = np.concatenate([arrays["test"][:3, :1], np.full((3, 1, 2, 3), 128, np.uint8)], axis=1)
-    np.testing.assert_array_equal(picture, image_samples.tiled([given, found, arrays["test"][:3]]))
+    np.testing.assert_array_equal(picture, image_pictures.tiled([given, found, arrays["test"][:3]]))
 
 
-def test_what_is_given_of_blocks_ends_before_the_lower_half():
+def test_the_given_bytes_of_blocks_end_before_the_lower_half():
     for height, order, block, expected in [
         (4, "blocks", (2, 2), 24),
         (6, "blocks", (2, 2), 30),  # one row of the first block of the second band
         (5, "raster", None, 24),
     ]:
         codec = tsa.data.ImageCodec(height, 4, 3, order, block)
-        assert image_samples.Painter(None, codec, {}).num_given == expected
+        assert image_pictures.num_given(codec) == expected
 
 
-def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
-    monkeypatch.setattr(byte_samples, "CHUNK", 5)
+def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(byte_task, "CHUNK", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
             raise KeyboardInterrupt
 
-    made = image_samples.generate(painter, None, Request(path=tmp_path / "a.png"), stop)
+    made = task.generate(model, Request(path=tmp_path / "a.png"), stop)
     (sample,) = made.samples
     assert sample["interrupted"] and len(sample["token_ids"]) == 5
     ids = np.append(sample["token_ids"], [129] * 7)
     np.testing.assert_array_equal(
-        tf.io.decode_png((tmp_path / "a.png").read_bytes()), image_samples.tiled([painter.codec.decode(ids)[None]])
+        tf.io.decode_png((tmp_path / "a.png").read_bytes()), image_pictures.tiled([task.codec.decode(ids)[None]])
     )
 
 
@@ -96,26 +102,28 @@ def test_an_interruption_keeps_the_bytes_so_far(painter, tmp_path, monkeypatch):
         (Request(settings={"length_penalty": 1.0}), r"Beams \(`num_beams`\) are needed for length_penalty"),
     ],
 )
-def test_what_does_not_suit_images_is_refused(painter, arrays, request_, message):
+def test_requests_that_do_not_fit_images_raise_an_error(task, model, arrays, request_, message):
     with pytest.raises(ValueError, match=message):
-        image_samples.generate(painter, arrays["test"], request_)
+        task.generate(model, request_._replace(complete="test"))
+    with pytest.raises(ValueError, match=message):
+        task.draw_images(model, request_, arrays["test"])
 
 
 @pytest.mark.full
-def test_beams_find_an_image(painter):
-    (sample,) = image_samples.generate(painter, None, Request(settings={"num_beams": 2})).samples
+def test_beams_find_an_image(task, model):
+    (sample,) = task.generate(model, Request(settings={"num_beams": 2})).samples
     assert len(sample["token_ids"]) == 12 and "temperature" not in sample
 
 
-def test_beams_find_no_more_than_one_image(painter):
+def test_beams_find_no_more_than_one_image(task, model):
     with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one sample\. Received: 2\."):
-        image_samples.generate(painter, None, Request(num_samples=2, settings={"num_beams": 2}))
+        task.generate(model, Request(num_samples=2, settings={"num_beams": 2}))
 
 
-def test_images_beside_each_other_are_magnified():
-    picture = image_samples.tiled([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
+def test_small_images_of_a_picture_are_magnified():
+    picture = image_pictures.tiled([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
     assert picture.shape == (2 + 2 * 50, 2 + 2 * 98, 3)
     assert (
         (picture[2:50, 2:98] == 7).all() and (picture[:, 98:100] == 255).all() and (picture[52:100, 100:196] == 0).all()
     )
-    assert image_samples.tiled([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)
+    assert image_pictures.tiled([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)

@@ -5,7 +5,7 @@ import pytest
 from tests.trainers.test_configs import ALL, load
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import overrides
-from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
+from tf_sparse_attention.trainers.shared.evaluation import with_overrides
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.settings import COMMON, check_read
 

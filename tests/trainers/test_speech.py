@@ -1,6 +1,5 @@
-"""Speech by the trainer: trained, resumed bit for bit, scored, transcribed, and what is refused."""
+"""The task of speech: training, bit-exact resumption, scores, transcripts, export, and invalid settings."""
 
-import functools
 import json
 import signal
 from fnmatch import fnmatch
@@ -11,10 +10,18 @@ import pytest
 from tests.data.sources.test_speech_source import tone, write_wav
 from tests.trainers.interrupted import SignalAt, arrays_of
 from tf_sparse_attention.trainers.configs import speech
-from tf_sparse_attention.trainers.shared import callbacks, overrides, scoring, training, workdir
-from tf_sparse_attention.trainers.tasks import registry, speech_scores
-from tf_sparse_attention.trainers.tasks.parts import Request
-from tf_sparse_attention.trainers.tasks.speech_scores import picture_of
+from tf_sparse_attention.trainers.shared import (
+    callbacks,
+    evaluation,
+    exporting,
+    illustrations,
+    overrides,
+    training,
+    workdir,
+)
+from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks import speech as speech_task
+from tf_sparse_attention.trainers.tasks.task import Request
 
 KINDS = "abcd"
 
@@ -70,53 +77,53 @@ def test_validation_has_the_loss_and_the_error_rate(finished):
 
 def test_an_evaluation_scores_every_recording_once_and_by_beams(finished, path):
     task = registry.load_task(finished[0])
-    scores = task.evaluate(finished[0], "test")
+    scores = evaluation.evaluate(finished[0], "test")
     arrays = np.load(path)
     labels = np.diff(arrays["phoneme_offsets"])[20:].sum()
     assert (scores["recordings"], scores["labels"]) == (4, labels) and not any(scores["left_out"].values())
     assert scores["loss"] == scores["nats"] / labels and scores["beams"]["phone_error_rate"] > 0
     assert json.loads((finished[0] / "evaluation-test.json").read_text()) == scores
     assert not list(finished[0].glob("*.partial.json"))
-    assert "2 beams" in task.as_text(scores)
+    assert "2 beams" in evaluation.as_text(scores)
+    changes = overrides.overridable_settings()
+    changes.train.evaluation_attention = "full"  # of more heads
     with pytest.raises(ValueError, match=r"`attention` must have the weights of the model"):
-        task.config.train.evaluation_attention = "full"  # of more heads
-        speech_scores.evaluate(task, finished[0], "test")
-    task.config.train.evaluation_attention = None
+        evaluation.evaluate(finished[0], "test", changes)
     counts = task.open_buckets("train").left_out
     assert (counts["empty"], counts["too_long"]) == (1, 1)
-    assert "left out: 1 empty, 1 too long" in task.as_text({**scores, "left_out": counts})
+    assert "left out: 1 empty, 1 too long" in evaluation.as_text({**scores, "left_out": counts})
 
 
 @pytest.mark.full
-def test_scores_of_another_file_are_beside_those_of_the_run(finished, path, tmp_path):
-    task, wanted = registry.load_task(finished[0]), overrides.overridable_settings()
-    own = task.evaluate(finished[0], "test")
+def test_scores_of_another_file_are_written_next_to_those_of_the_run(finished, path, tmp_path):
+    changes = overrides.overridable_settings()
+    own = evaluation.evaluate(finished[0], "test")
     arrays = dict(np.load(path))
     np.savez(tmp_path / "other.npz", **{**arrays, "features": arrays["features"] + 1})
-    wanted.data.path = str(tmp_path / "other.npz")
-    found = task.evaluate(finished[0], "test", wanted)
+    changes.data.path = str(tmp_path / "other.npz")
+    found = evaluation.evaluate(finished[0], "test", changes)
     assert fnmatch(found["path"], str(finished[0] / "evaluation-other-????????-test.json"))
     assert found["nats"] != own["nats"]
     assert json.loads((finished[0] / "evaluation-test.json").read_text()) == own
 
 
-def test_a_work_folder_keeps_labels_and_normalization(finished, make_config, tmp_path, path):
-    known = json.loads((finished[0] / "speech.json").read_text())
-    assert known["labels"] == list(KINDS) and len(known["mean"]) == 8
+def test_a_run_folder_keeps_labels_and_normalization(finished, make_config, tmp_path, path):
+    state = json.loads((finished[0] / "task.json").read_text())
+    assert state["labels"] == list(KINDS) and len(state["mean"]) == 8
     arrays = dict(np.load(path))
     arrays["features"] = arrays["features"] + 1
     other = tmp_path / "speech.npz"
     np.savez(other, **arrays)
     task = registry.make_task(make_config())
-    task.check(finished[0])
+    workdir.check_state(finished[0], task.get_state())
     config = make_config()
     config.data.path = str(other)
-    with pytest.raises(ValueError, match=r"`config\.data` must lead to the labels and features of the checkpoint in"):
-        registry.make_task(config).check(finished[0])
+    with pytest.raises(ValueError, match=r"`config\.data` must lead to the mean and std of the checkpoint in"):
+        workdir.check_state(finished[0], registry.make_task(config).get_state())
 
 
 @pytest.mark.full
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_config, tmp_path, monkeypatch):
     config = make_config(7)
     config.data.sequence_length = 400  # batches of two lengths
     config.train.evaluate_every = 0
@@ -130,10 +137,10 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, 
 
 
 @pytest.mark.full
-def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
-    task, calls = registry.load_task(finished[0]), []
-    expected = task.evaluate(finished[0], "train")
-    functions = {scoring.Scorer: "predict", speech_scores: "ctc_beam_search"}
+def test_a_killed_evaluation_resumes(finished, monkeypatch):
+    calls = []
+    expected = evaluation.evaluate(finished[0], "train")
+    functions = {evaluation.Scorer: "predict", speech_task: "ctc_beam_search"}
 
     def stopping(function, limit):
         def call(*arguments, **options):
@@ -144,14 +151,14 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(scoring, "sum_batches", functools.partial(scoring.sum_batches, chunk=2))
+    monkeypatch.setattr(evaluation, "BATCHES_PER_SAVE", 2)
     for (owner, name), limit in zip(functions.items(), (2, 7), strict=True):
         monkeypatch.setattr(owner, name, stopping(getattr(owner, name), limit))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            task.evaluate(finished[0], "train")
-    found = task.evaluate(finished[0], "train")
-    # 14 recordings by beams, those of the second batch, in which it was stopped, again.
+            evaluation.evaluate(finished[0], "train")
+    found = evaluation.evaluate(finished[0], "train")
+    # Beams decode 14 recordings. Those of the second batch, which was interrupted, are decoded again.
     assert calls.count(calls[0]) == 3 and calls.count(calls[-1]) == 7 + 14 - 4
     for name in ("recordings", "labels", "left_out", "phone_error_rate", "beams"):
         assert found[name] == expected[name]
@@ -161,12 +168,17 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
 
 def test_generation_prints_and_writes_transcripts(finished):
     task = registry.load_task(finished[0])
-    made = task.generate(finished[0], Request(prompt=b"validation", num_samples=2))
+    model = workdir.load_model(finished[0])
+    made = task.generate(model, Request(prompt=b"validation", num_samples=2, path=finished[0]))
     rows = [json.loads(line) for line in (finished[0] / "samples.jsonl").read_text().splitlines()]
     assert rows == made.samples and [row["name"] for row in rows] == ["validation[0]", "validation[1]"]
-    assert all(f"reference   {row['reference']}\n" in made.text for row in rows)
+    assert made.path == finished[0] / "samples.jsonl"
+    assert all(f"reference   {row['reference']}\ntext        {row['text']}" in made.text for row in rows)
+    (row,) = task.generate(model, Request(prompt=b"validation", settings={"num_beams": 2})).samples
+    (ids,) = model.transcribe([task.open_store("validation").features(0)], 2)
+    assert row["text"] == task.as_labels(ids)
     with pytest.raises(ValueError, match=r"of the settings it has `num_beams` alone\. Received: temperature\."):
-        task.generate(finished[0], Request(settings={"temperature": 1.0}))
+        task.generate(model, Request(settings={"temperature": 1.0}))
 
 
 def test_an_interruption_keeps_the_transcripts_so_far(finished, tmp_path, monkeypatch):
@@ -178,49 +190,50 @@ def test_an_interruption_keeps_the_transcripts_so_far(finished, tmp_path, monkey
 
     monkeypatch.setattr(task, "transcripts", transcripts)
     left = [1]
-    assert task.generate(finished[0], Request(path=tmp_path / "rows.jsonl")).samples[0]["name"] == "one"
+    assert task.generate(None, Request(path=tmp_path / "rows.jsonl")).samples[0]["name"] == "one"
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
     left = []
     with pytest.raises(KeyboardInterrupt):
-        task.generate(finished[0], Request(path=tmp_path / "rows.jsonl"))
+        task.generate(None, Request(path=tmp_path / "rows.jsonl"))
 
 
 @pytest.mark.full
-def test_the_exported_model_transcribes_where_the_library_is_not(finished):
+def test_the_exported_model_transcribes_without_the_library(finished):
     task = registry.load_task(finished[0])
-    result = task.export(finished[0], jit_compile=False, weight_dtype=None)
-    features = np.tile(np.array(task.known["mean"], "float32"), (100, 1))
+    result = exporting.export(finished[0], jit_compile=False)
+    features = np.tile(np.array(task.get_state()["mean"], "float32"), (100, 1))
     (ids,) = workdir.load_model(finished[0]).transcribe([features])
     assert result["text"] == task.as_labels(ids)
-    assert result["proof"] == f"100 frames of mean features say {result['text']!r}"
+    trial = f"the transcript of 100 frames of mean features is {result['text']!r}"
+    assert result["proof"] == f"loaded in a process without the library, {trial}"
 
 
-def test_transcripts_of_a_split_and_of_a_file_stand_beside_the_references(finished, path):
-    task = registry.load_task(finished[0])
-    two = list(task.transcripts(finished[0], "test", 2))
+def test_transcripts_of_a_split_have_references_and_those_of_a_file_none(finished, path):
+    task, model = registry.load_task(finished[0]), workdir.load_model(finished[0])
+    two = list(task.transcripts(model, "test", 2))
     arrays = np.load(path)
     first = arrays["phonemes"][arrays["phoneme_offsets"][20] : arrays["phoneme_offsets"][21]]
     assert [row["name"] for row in two] == ["test[0]", "test[1]"]
     assert two[0]["reference"] == " ".join(KINDS[label] for label in first)
-    of_file = list(task.transcripts(finished[0], str(path), 1))
+    of_file = list(task.transcripts(model, str(path), 1))
     assert len(of_file) == 24 and "reference" not in of_file[0]
-    features = workdir.load_model(finished[0]).transcribe([arrays["features"][: arrays["offsets"][1]]])[0]
-    assert of_file[0]["text"] == task.as_labels(features)
+    (ids,) = model.transcribe([arrays["features"][: arrays["offsets"][1]]])
+    assert of_file[0]["text"] == task.as_labels(ids)
 
 
-def test_features_that_are_made_in_another_way_are_not_scored(finished, tmp_path):
+def test_recordings_with_labels_of_another_unit_raise_an_error(finished, tmp_path):
     for number in range(3):
         write_wav(tmp_path / f"{number}.wav", tone(300 + number))
         (tmp_path / f"{number}.txt").write_text("a b", encoding="utf-8")
-    wanted = overrides.overridable_settings()
-    wanted.data.path = str(tmp_path)
+    changes = overrides.overridable_settings()
+    changes.data.path = str(tmp_path)
     with pytest.raises(
         ValueError, match=r"`config\.data` must have the unit that the model was trained on, phone\. Re"
     ):
-        registry.load_task(finished[0]).evaluate(finished[0], "train", wanted)
+        evaluation.evaluate(finished[0], "train", changes)
 
 
-def test_what_cannot_be_transcribed_is_named(finished, tmp_path):
+def test_prompts_that_are_no_recordings_raise_an_error(finished, tmp_path):
     task = registry.load_task(finished[0])
     write_wav(tmp_path / "a.wav", tone(300))
     np.savez(tmp_path / "a.npz", other=np.zeros(3))
@@ -236,13 +249,13 @@ def test_what_cannot_be_transcribed_is_named(finished, tmp_path):
         ("dev", r"`split` must be one of train, validation, test in speech, .*split=dev\."),
     ]:
         with pytest.raises(ValueError, match=message):
-            list(task.transcripts(finished[0], what, 1))
+            list(task.transcripts(None, what, 1))
 
 
 def test_a_picture_has_features_above_posteriors():
     features = np.zeros((6, 2), "float32")
     features[:, 1] = 1
-    picture = picture_of(features, np.log(np.array([[1.0, 1e-9], [1e-9, 1.0]])))
+    picture = illustrations.posteriors(features, np.log(np.array([[1.0, 1e-9], [1e-9, 1.0]])))
     assert picture.shape == (2 * 3 + 3 + 2 * 3, 6, 3)
     assert picture[0, 0, 0] == 255 and picture[5, 0, 0] == 0  # the upper band is loud
     assert picture[-1, :, 0].tolist() == [255, 255, 255, 0, 0, 0]  # the blank first
@@ -260,14 +273,14 @@ def test_a_folder_of_sounds_has_error_rates_of_characters_and_words(make_config,
     config.model.sinusoidal = True
     training.train(config, tmp_path / "run")
     task = registry.load_task(tmp_path / "run")
-    scores = task.evaluate(tmp_path / "run", "validation")
+    scores = evaluation.evaluate(tmp_path / "run", "validation")
     assert {"character_error_rate", "word_error_rate"} <= set(scores) and scores["labels"] == 6
-    assert "word error rate" in task.as_text(scores)
-    (row,) = task.transcripts(tmp_path / "run", str(tmp_path / "sounds" / "train" / "0.wav"), 1)
+    assert "word error rate" in evaluation.as_text(scores)
+    (row,) = task.transcripts(workdir.load_model(tmp_path / "run"), str(tmp_path / "sounds" / "train" / "0.wav"), 1)
     assert row["name"] == "0.wav" and set(row["text"]) <= set("ab ")
 
 
-def test_what_speech_lacks_or_does_not_have_is_refused(make_config, tmp_path):
+def test_settings_that_do_not_fit_speech_raise_an_error(make_config, tmp_path):
     for section, name, value, message in [
         ("model", "attention", [], r"`config\.model\.attention` must be given for task=speech"),
         (

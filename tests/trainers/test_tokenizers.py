@@ -98,7 +98,7 @@ def write_lines(task, path):
 def test_a_task_of_text_has_a_vocabulary_of_its_texts(task, config, words, tmp_path):
     config = config.get_config()
     config.data.update(write_lines(task, tmp_path / "lines.jsonl"))
-    _, documents = registry.training_texts(config)
+    documents = registry.text_source(config).documents(config.data.train_split)
     tsa.data.train_subwords(documents, 200).to_file(tmp_path / "lines.subwords")
     config.data.vocabulary = str(tmp_path / "lines.subwords")
     tokenizer = registry.make_task(config).tokenizer
@@ -109,20 +109,20 @@ def test_what_has_no_vocabulary_is_said():
     config = base.get_config()
     config.data.source_field = "en"
     with pytest.raises(ValueError, match=r"`config\.data\.source_field` must be unset for task=language_model, which"):
-        registry.training_texts(config)
+        registry.text_source(config)
     config.task = "translate"
     with pytest.raises(ValueError, match=r"`config\.data\.target_field` must be given for task=translate\. Received"):
-        registry.training_texts(config)
+        registry.text_source(config)
     config = base.get_config()
     config.task = "image"
     with pytest.raises(ValueError, match=r"`config\.task` must be a task of text, .*Received: task=image\."):
-        registry.training_texts(config)
+        registry.text_source(config)
 
 
 @pytest.mark.full
 def test_it_is_sampled_from_and_exported(run, monkeypatch):
     _, folder = run
-    source = registry.load_task(folder).make_sample_source(folder)
+    source = registry.load_task(folder).make_sample_source(workdir.load_model(folder))
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
     (sample,) = sampling.generate(source, b"ab", length=5)
     assert sample["text"].startswith("ab")
@@ -150,7 +150,7 @@ def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
     tokenizer = tsa.data.SubwordTokenizer([subword if subword != longest else "zz" for subword in subwords])
     tokenizer.to_file(tmp_path / "other")
     other.data.vocabulary = str(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"`config.data.vocabulary` must be that of the checkpoint"):
+    with pytest.raises(ValueError, match=r"`config.data` must lead to the tokenizer of the checkpoint"):
         training.train(other, folder)
     # Where the file lies does not matter.
     workdir.load_tokenizer(folder).to_file(tmp_path / "copy")
@@ -165,7 +165,9 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     config = make_plain_config()
     config.data.update(tokenizer="wordpiece", vocabulary=str(tmp_path / "pieces.txt"))
     made = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
-    workdir.save_tokenizer(tmp_path, made)  # a run of a few steps would take longer than the export
+    workdir.save_state(
+        tmp_path, {"tokenizer": tokenizers.description_of(made)}
+    )  # a run of a few steps would take longer than the export
     model, tokenizer = components.make_model(config, made.vocabulary_size), workdir.load_tokenizer(tmp_path)
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)
     assert "install TensorFlow and tensorflow-text" in (path / "README.md").read_text(encoding="utf-8")
@@ -191,6 +193,6 @@ def test_a_wrong_setting_is_named(settings, message):
 
 
 def test_a_tokenizer_that_is_none_of_the_library_is_refused(tmp_path):
-    (tmp_path / workdir.TOKENIZER).write_text(json.dumps({"class": "Other", "config": {}}), encoding="utf-8")
+    workdir.save_state(tmp_path, {"tokenizer": {"class": "Other", "config": {}}})
     with pytest.raises(ValueError, match="must be one of ByteTokenizer, SubwordTokenizer"):
         workdir.load_tokenizer(tmp_path)

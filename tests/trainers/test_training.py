@@ -39,7 +39,7 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
         "model.keras",
         "tensorboard",
         "source.json",
-        "tokenizer.json",
+        "task.json",
         "train.lock",
     }
     assert Checkpoints(folder / workdir.CHECKPOINTS).steps() == [4, 6, 8]
@@ -123,7 +123,7 @@ def test_a_text_shorter_than_a_window_is_told(make_plain_config, tmp_path, caplo
     config = make_plain_config()
     (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
     config.data.path, config.data.sequence_length = str(tmp_path / "text.txt"), 400
-    registry.make_task(config).open_data()
+    registry.make_task(config).training_batches()
     assert "less than one window of config.data.sequence_length=400" in caplog.text
 
 
@@ -210,6 +210,6 @@ def test_an_empty_work_folder_has_nothing_to_load(tmp_path):
 
 
 def test_an_unknown_tokenizer_is_an_error(tmp_path):
-    (tmp_path / workdir.TOKENIZER).write_text('{"class": "Evil", "config": {}}')
+    (tmp_path / workdir.STATE).write_text('{"tokenizer": {"class": "Evil", "config": {}}}')
     with pytest.raises(ValueError, match=r"`class` must be one of ByteTokenizer, .*Received: class=Evil"):
         workdir.load_tokenizer(tmp_path)

@@ -22,7 +22,7 @@ class HeadLoss:
         layer: path of its attention layer.
         head: number of the head in that layer, from 0.
         kind: name of its class.
-        rise: of the loss where the head gives zeros, in the unit of the loss (nats a token by default); less than 0
+        rise: of the loss where the head gives zeros, in the unit of the loss (nats per token by default); less than 0
             where the model is better without.
     """
 
@@ -38,7 +38,7 @@ class HeadImportance:
 
     Attributes:
         heads: list of `HeadLoss`.
-        loss: of the whole model, the mean over the batches, in nats a token by default.
+        loss: of the whole model, the mean over the batches, in nats per token by default.
     """
 
     heads: list[HeadLoss]

@@ -14,7 +14,7 @@ from tf_sparse_attention.types import Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class CTCLoss(keras.losses.Loss):
-    """The mean of -log p over labels, in nats a label; p of a row is summed over all alignments with frames.
+    """The mean of -log p over labels, in nats per label; p of a row is summed over all alignments with frames.
 
     Called with labels, int (B, U), 0 for padding on the right, and what a `SpeechRecognizer` returns, log-probabilities
     (B, T, V + 1) with the blank first. Rows of the batch that are empty count nothing, nor do those with a

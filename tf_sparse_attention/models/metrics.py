@@ -20,7 +20,7 @@ def nats_of(targets: Tensor, predictions: Tensor) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LanguageModelLoss(keras.losses.Loss):
-    """The mean of -log p over the targets that are not padding (id 0), in nats a token.
+    """The mean of -log p over the targets that are not padding (id 0), in nats per token.
 
     Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model that got the targets as inputs. In a step of
     `tsa.models.Model` on several replicas of TensorFlow the mean is over the targets of all of them.
@@ -77,12 +77,12 @@ def _mean_nats(logits):
 
 
 def language_model_loss(label_smoothing: float = 0.0) -> LanguageModelLoss:
-    """Returns a `LanguageModelLoss`: the mean nats a token over the targets that are not padding (id 0)."""
+    """Returns a `LanguageModelLoss`: the mean nats per token over the targets that are not padding (id 0)."""
     return LanguageModelLoss(label_smoothing=label_smoothing)
 
 
 class TokenMetric(keras.metrics.Metric):
-    """Base of metrics that are functions of the mean nats a token.
+    """Base of metrics that are functions of the mean nats per token.
 
     Args:
         name: of the metric.
@@ -110,7 +110,7 @@ class TokenMetric(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Perplexity(TokenMetric):
-    """exp(nats a token).
+    """exp(nats per token).
 
     Args:
         name: default "perplexity".
@@ -148,7 +148,7 @@ class PerplexityPerWord(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class BitsPerByte(TokenMetric):
-    """Bits a byte of text: nats a token, divided by ln 2 and by the bytes of a token.
+    """Bits a byte of text: nats per token, divided by ln 2 and by the bytes of a token.
 
     Args:
         tokens_per_byte: tokens of the split divided by its bytes. Default 1: a token is a byte.

@@ -24,13 +24,11 @@ flags.adopt_module_key_flags(overrides)  # so that --help lists them
 
 
 def main() -> None:
-    from tf_sparse_attention.trainers.shared import remote_run
-    from tf_sparse_attention.trainers.tasks import registry
+    from tf_sparse_attention.trainers.shared import evaluation, remote_run
 
     with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
-        task = registry.load_task(folder)
-        result = task.evaluate(folder, SPLIT.value, CHANGES())
-    print(task.as_text(result), flush=True)
+        result = evaluation.evaluate(folder, SPLIT.value, CHANGES())
+    print(evaluation.as_text(result), flush=True)
     logging.info("Written to %s.", result["path"])
 
 

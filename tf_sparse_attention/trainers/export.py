@@ -32,11 +32,10 @@ JIT_COMPILE = flags.DEFINE_bool(
 
 
 def main() -> None:
-    from tf_sparse_attention.trainers.shared import remote_run
-    from tf_sparse_attention.trainers.tasks.run_export import export_run
+    from tf_sparse_attention.trainers.shared import exporting, remote_run
 
     with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
-        result = export_run(folder, FORMAT.value, SIGNATURES.value, WEIGHT_DTYPE.value, JIT_COMPILE.value)
+        result = exporting.export(folder, FORMAT.value, SIGNATURES.value, WEIGHT_DTYPE.value, JIT_COMPILE.value)
     logging.info("Written to %s.", result["path"])
     print(result["proof"], flush=True)
 

@@ -126,11 +126,12 @@ class Progress:
 
 
 def main() -> None:
-    from tf_sparse_attention.trainers.shared import remote_run, sampling, signals
-    from tf_sparse_attention.trainers.tasks import parts, registry
+    from tf_sparse_attention.trainers.shared import remote_run, sampling, signals, workdir
+    from tf_sparse_attention.trainers.tasks import registry
+    from tf_sparse_attention.trainers.tasks.task import Request
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    request = parts.Request(
+    request = Request(
         read_prompt(),
         COMPLETE.value,
         NUM_SAMPLES.value,
@@ -146,7 +147,8 @@ def main() -> None:
             made = sampling.generate_text(make_sample_source(), request, progress)
         else:
             with remote_run.reading(WORKDIR.value) as folder:
-                made = registry.load_task(folder).generate(folder, request, progress)
+                request = request._replace(path=OUTPUT.value or folder)
+                made = registry.load_task(folder).generate(workdir.load_model(folder), request, progress)
     print(made.text, flush=True)
     progress.log(made.samples)
     if made.path is not None:

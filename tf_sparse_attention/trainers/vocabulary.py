@@ -28,10 +28,11 @@ def main() -> None:
     import tf_sparse_attention as tsa
     from tf_sparse_attention.trainers.tasks import registry
 
-    name, documents = registry.training_texts(CONFIG.value)
+    source = registry.text_source(CONFIG.value)
+    documents = source.documents(CONFIG.value.data.train_split)
     tokenizer = tsa.data.train_subwords(itertools.islice(documents, MAX_DOCUMENTS.value), SIZE.value)
     tokenizer.to_file(OUTPUT.value)  # type: ignore[arg-type]  # required
-    logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, name, OUTPUT.value)
+    logging.info("%d subwords of %s; written to %s.", tokenizer.vocabulary_size, source.name, OUTPUT.value)
 
 
 def run() -> None:

@@ -36,12 +36,12 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
     config = make_tiny_config()
     model = adoption.adopt(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
-    assert 4 < result["bits_per_byte"] < 10 and "looks_ahead" not in result
+    assert 4 < result["bits_per_byte"] < 10 and "not_causal" not in result
     # It was not trained on this text as far as anyone knows, so the name of the text is always said.
     name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
     assert fnmatch(result["path"], str(tmp_path / "run" / name))
     assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
-    source = registry.load_task(tmp_path / "run").make_sample_source(tmp_path / "run")
+    source = registry.load_task(tmp_path / "run").make_sample_source(workdir.load_model(tmp_path / "run"))
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than three tokens
     assert sampling.generate(source, b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")
@@ -55,8 +55,8 @@ def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path)
     model.save(tmp_path / "model.keras")
     adoption.adopt(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
-    assert result["looks_ahead"] is True
-    assert "heads look ahead: no likelihood of the text" in evaluation.as_text(result)
+    assert result["not_causal"] is True
+    assert "some heads are not causal: these are no likelihoods" in evaluation.as_text(result)
 
 
 def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model_file, text_folder, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.trainers.shared.test_writers import summaries
 from tf_sparse_attention.trainers.shared import illustrations, training, workdir
+from tf_sparse_attention.trainers.tasks.task import Examples
 
 SPAN = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 8, "adaptive_span": True}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 8}
@@ -33,18 +34,20 @@ def test_spans_and_the_routes_of_each_layer_are_drawn_where_there_are_any(parts,
 
 def test_the_use_of_clusters_is_reported_and_drawn():
     model, ids = model_of(SPAN, ROUTING), np.arange(1, 61)
-    report = illustrations.health_of(model, ids)
-    scalars = illustrations.health_scalars(report)
+    reports = illustrations.ClusterReports(model)
+    shown, report = reports.examples(ids), tsa.analysis.health(model, ids[None].astype("int32"))
+    scalars = shown.scalars
     own = [head for head in report.heads if head.layer.endswith("block_1/attention/routing_1")]
     assert len(own) == 2 and all(sum(head.shares) == pytest.approx(1) for head in own)
     assert scalars["routing/block_1/attention/routing_1/dead"] == np.mean([head.dead / 2 for head in own])
     assert scalars["routing/block_0/attention/routing_1/overfull"] > 0 and len(scalars) == 6
-    scalars = illustrations.health_scalars(illustrations.health_of(model, ids, report))
+    assert shown.texts == {"health": str(report)}
+    scalars = reports.examples(ids).scalars
     assert scalars["routing/block_1/attention/routing_1/drift"] == 0
-    names, drawn = zip(*illustrations.cluster_pictures(report), strict=True)
-    assert names == ("clusters/block_0/attention/routing_1", "clusters/block_1/attention/routing_1")
-    assert all(picture[..., :3].std() > 1 for picture in drawn)
-    assert illustrations.health_of(model_of({**SPAN, "adaptive_span": False}), ids) is None
+    assert list(shown.pictures) == ["clusters/block_0/attention/routing_1", "clusters/block_1/attention/routing_1"]
+    assert all(picture[..., :3].std() > 1 for picture in shown.pictures.values())
+    model = model_of({**SPAN, "adaptive_span": False})
+    assert illustrations.ClusterReports(model).examples(ids) == Examples()
 
 
 @pytest.mark.full

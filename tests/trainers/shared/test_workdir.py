@@ -9,8 +9,10 @@ import pytest
 from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.shared.tokenizers import description_of
 
 VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
+BYTES, SUBWORDS = ({"tokenizer": description_of(made)} for made in (ByteTokenizer(), SubwordTokenizer(VOCABULARY)))
 
 
 def test_a_file_is_no_work_folder(tmp_path):
@@ -63,26 +65,26 @@ def test_a_model_that_was_cut_off_is_named(tmp_path):
 
 
 def test_a_tokenizer_that_was_edited_is_named(tmp_path):
-    workdir.save_tokenizer(tmp_path, SubwordTokenizer(VOCABULARY))
-    path = tmp_path / "tokenizer.json"
+    workdir.save_state(tmp_path, SUBWORDS)
+    path = tmp_path / "task.json"
     assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
     path.write_text(path.read_text().replace("ab_", "ba_"))
-    for read in (workdir.load_tokenizer, lambda folder: workdir.check_tokenizer(folder, ByteTokenizer())):
-        with pytest.raises(ValueError, match=r"`workdir` must hold a tokenizer.json .*json, with another content than"):
+    for read in (workdir.load_tokenizer, lambda folder: workdir.check_state(folder, BYTES)):
+        with pytest.raises(ValueError, match=r"`workdir` must hold a task.json .*json, with another content than"):
             read(tmp_path)
     (tmp_path / "checksums.json").unlink()
     assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
-    path.write_text('{"class": "SubwordTokenizer"}')
-    with pytest.raises(ValueError, match=r"`workdir` must hold a tokenizer.json .*tokenizer.json, with no 'config'"):
+    path.write_text('{"tokenizer": {"class": "SubwordTokenizer"}}')
+    with pytest.raises(ValueError, match=r"`workdir` must hold a task.json .*task.json, with no 'config'"):
         workdir.load_tokenizer(tmp_path)
 
 
 def test_a_run_goes_on_with_its_tokenizer_even_if_the_file_is_gone(tmp_path):
-    workdir.save_tokenizer(tmp_path, ByteTokenizer())
-    (tmp_path / "tokenizer.json").unlink()
-    workdir.check_tokenizer(tmp_path, ByteTokenizer())
-    with pytest.raises(ValueError, match=r"`config.data.vocabulary` must be that of the checkpoint"):
-        workdir.check_tokenizer(tmp_path, SubwordTokenizer(VOCABULARY))
+    workdir.save_state(tmp_path, BYTES)
+    (tmp_path / "task.json").unlink()
+    workdir.check_state(tmp_path, BYTES)
+    with pytest.raises(ValueError, match=r"`config.data` must lead to the tokenizer of the checkpoint"):
+        workdir.check_state(tmp_path, SUBWORDS)
 
 
 @pytest.mark.parametrize("content", ['{"name": "books"}', "[]", "{", "\xff"])

@@ -33,7 +33,7 @@ class AudioCodec:
     back. The formula alone has none: silence is +3 of 32,768.
 
     Args:
-        sample_rate: samples a second, for the files that are written. No effect on ids.
+        sample_rate: samples per second, for the files that are written. No effect on ids.
 
     Raises:
         ValueError: if it is not a positive integer.

@@ -1,7 +1,7 @@
 """Opens data sets of texts with labels, such as reviews and their sentiment."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,10 @@ class LabeledSource:
         self.text, self.label_feature, self._class_names = text, label_feature, class_names
         self.name = f"{text.name} ({text.text_feature} to {label_feature})"
         self.fingerprint = f"{text.fingerprint}>{label_feature}"
+
+    def documents(self, split: str) -> Iterator[bytes]:
+        """Iterate over the texts of a split."""
+        return self.text.documents(split)
 
     def labels(self, split: str) -> list[str]:
         """Return the label of each text of a split, in their order.

@@ -1,5 +1,6 @@
 """Opens data sets of pairs of texts, such as documents and their translations."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ class PairSource(NamedTuple):
     def fingerprint(self) -> str:
         """String that identifies both texts."""
         return f"{self.source.fingerprint}>{self.target.fingerprint}"
+
+    def documents(self, split: str) -> Iterator[bytes]:
+        """Iterate over the documents of a split, each of the source followed by its target."""
+        sides = (side.documents(split) for side in (self.source, self.target))
+        return itertools.chain.from_iterable(zip(*sides, strict=True))
 
 
 def open_pairs(

@@ -51,7 +51,7 @@ def _data():
         "image_order": "raster",  # of image: raster, or blocks, one after the other
         "image_block": (),  # of image: rows and columns of a block of the order blocks
         "use_flips": False,  # of image: whether half of the images are mirrored in training
-        # Of sound: samples a second of each recording. None: of audio, those of the data; of speech, 16,000.
+        # Of sound: samples per second of each recording. None: of audio, those of the data; of speech, 16,000.
         "sample_rate": placeholder(int),
         "use_packing": True,  # documents in one window do not attend to each other
         "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target

@@ -30,7 +30,7 @@ def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: st
     model = load_language_model("model", path, tokenizer.vocabulary_size)
     folder = workdir.open_workdir(folder, create=True)
     workdir.save_model(folder, model)
-    workdir.save_tokenizer(folder, tokenizer)
+    workdir.save_state(folder, {"tokenizer": tokenizers.description_of(tokenizer)})
     workdir.save_source(folder, None)
     workdir.save_config(folder, config)  # last: with it the folder holds a run
     return model

@@ -15,6 +15,7 @@ from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 from tf_sparse_attention.trainers.shared.loss_spikes import LossSpikes
+from tf_sparse_attention.trainers.shared.shards import as_numpy
 from tf_sparse_attention.trainers.shared.signals import SignalContext
 
 
@@ -190,7 +191,7 @@ class Report(StepCallback):
         start: see `StepCallback`.
         writers: objects with these two methods.
         every: steps between two reports.
-        tokens_per_step: tokens in a batch.
+        tokens_per_step: tokens in a batch; of pairs, those of the targets.
     """
 
     def __init__(self, start: int, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:
@@ -240,7 +241,7 @@ def routing_scalars(model: keras.Model) -> dict[str, float]:
     for layer in model._flatten_layers():
         if isinstance(layer, Centroids):
             name = _path(layer.centroids)
-            unused, counts = (ops.convert_to_numpy(variable) for variable in (layer.unused, layer.counts))
+            unused, counts = (as_numpy(variable) for variable in (layer.unused, layer.counts))
             scalars[f"routing/{name}/used"] = float(np.mean(unused == 0))
             scalars[f"routing/{name}/entropy"] = float(np.mean(normalized_entropy(counts)))
     return scalars

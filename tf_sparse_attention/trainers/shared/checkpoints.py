@@ -3,14 +3,19 @@
 A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable,
 "metadata.json", and in runs at an address the other files of the run. It is written to a temporary file, flushed to the
 disk and renamed; the archive has a checksum of every member, so that a damaged file is detected before it is used.
+
+Where a model is split over several processes, each writes the shards that it has to "step_000001000.part_1.npz" first.
+The checkpoint itself is written last, with the checksums of these files: all of them count, or none.
 """
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +26,8 @@ from absl import logging
 from keras import ops
 
 from tf_sparse_attention.atomic_files import atomic_file, remove_stale
-from tf_sparse_attention.trainers.shared import damage
+from tf_sparse_attention.trainers.shared import damage, shards
+from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 FORMAT = 2
 METADATA = "metadata.json"
@@ -172,33 +178,69 @@ class Checkpoints:
         variables: dict[str, Any],
         metadata: dict[str, Any],
         files: Sequence[pathlib.Path] = (),
+        devices: OneDevice | None = None,
     ) -> None:
-        """Writes the checkpoint of a step, then removes all but the newest `keep`.
+        """Writes the checkpoint of a step, then removes all but the newest `keep`. All processes of a run call this.
 
         Args:
             step: number of training steps done.
             variables: dictionary of variables, see `state_variables`.
             metadata: plain data about the run, returned by `newest_metadata`.
             files: further files to store by name. Default: none.
+            devices: of the run. Default: None, those of one process.
         """
+        devices = OneDevice() if devices is None else devices
+        split = {name: variable for name, variable in variables.items() if shards.is_split(variable)}
+        if not (split or devices.is_chief):
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_stale(self.folder)
+        if split:
+            self._write_part(step, split, devices.process_index)
+            devices.wait_for_others(f"checkpoint of step {step}")
+        if not devices.is_chief:
+            return
+        parts = {}
+        if split:
+            paths = [self._part(step, number) for number in range(devices.num_processes)]
+            parts = {path.name: _checksum(path) for path in paths}
         with atomic_file(self.path(step)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             dtypes = {name: keras.backend.standardize_dtype(variable.dtype) for name, variable in variables.items()}
-            content = {"format": FORMAT, "step": step, "dtypes": dtypes, **metadata}
+            content = {"format": FORMAT, "step": step, "dtypes": dtypes, "parts": parts, **metadata}
             archive.writestr(METADATA, json.dumps(content))
             for name, variable in variables.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, _to_bits(variable), allow_pickle=False)
+                if name not in split:
+                    value = ops.convert_to_numpy(variable)
+                    _write(archive, name, value.reshape(variable.shape))
             for path in files:
                 archive.write(path, FILES + path.name)
         self.remove_old(step)
+
+    def _part(self, step, number):
+        """Returns the path of the shards of a process."""
+        return self.path(step).with_suffix(f".part_{number}.npz")
+
+    def _write_part(self, step, variables, number):
+        """Writes the shards of split variables that this process has."""
+        with atomic_file(self._part(step, number)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+            bounds: dict[str, list[Any]] = {}
+            for name, variable in variables.items():
+                found = shards.local_shards(variable)
+                bounds[name] = [shard.bounds for shard in found]
+                for place, shard in enumerate(found):
+                    _write(archive, f"{name}/{place}", shard.value)
+            shapes = {name: list(variable.shape) for name, variable in variables.items()}
+            archive.writestr(METADATA, json.dumps({"shapes": shapes, "bounds": bounds}))
 
     def remove_old(self, step: int) -> None:
         """Removes all checkpoints of steps up to this one but the newest `keep`."""
         # One of a later step is damaged, or the run would have gone on from it: it must not count among the newest.
         for old in [other for other in self.steps() if other <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)
+        kept = {f"{self.path(other).stem}.part_" for other in self.steps()}
+        for part in self.folder.glob("step_*.part_*.npz"):
+            if not part.name.startswith(tuple(kept)):
+                part.unlink(missing_ok=True)
 
     def newest_metadata(self) -> dict[str, Any] | None:
         """Reads the metadata of the newest complete checkpoint; warns of damaged ones.
@@ -235,7 +277,14 @@ class Checkpoints:
                 bad = archive.testzip()
                 if bad is not None:
                     raise ValueError(f"the checksum of {bad!r} is wrong")
-                json.loads(archive.read(METADATA))
+                parts = json.loads(archive.read(METADATA)).get("parts", {})
+            for name, checksum in parts.items():
+                if _checksum(self.folder / name) != checksum:
+                    raise ValueError(f"{name!r} is of another save")
+                with zipfile.ZipFile(self.folder / name) as archive:
+                    bad = archive.testzip()
+                    if bad is not None:
+                        raise ValueError(f"the checksum of {bad!r} in {name!r} is wrong")
         except (OSError, *damage.ERRORS) as error:
             logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
             return False
@@ -258,8 +307,11 @@ class Checkpoints:
         Raises:
             ValueError: If one is in the checkpoint alone, or missing there, or has another shape or dtype there.
         """
-        with zipfile.ZipFile(self.path(step)) as archive:
-            dtypes = json.loads(archive.read(METADATA))["dtypes"]
+        with contextlib.ExitStack() as opened:
+            archive = opened.enter_context(zipfile.ZipFile(self.path(step)))
+            metadata = json.loads(archive.read(METADATA))
+            dtypes = metadata["dtypes"]
+            parts = [opened.enter_context(zipfile.ZipFile(self.folder / name)) for name in metadata.get("parts", ())]
             groups = {name.partition("/")[0] for name in variables}
             unused = [name for name in dtypes if name not in variables and name.partition("/")[0] in groups]
             missing = [name for name in variables if name not in dtypes]
@@ -270,13 +322,13 @@ class Checkpoints:
                     f"({len(missing)} in all). Only in the checkpoint: {saved} ({len(unused)} in all)."
                 )
             for name, variable in variables.items():
-                value = _read(archive, name, dtypes[name])
+                value = _read(archive, parts, name, dtypes[name])
                 if value.shape != tuple(variable.shape) or not _is_assignable(value, variable.dtype):
                     raise ValueError(
                         f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} "
                         f"{variable.dtype}, but {value.shape} {value.dtype} in {self.path(step)}."
                     )
-                variable.assign(value.astype(ops.convert_to_numpy(variable).dtype, copy=False))
+                variable.assign(value.astype(_numpy_dtype(variable.dtype), copy=False))
 
 
 class _OtherFormatError(Exception):
@@ -301,17 +353,45 @@ def _read_metadata(path):
     return metadata
 
 
-def _to_bits(variable):
-    """Returns the value as an array that NumPy can store; bfloat16 and float8 as integers of the same size."""
-    array = np.ascontiguousarray(ops.convert_to_numpy(variable)).reshape(variable.shape)
-    return array if array.dtype.kind in "biuf" else array.view(f"uint{8 * array.dtype.itemsize}")
+def _checksum(path):
+    """Returns a checksum of an archive: of the names, sizes and checksums of its members."""
+    with zipfile.ZipFile(path) as archive:
+        listed = [(member.filename, member.file_size, member.CRC) for member in archive.infolist()]
+    return zlib.crc32(json.dumps(listed).encode())
 
 
-def _read(archive, name, dtype):
+def _write(archive, name, array):
+    """Writes an array into an archive; bfloat16 and float8, which NumPy cannot store, as integers of the same size."""
+    shape, array = array.shape, np.ascontiguousarray(array)
+    bits = array if array.dtype.kind in "biuf" else array.view(f"uint{8 * array.dtype.itemsize}")
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, bits.reshape(shape), allow_pickle=False)
+
+
+def _read(archive, parts, name, dtype):
+    """Returns an array of an archive, or put together from the shards in its parts."""
+    if f"{name}.npy" in archive.NameToInfo:
+        return _read_member(archive, name, dtype)
+    whole = None
+    for part in parts:
+        saved = json.loads(part.read(METADATA))
+        for place, bounds in enumerate(saved["bounds"].get(name, ())):
+            if whole is None:
+                whole = np.empty(saved["shapes"][name], _numpy_dtype(dtype))
+            whole[tuple(slice(*pair) for pair in bounds)] = _read_member(part, f"{name}/{place}", dtype)
+    return whole
+
+
+def _read_member(archive, name, dtype):
     with archive.open(f"{name}.npy") as file:
         bits = np.lib.format.read_array(file, allow_pickle=False)
-    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    dtype = _numpy_dtype(dtype)
     return bits if bits.dtype == dtype else bits.view(dtype)
+
+
+def _numpy_dtype(name):
+    name = keras.backend.standardize_dtype(name)
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _is_assignable(value, dtype):

@@ -111,6 +111,13 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
     return model
 
 
+def with_memory(model: Any, batch_size: int) -> Any:
+    """Returns what `fit` and `predict` are called on: the model, or a `StatefulModel` of one with segment memory."""
+    if not getattr(getattr(model, "backbone", None), "memory_length", 0):
+        return model
+    return tsa.models.StatefulModel(model, batch_size, name="reader")  # part of variable paths in checkpoints
+
+
 def _check_objective(config):
     """Raises a `ValueError` unless `causal`, `memory_length` and `mask_rate` are compatible."""
     if config.model.causal == bool(config.data.mask_rate):

@@ -27,12 +27,14 @@ class OneDevice:
     Attributes:
         num_replicas: copies of the model, each with a part of every batch.
         can_run_alone: whether this process can run the model by itself, outside of training.
+        can_show: whether this process can show samples of the model while it is trained.
         num_processes: processes of the run, each with some of the replicas.
         process_index: number of this process.
     """
 
     num_replicas = 1
     can_run_alone = True
+    can_show = True
     num_processes = 1
     process_index = 0
 
@@ -40,6 +42,9 @@ class OneDevice:
     def is_chief(self) -> bool:
         """Whether this process writes the files of the run."""
         return self.process_index == 0
+
+    def wait_for_others(self, reason: str) -> None:
+        """Wait until all processes of a run that have parts of its arrays are here; `reason` names the occasion."""
 
     @property
     def is_single_process(self) -> bool:
@@ -57,9 +62,7 @@ class OneDevice:
             batches: the batches.
             start, stop: number of the first batch and number after the last.
         """
-        if keras.backend.backend() == "jax":  # TensorFlow divides whole batches among processes
-            batches = batches.shard(self.process_index, self.num_processes)
-        return batches.dataset(start, stop)
+        return batches.dataset(start, stop)  # which TensorFlow divides among processes
 
     def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         """Return the arguments of `keras.Model.compile` about execution.
@@ -171,9 +174,24 @@ class JaxDevices(OneDevice):
 
         self.num_replicas = len(devices)
         self.num_processes, self.process_index = jax.process_count(), jax.process_index()
-        self.can_run_alone = self.is_single_process
+        self.can_run_alone = self.can_show = self.is_single_process
         # Each process reads its own rows; Keras would otherwise distribute elements of the data set.
         self._distribution: Any = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+
+    def dataset(self, batches: tsa.data.Batches, start: int, stop: int) -> Any:
+        # Each process has the rows of its replicas, which it may share with others if replicas are split.
+        mesh = self._distribution.device_mesh.backend_mesh.devices.reshape(self.num_replicas, -1)
+        replicas = [
+            number
+            for number, parts in enumerate(mesh)
+            if any(device.process_index == self.process_index for device in parts)
+        ]
+        return batches.shard(replicas[0] // len(replicas), self.num_replicas // len(replicas)).dataset(start, stop)
+
+    def wait_for_others(self, reason: str) -> None:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(reason)
 
     @contextlib.contextmanager
     def scope(self) -> Any:
@@ -198,10 +216,12 @@ class JaxDevices(OneDevice):
         return signal.SIGTERM if multihost_utils.reached_preemption_sync_point(step) else None
 
     def split_model(self, num_parts: int) -> None:
-        if num_parts < 1 or self.num_replicas % num_parts or not self.is_single_process:
+        per_process = self.num_replicas // self.num_processes
+        if num_parts < 1 or self.num_replicas % num_parts or (per_process % num_parts and num_parts % per_process):
             raise ValueError(
-                "`config.train.model_parallel` must divide the devices, and be 1 with several processes. Received: "
-                f"model_parallel={num_parts}, {self.num_replicas} devices, {self.num_processes} processes."
+                "`config.train.model_parallel` must divide the devices, and divide or be a multiple of those of a "
+                f"process. Received: model_parallel={num_parts}, {self.num_replicas} devices, "
+                f"{self.num_processes} processes."
             )
         devices = self._distribution.device_mesh.devices.flatten()
         self.num_replicas //= num_parts

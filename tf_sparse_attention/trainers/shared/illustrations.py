@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a model beside figures: a sample of text, and pictures of routes and of spans."""
+"""Samples and pictures that TensorBoard shows: text, routes, spans and clusters."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +13,11 @@ from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.trainers.shared.sample_sources import LocalModelSource
 from tf_sparse_attention.trainers.shared.sampling import generate
+from tf_sparse_attention.trainers.tasks.task import Examples
 
 WORDS = 40  # of the text whose routes are drawn
 DOTS_PER_INCH = 100
+WIDEST = 1200  # pixels of a picture of speech
 
 
 def sample_text(model: keras.Model, tokenizer: Any, settings: Mapping[str, Any]) -> str:
@@ -38,7 +40,7 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
     Args:
         model: a built `LanguageModel`.
         tokenizer: the tokenizer that it is trained with.
-        text: a text, of which the first words are taken.
+        text: a text. Its first words are taken.
     """
     if not has_matplotlib():
         return
@@ -56,16 +58,27 @@ def _routes(model):
     return any(isinstance(layer, Centroids) for layer in model._flatten_layers())
 
 
-def health_of(
-    model: keras.Model, ids: np.ndarray, previous: tsa.analysis.Health | None = None
-) -> tsa.analysis.Health | None:
-    """Returns how a model uses its clusters and spans on a text, ids (T,); None where it has neither."""
-    if not find_spans(model) and not _routes(model):
-        return None
-    return tsa.analysis.health(model, np.asarray(ids, "int32")[None], previous)
+class ClusterReports:
+    """Reports how a model uses its clusters and spans, each time with the drift since the time before.
+
+    Args:
+        model: a language model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._report: tsa.analysis.Health | None = None
+
+    def examples(self, ids: np.ndarray) -> Examples:
+        """Returns the report on a sequence of ids (T,), its figures and pictures; of a model without both nothing."""
+        if not find_spans(self._model) and not _routes(self._model):
+            return Examples()
+        self._report = tsa.analysis.health(self._model, np.asarray(ids, "int32")[None], self._report)
+        pictures = dict(_cluster_pictures(self._report))
+        return Examples(_cluster_scalars(self._report), {"health": str(self._report)}, pictures)
 
 
-def health_scalars(report: tsa.analysis.Health) -> dict[str, float]:
+def _cluster_scalars(report):
     """Returns the means over the heads of each routed layer: "routing/PATH/dead", a share, "overfull" and so on."""
     scalars: dict[str, float] = {}
     for layer in dict.fromkeys(head.layer for head in report.heads):
@@ -78,7 +91,7 @@ def health_scalars(report: tsa.analysis.Health) -> dict[str, float]:
     return scalars
 
 
-def cluster_pictures(report: tsa.analysis.Health) -> Iterator[tuple[str, np.ndarray]]:
+def _cluster_pictures(report):
     """Yields a picture for each routed layer: the shares of tokens that the clusters of each head have, by size."""
     if not has_matplotlib():
         return
@@ -114,3 +127,17 @@ def drawn(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarray:
     draw(axes=figure.subplots())
     canvas.draw()
     return np.asarray(canvas.buffer_rgba()).copy()
+
+
+def posteriors(features: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
+    """Returns a picture, uint8 (height, width, 3): features (T, F), and below the posteriors of labels (T', V + 1).
+
+    Frames go to the right, low bands and the blank are at the bottom, each row three pixels; up to 1,200 frames.
+    """
+    stretched = np.repeat(np.exp(log_probs), -(-len(features) // len(log_probs)), axis=0)[: len(features)]
+    low, high = np.min(features), np.max(features)
+    panels = (features - low) / max(high - low, 1e-6), stretched
+    rows = [np.repeat(panel[:WIDEST].T[::-1], 3, axis=0) for panel in panels]
+    line = np.ones((3, rows[0].shape[1]))
+    shades = np.round(255 * np.concatenate([rows[0], line, rows[1]])).astype("uint8")
+    return np.repeat(shades[..., None], 3, axis=-1)

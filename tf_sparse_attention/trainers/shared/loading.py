@@ -39,7 +39,7 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
         return keras.models.load_model(file, compile=False)
     except (OSError, *damage.ERRORS) as error:
         raise ValueError(
-            f"`{name}` must be a file of a model that can be read: take it from a copy, or write it anew. "
+            f"`{name}` must be a file of a model that can be read: restore it from a copy, or write it again. "
             f"Received: {path}, with {damage.reason_of(error)}."
         ) from error
 

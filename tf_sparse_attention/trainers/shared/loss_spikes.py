@@ -10,7 +10,7 @@ LEAST_DEVIATION = 0.01  # of the median, where losses hardly differ
 
 
 class LossSpikes:
-    """Counts spikes in the losses of a training, of which Keras tells the running mean alone.
+    """Counts spikes in the losses of a training. Keras reports only the running mean of these losses.
 
     A spike is a loss that is more than six deviations above the median of the 100 before, where a deviation is 1.4826
     times the median distance from the median, the standard deviation of normal losses. The first 20 losses of a process
@@ -45,7 +45,7 @@ class LossSpikes:
         return loss > median + NUM_DEVIATIONS * max(deviation, LEAST_DEVIATION * abs(median))
 
     def forget(self) -> None:
-        """Called where the mean begins anew."""
+        """Resets the mean, as Keras does."""
         self._mean, self._count = 0.0, 0
 
     def take(self) -> dict[str, float]:

@@ -153,7 +153,7 @@ def reading(address: str | os.PathLike) -> Iterator[Any]:
     """Yield a local work folder for programs that read a run; files that they write there are uploaded at the end.
 
     Args:
-        address: a folder, which is yielded as it is, or an address, of which the newest checkpoint is downloaded.
+        address: a folder, which is yielded unchanged, or an address, whose newest checkpoint is downloaded.
 
     Raises:
         ValueError: If there is no complete checkpoint.

@@ -133,7 +133,7 @@ class SavedModelSource:
             self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
         except (OSError, tf.errors.OpError, *damage.ERRORS) as error:
             raise ValueError(
-                "`saved_model` must be a SavedModel that can be read: take it from a copy, or export it anew. "
+                "`saved_model` must be a SavedModel that can be read: restore it from a copy, or export it again. "
                 f"Received: {folder}, with {damage.reason_of(error)}."
             ) from error
         found = {name: set(function.structured_outputs) for name, function in self._signatures.items()}

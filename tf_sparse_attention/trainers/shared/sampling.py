@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.trainers.shared.files import atomic_file
-from tf_sparse_attention.trainers.tasks.parts import Generated, Request
+from tf_sparse_attention.trainers.tasks.task import Generated, Request
 
 SAMPLES = "samples.jsonl"
 BATCH_SIZE = 8
@@ -94,7 +94,7 @@ def draw(
     size = min(BATCH_SIZE, num_samples)
     try:
         for begin in range(0, num_samples, size):
-            # A smaller last batch would be compiled anew; the surplus rows are generated and dropped.
+            # A smaller last batch would be compiled again. The surplus rows are generated and dropped.
             for batch in snapshots(range(begin, begin + size)):
                 current = [{**sample, "interrupted": False} for sample in batch[: num_samples - begin]]
                 if show is not None:
@@ -119,18 +119,32 @@ def generate_text(
     """
     if request.complete is not None:
         raise ValueError(f"`complete` must be unset for text: it is for images. Received: {request.complete}.")
+    path = output_path(request.path, SAMPLES)
     samples = generate(
         source,
         request.prompt,
         request.num_samples,
         request.length,
         request.seed,
-        request.path,
+        path,
         show,
         **request.settings,
     )
     is_shown = len(samples) == request.num_samples == 1
-    return Generated(samples, "" if is_shown else as_text(samples), request.path)
+    return Generated(samples, "" if is_shown else as_text(samples), path)
+
+
+def output_path(path: str | os.PathLike | None, name: str) -> pathlib.Path | None:
+    """Returns the file to write: the path, in a folder the file of this name, or None for None.
+
+    Raises:
+        ValueError: Unless it lies in a folder that exists.
+    """
+    if path is None:
+        return None
+    file = pathlib.Path(path) / name if pathlib.Path(path).is_dir() else pathlib.Path(path)
+    check_path(file)
+    return file
 
 
 def check_path(path: str | os.PathLike | None) -> None:

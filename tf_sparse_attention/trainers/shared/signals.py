@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class SignalContext:
-    """Base of contexts in which a first signal calls `on_signal` in place of ending the process.
+    """Base of contexts in which a first signal calls `on_signal` instead of ending the process.
 
     A second signal has its usual effect and ends the process, but for SIGHUP, which shell and system send one after the
     other. SIGHUP that is ignored, as under `nohup`, stays so.
@@ -50,7 +50,7 @@ class SignalContext:
         signal.signal(number, self.SECOND[received.name])
         discard_output_of_closed_terminal()
         then = "." if received.name == "SIGHUP" else "; once more kills."
-        # `print` may be in the middle of a line of its own when a signal comes.
+        # A signal may come while `print` writes a line.
         os.write(2, f"\n{received.name}: {self.END}{then}\n".encode())
         self.on_signal()
 

@@ -26,8 +26,8 @@ def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocab
     model = load_language_model("config.model.start_from", path, vocabulary_size)
     for name, stated, found in _differences(config.model, model):
         raise ValueError(
-            f"`config.model.{name}` must be that of the model in config.model.start_from, or left out: the model is "
-            f"what it is. Received: {name}={stated!r}, in the model {found!r}."
+            f"`config.model.{name}` must be that of the model in config.model.start_from, or left out. "
+            f"Received: {name}={stated!r}, in the model {found!r}."
         )
     return rebuilt(model, dtype=config.train.dtype)
 

@@ -42,3 +42,20 @@ def make_tokenizer(
             "the subwords of a text. Received: None."
         )
     return KINDS[name].from_file(local_path(path))
+
+
+def description_of(tokenizer: Any) -> dict[str, Any]:
+    """Returns the class and the configuration of a tokenizer, plain data."""
+    return {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
+
+
+def from_description(description: dict[str, Any]) -> Any:
+    """Returns the tokenizer that `description_of` describes.
+
+    Raises:
+        ValueError: If its class is not one of the library's.
+    """
+    classes = {kind.__name__: kind for kind in KINDS.values()}
+    if description.get("class") not in classes:
+        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={description.get('class')}.")
+    return classes[description["class"]].from_config(description["config"])

@@ -1,4 +1,4 @@
-"""Trains a model: the body of `tsa-train`. What is trained is a task's business, see `trainers.tasks.registry`."""
+"""Trains a model: what `tsa-train` does. What is trained is up to a task, see `trainers.tasks.task`."""
 
 import contextlib
 import dataclasses
@@ -15,6 +15,7 @@ from tf_sparse_attention.trainers.shared import (
     command_line,
     components,
     devices,
+    evaluation,
     lock,
     nonfinite,
     remote_run,
@@ -83,8 +84,8 @@ def _train(config, place, used):
                 step, signal = run.fit(step)
         elif step > config.train.num_steps:
             logging.warning("The run is at step %d, beyond config.train.num_steps=%d.", step, config.train.num_steps)
-    if signal is None and used.is_chief:
-        workdir.save_model(place.folder, run.model)
+    if signal is None:
+        workdir.save_model(place.folder, run.model, used.is_chief)
     return Outcome(step, signal, run.model)
 
 
@@ -115,19 +116,20 @@ class Run:
         self.config, self.place, self.devices = config, place, used
         self.folder = workdir.open_workdir(place.folder)
         self.task = registry.make_task(config)
-        self._data = self.task.open_data()
-        self._description = resume.describe(config, self._data.fingerprint)
+        self._batches = self.task.training_batches()
+        self._description = resume.describe(config, self.task.source.fingerprint)
         # After the data, since preparing it, which only the first start does, draws random numbers.
         keras.utils.set_random_seed(config.seed)
         self.model = self.task.make_model()
-        self._training_model = self.task.make_training_model(self.model)
+        self._training_model = components.with_memory(self.model, config.data.batch_size)
         optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
-        losses = {"loss": self.task.make_loss(), "weighted_metrics": self.task.make_metrics()}
-        self._training_model.compile(optimizer, **losses, **execution)
+        self._training_model.compile(optimizer, **self.task.compile_arguments(), **execution)
         self._training_model.optimizer.build(self.model.trainable_variables)
-        self._validation: Any = None
+        self._evaluator: Any = None
         if config.train.evaluate_every:
-            self._validation = self.task.make_validation(self.model, execution)
+            limit = config.train.evaluation_windows or None
+            validation = self.task.validation(self.task, self.model, config.data.validation_split, limit)
+            self._evaluator = evaluation.Evaluator(validation, used, execution)
         self._checkpoints = Checkpoints(self.folder / workdir.CHECKPOINTS, config.train.keep_checkpoints)
         self._saved_step: int | None = None
 
@@ -137,7 +139,7 @@ class Run:
         step = 0 if newest is None else newest["step"]
         if newest is not None:
             resume.check_compatible(newest, self._description)
-            self.task.check(self.folder)
+            workdir.check_state(self.folder, self.task.get_state())
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
             self._saved_step = step
@@ -145,8 +147,8 @@ class Run:
         if self.devices.is_chief:
             remove_stale(self.folder)
             workdir.save_config(self.folder, self.config)
-            self.task.save(self.folder)
-            workdir.save_source(self.folder, self._data.source)
+            workdir.save_state(self.folder, self.task.get_state())
+            workdir.save_source(self.folder, self.task.source)
         logging.info(
             "%d weights, %d replicas of %s, from step %d to %d in %s",
             self.model.count_params(),
@@ -167,11 +169,13 @@ class Run:
             weight = nonfinite.find_weight(model_variables(self._training_model))
             if weight is not None:
                 raise self._nonfinite_error(step, f"weights {weight}")
-        if step != self._saved_step and self.devices.is_chief:
+        if step != self._saved_step:
             # The computed windows of adaptive spans are not weights, but affect rounding.
             more = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
-            self._checkpoints.save(step, self._variables(), {**self._description, **more}, self.place.files())
-            self.place.upload(step)
+            metadata, files = {**self._description, **more}, self.place.files()
+            self._checkpoints.save(step, self._variables(), metadata, files, self.devices)
+            if self.devices.is_chief:
+                self.place.upload(step)
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:
@@ -182,6 +186,7 @@ class Run:
         """
         settings = self.config.train
         (self.folder / workdir.MODEL).unlink(missing_ok=True)  # older than the checkpoints to come
+        tokens_per_step = self.config.data.batch_size * self.config.data.sequence_length
         described = resume.flat_settings(self._description["config"])
         self._outputs = (
             writers.open_writers(self.folder, settings.num_steps, step, described) if self.devices.is_chief else []
@@ -189,11 +194,11 @@ class Run:
         with callbacks.StopOnSignal(self.devices, step) as stop:
             self._stop = stop
             self._training_model.fit(
-                self.devices.dataset(self._data.batches, step, settings.num_steps),
+                self.devices.dataset(self._batches, step, settings.num_steps),
                 steps_per_epoch=settings.num_steps - step,
                 callbacks=[
                     nonfinite.make_callback(step, settings, self._describe, self._nonfinite_error),
-                    callbacks.Report(step, self._outputs, settings.log_every, self._data.tokens_per_step),
+                    callbacks.Report(step, self._outputs, settings.log_every, tokens_per_step),
                     callbacks.ShrinkWindows(step, settings.shrink_windows_every, settings.shrink_windows_margin),
                     callbacks.Validate(step, self._validate, settings.evaluate_every),
                     callbacks.SaveCheckpoints(step, self.save, settings.checkpoint_every),
@@ -217,17 +222,17 @@ class Run:
     def _describe(self, step):
         if not self.devices.can_run_alone:
             return ""
-        return nonfinite.describe(self._training_model, self._data.batches[step - 1])
+        return nonfinite.describe(self._training_model, self._batches[step - 1])
 
     def _validate(self, step):
         """Score the validation split and write the scores, unless a signal interrupts it."""
-        scores = self._validation.score(self.devices, [callbacks.StopPrediction(self._stop)])
+        scores = self._evaluator.scores([callbacks.StopPrediction(self._stop)])
         if self._stop.interrupts_validation:
             return  # Some batches are not scored.
         for writer in self._outputs:
             writer.write(step, {f"validation/{name}": value for name, value in scores.items()})
-        if self.config.train.illustrate and self._outputs:
-            shown = self._validation.show()
+        if self.config.train.illustrate and self._outputs and self.devices.can_show:
+            shown = self._evaluator.validation.examples()
             for writer in self._outputs:
                 if shown.scalars:
                     writer.write(step, shown.scalars)

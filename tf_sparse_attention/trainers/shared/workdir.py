@@ -5,22 +5,22 @@ import json
 import os
 import pathlib
 import re
+import reprlib
 from typing import Any
 
 import keras
 import ml_collections
-from keras import ops
 
-from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.remote_files import is_remote
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import damage, loading
+from tf_sparse_attention.trainers.shared import components, damage, loading
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, state_variables
 from tf_sparse_attention.trainers.shared.files import atomic_file, write_json
-from tf_sparse_attention.trainers.shared.tokenizers import KINDS
+from tf_sparse_attention.trainers.shared.shards import as_numpy
+from tf_sparse_attention.trainers.shared.tokenizers import from_description
 from tf_sparse_attention.trainers.tasks import registry
 
-CONFIG, TOKENIZER, SOURCE = "config.json", "tokenizer.json", "source.json"
+CONFIG, STATE, SOURCE = "config.json", "task.json", "source.json"
 CHECKSUMS = "checksums.json"  # of what `save_json` wrote
 MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
@@ -80,7 +80,7 @@ def _result_path(workdir, kind, split, source, variant, suffix):
 
 
 def _plain(name):
-    """Returns what of a name can stand in that of a file."""
+    """Returns a name with underscores instead of characters that file names cannot have."""
     return re.sub("[^A-Za-z0-9_.-]+", "_", name)
 
 
@@ -131,9 +131,24 @@ def _identity(source):
     return {"name": source.name if known else None, "fingerprint": source.fingerprint if known else None}
 
 
-def save_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
-    """Writes the class and the configuration of a tokenizer."""
-    save_json(workdir, TOKENIZER, _description(tokenizer))
+def save_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
+    """Writes what `Task.get_state` returns."""
+    save_json(workdir, STATE, state)
+
+
+def check_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
+    """Raises a `ValueError` if the run in a work folder has another state than that of the data now."""
+    folder = open_workdir(workdir)
+    if (folder / STATE).exists():
+        saved, now = read_json(folder, STATE), json.loads(json.dumps(state))
+        differ = {name: now.get(name) for name in {**saved, **now} if saved.get(name) != now.get(name)}
+    else:
+        differ = state if _checksums(folder).get(STATE) not in (None, _checksum(state)) else {}
+    if differ:
+        raise ValueError(
+            f"`config.data` must lead to the {' and '.join(differ)} of the checkpoint in the work folder; start a new "
+            f"run with another --workdir. Received: {reprlib.repr(differ)}."
+        )
 
 
 def load_tokenizer(workdir: str | os.PathLike) -> Any:
@@ -142,38 +157,25 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
     Raises:
         ValueError: If there is none, it was changed, or its class is not one of the library's.
     """
-    saved = read_json(workdir, TOKENIZER)
-    classes = {kind.__name__: kind for kind in KINDS.values()}
-    if saved.get("class") not in classes:
-        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={saved.get('class')}.")
-    with damage.named(open_workdir(workdir) / TOKENIZER):
-        return classes[saved["class"]].from_config(saved["config"])
+    state = read_json(workdir, STATE)
+    with damage.named(open_workdir(workdir) / STATE):
+        return from_description(state["tokenizer"])
 
 
-def check_tokenizer(workdir: str | os.PathLike, tokenizer: Any) -> None:
-    """Raises a `ValueError` if the run in a work folder has another tokenizer, or another vocabulary."""
-    folder, now = open_workdir(workdir), _description(tokenizer)
-    if (folder / TOKENIZER).exists():
-        is_other = read_json(folder, TOKENIZER) != now
-    else:
-        is_other = _checksums(folder).get(TOKENIZER) not in (None, _checksum(now))
-    if is_other:
-        raise ValueError(
-            "`config.data.vocabulary` must be that of the checkpoint in the work folder; start a new run with another "
-            "--workdir. Received: another vocabulary."
-        )
+def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = True) -> None:
+    """Writes a model without its optimizer, independent of the number of replicas. All processes of a run call this.
 
-
-def _description(tokenizer):
-    return {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
-
-
-def save_model(workdir: str | os.PathLike, model: keras.Model) -> None:
-    """Writes a model without its optimizer, independent of the number of replicas."""
+    Args:
+        workdir: the work folder.
+        model: the model.
+        is_chief: whether this process writes the file. Default True.
+    """
+    trained = {name: as_numpy(variable) for name, variable in state_variables(model).items()}
+    if not is_chief:
+        return
     plain = type(model).from_config(model.get_config())
-    trained = state_variables(model)
     for name, target in state_variables(plain).items():
-        target.assign(ops.convert_to_numpy(trained[name]))
+        target.assign(trained[name])
     with atomic_file(open_workdir(workdir) / MODEL) as temporary:
         plain.save(temporary)
 
@@ -195,21 +197,7 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
         )
     task = registry.load_task(folder)
     model = task.make_model()
-    checkpoints.load(newest["step"], state_variables(task.make_training_model(model)))
-    return model
-
-
-def load_language_model(workdir: str | os.PathLike) -> keras.Model:
-    """Returns what `load_model` does, of a run that trains a language model.
-
-    Raises:
-        ValueError: As `load_model`, and for another model.
-    """
-    model = load_model(workdir)
-    if not isinstance(model, LanguageModel):
-        raise ValueError(
-            f"`workdir` must be the run of a language model here. Received: one of a {type(model).__name__}."
-        )
+    checkpoints.load(newest["step"], state_variables(components.with_memory(model, task.config.data.batch_size)))
     return model
 
 
@@ -223,7 +211,7 @@ def model_version(workdir: str | os.PathLike) -> str:
 
 
 def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
-    """Writes what a model depends on beside its weights, plain data, with a checksum that `read_json` compares.
+    """Writes what a model depends on in addition to its weights, plain data, with a checksum that `read_json` compares.
 
     Args:
         workdir: the work folder.

@@ -256,7 +256,7 @@ def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings
     Args:
         folder: the work folder.
         num_steps: the last step of the run.
-        start_step: the step at which it starts, or goes on.
+        start_step: the step at which it starts or resumes.
         settings: those of the run by name.
     """
     shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)

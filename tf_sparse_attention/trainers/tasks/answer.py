@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import ml_collections
 from rouge_score.rouge_scorer import RougeScorer
 
-from tf_sparse_attention.trainers.tasks import pair_task
-from tf_sparse_attention.trainers.tasks.pair_task import PairTask
+from tf_sparse_attention.trainers.tasks import pairs
+from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 
 # Settings of one of the two kinds of models.
@@ -20,20 +20,20 @@ OF_ENCODERS = {"model": ("encoder_attention", "num_encoder_layers")}
 
 
 class Task(PairTask):
-    """Answers to questions, with one tokenizer for both; see `trainers.tasks.registry`."""
+    """Answers to questions, with one tokenizer for both; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
-        "data": pair_task.DATA,
-        "model": (*pair_task.MODEL, "start_from", "causal"),
-        "train": pair_task.TRAIN,
-        "generate": pair_task.GENERATE,
+        "data": pairs.DATA,
+        "model": (*pairs.MODEL, "start_from", "causal"),
+        "train": pairs.TRAIN,
+        "generate": pairs.GENERATE,
     }
 
-    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
-        check_settings(config, pair_task.FIELDS, OF_LANGUAGE_MODELS if config.model.cross_attention else OF_ENCODERS)
-        super().__init__(config, tokenizer)
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
+        check_settings(config, pairs.FIELDS, OF_LANGUAGE_MODELS if config.model.cross_attention else OF_ENCODERS)
+        super().__init__(config, state)
 
-    def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Returns ROUGE-L from 0 to 100, the mean F1 of the longest common subsequences of words, and that of sources.
 
         Args:

@@ -1,42 +1,81 @@
-"""What tasks of bytes that are no text have in common: images and sound, and a codec kept in the work folder."""
+"""What tasks of bytes that are no text have in common: images and sound, and a codec between them and ids."""
 
-import os
-import pathlib
-from typing import Any, ClassVar, Self
+import functools
+import math
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import keras
 import ml_collections
+import numpy as np
+from absl import logging
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.trainers.shared import components, damage, exporting, workdir
-from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
-from tf_sparse_attention.trainers.tasks import byte_scores
-from tf_sparse_attention.trainers.tasks.settings import Names
+from tf_sparse_attention import checks
+from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sample_sources, sampling
+from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
 
-CODEC = "codec.json"
+CHUNK = 256  # bytes between two snapshots of a sample
+LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}
 
 
-class ByteTask:
-    """Base of the tasks of bytes that are no text; see `trainers.tasks.registry`.
+class ByteValidation(evaluation.TokenValidation):
+    """Scores each byte once, and shows what the model draws. Base class.
 
-    A subclass has `items`, what errors call them; `codec_class`; `settings`, the names of those that it reads, by
-    section; `found_in`, what `config.data.path` may be; `scores_class`, a `byte_scores.Validation`; `source`;
-    `make_codec()`, that of the data; `open_split(split)`, what is scored of it; and for the export `write_saved_model`
-    and `plain_item()`.
-
-    Args:
-        config: the `ml_collections.ConfigDict` of the run.
-        codec: maps items to ids and back. None: that of the data, opened when it is needed.
+    `data` is what `open_split` of the task returns. A subclass has `metric`, the name of the bits per byte, `items`,
+    the name of what is scored, `batches`, `num_items` and `examples`.
     """
 
+    metric: ClassVar[str]
     items: ClassVar[str]
-    codec_class: ClassVar[Any]
-    settings: ClassVar[Names]
-    found_in: ClassVar[str]
-    scores_class: ClassVar[Any]
-    source: Any
 
-    def __init__(self, config: ml_collections.ConfigDict, codec: Any = None) -> None:
+    def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
+        super().__init__(task, model, split, limit)
+        self.data = task.open_split(split)
+        self.clusters = illustrations.ClusterReports(model)
+
+    def num_items(self) -> int:
+        """Returns the number of images or recordings."""
+        raise NotImplementedError
+
+    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+        """Returns "loss" in nats per byte, and the same in bits as `metric`."""
+        loss = totals["nats"] / max(totals["tokens"], 1)
+        return {"loss": loss, self.metric: loss / math.log(2)}
+
+    def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
+        """Returns the numbers of bytes and of items."""
+        return {"bytes": scores["tokens"], self.items: self.num_items()}
+
+    @classmethod
+    def describe(cls, scores: dict[str, Any]) -> list[tuple[str, str]]:
+        return [
+            (cls.items, f": {scores[cls.items]}"),
+            ("bytes", str(scores["bytes"])),
+            (LABELS[cls.metric], f"{scores[cls.metric]:.4f}"),
+        ]
+
+    def can_draw(self) -> bool:
+        """Returns whether the model draws samples in less than hours; logs once why not."""
+        reason = self.model.cache_unsupported_reason
+        if reason is not None:
+            logging.log_first_n(logging.INFO, "No %s are drawn while training: %s.", 1, self.items, reason)
+        return reason is None
+
+
+class ByteTask(Task):
+    """Base class of the tasks of bytes that are no text; see `Task`.
+
+    A subclass has `codec_class`; `found_in`, what `config.data.path` may be; `make_codec()`, that of the data;
+    `open_split(split)`, what is scored of it; and the members that `Task` names.
+    """
+
+    codec_class: ClassVar[Any]
+    found_in: ClassVar[str]
+    validation: ClassVar[type[ByteValidation]]
+
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         if not config.model.causal:
             raise ValueError(f"`config.model.causal` must be True for task={config.task}. Received: causal=False.")
         if config.data.tfds is None and config.data.path is None:
@@ -44,46 +83,27 @@ class ByteTask:
                 f"`config.data.path` must be {self.found_in}, or `config.data.tfds` the name of a data set of TFDS, "
                 f"for task={config.task}. Received: neither."
             )
-        self.config, self._codec = config, codec
+        super().__init__(config, state)
 
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Returns the task of a work folder."""
-        saved = workdir.read_json(folder, CODEC)
-        with damage.named(workdir.open_workdir(folder) / CODEC):
-            codec = cls.codec_class.from_config(saved)
-        return cls(workdir.load_config(folder), codec)
+    def get_state(self) -> dict[str, Any]:
+        """Returns the configuration of the codec."""
+        return {"codec": self.codec.get_config()}
 
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes the codec into a work folder."""
-        workdir.save_json(folder, CODEC, self.codec.get_config())
-
-    def check(self, folder: str | os.PathLike) -> None:
-        """Raises a `ValueError` if a work folder has items of another kind, or in another order."""
-        path = workdir.open_workdir(folder) / CODEC
-        if path.exists() and type(self).load(folder).codec.get_config() != self.codec.get_config():
-            raise ValueError(
-                f"`config.data` must have {self.items} as those of the checkpoint in the work folder; start a new run "
-                f"with another --workdir. Received: {self.codec.get_config()}."
-            )
-
-    @property
+    @functools.cached_property
     def codec(self) -> Any:
-        """The codec of the items."""
-        if self._codec is None:
-            self._codec = self.make_codec()
-        return self._codec
+        """The codec of the items, that of an earlier start or that of the data."""
+        return self.codec_class.from_config(self._state["codec"]) if "codec" in self._state else self.make_codec()
 
     def make_codec(self) -> Any:
         """Returns the codec of the data."""
         raise NotImplementedError
 
     def open_split(self, split: str) -> Any:
-        """Returns what is scored of a split."""
+        """Returns the data of a split."""
         raise NotImplementedError
 
     def source_options(self, *names: str) -> dict[str, Any]:
-        """Returns the settings of `config.data` that name the data, and others, where they are given."""
+        """Returns the settings of `config.data` that are given: those that name the data, and others by name."""
         given = components.set_values(self.config.data)
         return {name: given[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in given}
 
@@ -91,63 +111,81 @@ class ByteTask:
         """Returns a `LanguageModel` of 257 ids, see `components.make_model`."""
         return components.make_model(self.config, self.codec.vocabulary_size)
 
-    def make_training_model(self, model: Any) -> keras.Model:
-        """Returns the model itself."""
-        return model
-
-    def make_loss(self) -> keras.losses.Loss:
-        """Returns the mean nats a byte."""
-        return tsa.models.language_model_loss()
-
-    def make_metrics(self) -> list[keras.metrics.Metric]:
-        """Returns no metric: the loss is reported as Keras has it."""
-        return []
-
-    def make_validation(self, model: Any, execution: dict[str, Any]) -> byte_scores.Validation:
-        """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
-        return self.scores_class(self, model, self.open_split(self.config.data.validation_split), execution)
-
-    def evaluate(
-        self, folder: str | os.PathLike, split: str, overrides: ml_collections.ConfigDict | None = None
-    ) -> dict[str, Any]:
-        """Scores every byte of a split once, given those before it, and writes the scores.
-
-        An evaluation that was killed resumes when it is started again.
+    def draw(
+        self,
+        model: Any,
+        request: Request,
+        prompts: Callable[[Sequence[int]], Sequence[np.ndarray]],
+        length: int,
+        write: Callable[[list[dict[str, Any]]], None],
+        show: Show | None,
+    ) -> list[dict[str, Any]]:
+        """Returns samples that a model draws, and writes them.
 
         Args:
-            folder: the work folder.
-            split: name of the split, or a part of one in the syntax of TFDS.
-            overrides: `overrides.overridable_settings()` with the settings to override. None: none.
+            model: a `LanguageModel` of 257 ids.
+            request: its number of samples, seed and settings are used.
+            prompts: function from the numbers of samples to the ids, int32 (T,), that each begins with.
+            length: ids of a sample, prompt included.
+            write: function of the samples so far.
+            show: function of all samples so far, called whenever they grow.
 
         Returns:
-            Dictionary, see `byte_scores.evaluate`, and "path", the file it was written to.
-
-        Raises:
-            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
+            Dictionaries with "token_ids", prompt included, "num_tokens" that were drawn, their "log_prob" and bits per
+            byte, "seed", "interrupted" and the settings.
         """
-        config = with_overrides(self.config, overrides)
-        return byte_scores.evaluate(type(self)(config, self._codec), folder, split)
+        defaults = {k: value for k, value in self.config.generate.to_dict().items() if k not in ("prompt", "length")}
+        settings = request.settings if "num_beams" in request.settings else defaults | request.settings
 
-    def as_text(self, scores: dict[str, Any]) -> str:
-        """Returns the scores as text, a line each."""
-        return byte_scores.as_text(scores, self.items, self.scores_class)
+        def snapshots(numbers):
+            seeds = [request.seed + number for number in numbers]
+            return self._snapshots(model, prompts(numbers), length, seeds, settings)
 
-    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Writes the SavedModel of a work folder into it, and scores something plain with it."""
-        saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
-        path = self.write_saved_model(workdir.load_model(folder), saved_model, jit_compile, weight_dtype)
-        plain, inputs = self.plain_item()
-        found = exporting.run_alone(path, "score", inputs)
-        metric = self.scores_class.metric
-        proof = f"{plain} has {found[metric]:.4f} {byte_scores.LABELS[metric]}"
-        return {"path": str(path), **found, "proof": proof}
+        return sampling.draw(snapshots, request.num_samples, write, show)
 
-    def write_saved_model(
-        self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None
-    ) -> pathlib.Path:
-        """Writes a SavedModel of a model of the run, with a signature `score`, and returns its path."""
-        raise NotImplementedError
+    def _snapshots(self, model, prompts, length, seeds, settings):
+        """Yields a sample for each prompt while they grow."""
+        strategy = sample_sources.make_strategy(settings)
+        every = CHUNK if isinstance(strategy, tsa.generation.Sampling) else None
+        num_ids = model.backbone.vocabulary_size
+        for rows in model.generator.iterate(prompts, length, strategy, seeds, None, num_ids, every):
+            yield [
+                {
+                    "token_ids": row.token_ids,
+                    "num_tokens": len(row.log_probs),
+                    "log_prob": round(float(row.log_probs.sum()), 3),
+                    self.validation.metric: float(-row.log_probs.sum() / np.log(2) / max(len(row.log_probs), 1)),
+                    "seed": seed,
+                    **settings,
+                }
+                for row, seed in zip(rows, seeds, strict=True)
+            ]
 
-    def plain_item(self) -> tuple[str, dict[str, Any]]:
-        """Returns what an exported model is tried with, in words and as the inputs of `score`, plain data."""
-        raise NotImplementedError
+    def check_request(self, request: Request, unsupported: Sequence[str], suffix: str, same_prompt: bool) -> None:
+        """Raises a `ValueError` for a request that does not suit.
+
+        Args:
+            request: the `Request`.
+            unsupported: names of what has to be unset.
+            suffix: the end of the name of a file.
+            same_prompt: whether all samples have one prompt. Beams find one sample for a prompt.
+        """
+        items = self.validation.items
+        for name in unsupported:
+            value = getattr(request, name)
+            if value is not None:
+                # In short: the prompt may be a whole file.
+                raise ValueError(f"`{name}` must be unset for {items}. Received: {name}={reprlib.repr(value)}.")
+        checks.check_count("num_samples", request.num_samples)
+        if same_prompt and "num_beams" in request.settings and request.num_samples > 1:
+            raise ValueError(
+                f"`num_samples` must be 1 for beams, which find one sample. Received: {request.num_samples}."
+            )
+        if request.path is not None and not str(request.path).endswith(suffix):
+            raise ValueError(f"`output` must be a file NAME{suffix} for {items}. Received: {request.path}.")
+        sampling.check_path(request.path)
+
+    def describe_samples(self, samples: Sequence[dict[str, Any]]) -> list[str]:
+        """Returns a line of text for each sample."""
+        metric = self.validation.metric
+        return [f"seed {sample['seed']}: {sample[metric]:.4f} {LABELS[metric]}" for sample in samples]

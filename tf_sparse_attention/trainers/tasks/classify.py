@@ -1,37 +1,101 @@
 """The task of classification: which of the labels of its training a text has, by an encoder of any patterns."""
 
 import functools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+import pathlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import keras
 import ml_collections
 import numpy as np
+from keras import ops
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.convert.weights import rebuilt_backbone
 from tf_sparse_attention.data.batches.labeled import pack_texts
-from tf_sparse_attention.trainers.shared import components, exporting, sampling, workdir
-from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
-from tf_sparse_attention.trainers.tasks import class_scores
-from tf_sparse_attention.trainers.tasks.classifier import make_classifier
-from tf_sparse_attention.trainers.tasks.parts import Generated, Request, TrainingData
+from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
+from tf_sparse_attention.trainers.shared import components, evaluation, loading, sampling
+from tf_sparse_attention.trainers.tasks.language_model import LINE
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
-LABELS = "labels.json"
 NUM_PRINTED = 10  # labels of a prompt
 SHORTEST = 64  # positions of a prompt's row, doubled until it fits
+NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts of TensorBoard, and of each
+
+
+class Validation(evaluation.Validation):
+    """Scores each text once, in nats and by the label that is predicted."""
+
+    columns = ("weights", "nats", "classes", "predictions")
+
+    def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
+        super().__init__(task, model, split, limit)
+        self.buckets = task.open_buckets(split, limit)
+
+    def batches(self) -> dict[str, tsa.data.Batches]:
+        """Returns the texts. Those that are too long are cut."""
+        return {"": self.buckets.evaluation_batches()}
+
+    def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
+        logits = model(inputs, training=False)
+        nats = keras.losses.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+        return weights, nats, targets, ops.argmax(logits, axis=-1)
+
+    def totals(self, rows: np.ndarray) -> dict[str, Any]:
+        """Returns "nats" of all texts, and "confusion", int (C, C), their numbers by true and predicted class."""
+        texts = rows[rows[:, 0] > 0]  # without rows that fill a batch
+        confusion = np.zeros([self.model.num_classes] * 2, int)
+        np.add.at(confusion, tuple(texts[:, 2:].astype(int).T), 1)
+        return {"nats": texts[:, 1].sum(), "confusion": confusion}
+
+    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+        """Returns "loss" in nats per text, "accuracy" and "macro_f1", see `class_scores`."""
+        return class_scores(totals["nats"], np.array(totals["confusion"]))
+
+    def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
+        """Returns the labels, the number of texts, and how many of them were "cut"."""
+        counts = {"texts": int(np.sum(scores["confusion"])), "cut": self.buckets.num_cut}
+        return {**counts, "labels": self.task.labels}
+
+    @staticmethod
+    def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
+        return [
+            ("texts", f": {scores['texts']}, {scores['cut']} of them cut"),
+            ("accuracy", f"{scores['accuracy']:.4f} of {len(scores['labels'])} classes"),
+            ("macro F1", f"{scores['macro_f1']:.4f}"),
+            ("loss", f"{scores['loss']:.4f} nats per text"),
+        ]
+
+    def examples(self) -> Examples:
+        """Returns some texts with the label that the model predicts and the true one."""
+        numbers, store, task = self.buckets.chosen[:NUM_SHOWN], self.buckets.store, self.task
+        documents, texts = [store.document(number) for number in numbers], {}
+        found = task.probabilities(self.model, documents)
+        for place, (number, ids, row) in enumerate(zip(numbers, documents, found, strict=True)):
+            true, predicted = task.labels[self.buckets.classes[number]], task.labels[int(np.argmax(row))]
+            text = task.tokenizer.detokenize(ids[:-1])[:SHOWN_CHARACTERS]
+            texts[f"example_{place}"] = f"predicted {predicted} ({row.max():.2f}), true {true}\n\n{text}"
+        return Examples(texts=texts)
+
+
+def class_scores(nats: float, confusion: np.ndarray) -> dict[str, float]:
+    """Returns "loss", nats per text, "accuracy", and "macro_f1", the mean over the classes of 2 TP / (2 TP + FP + FN).
+
+    A class that no text has or gets counts 0, as in `keras.metrics.F1Score(average="macro")`.
+
+    Args:
+        nats: of all texts.
+        confusion: int (C, C), texts by true and predicted class.
+    """
+    right, count = np.diag(confusion), max(int(confusion.sum()), 1)
+    f1 = 2 * right / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
+    return {"loss": nats / count, "accuracy": float(right.sum() / count), "macro_f1": float(f1.mean())}
 
 
 class Task(TextTask):
-    """Classification of texts; see `trainers.tasks.registry`.
-
-    Args:
-        config: the `ml_collections.ConfigDict` of the run.
-        tokenizer: of the texts. None: the one that `config.data` names.
-        labels: those that there are. None: those of the training split, read when they are needed.
-    """
+    """Classification of texts; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": (*TOKENIZER, "text_feature", "label_feature"),
@@ -39,60 +103,35 @@ class Task(TextTask):
         "train": ("evaluation_windows",),
         "generate": ("prompt",),
     }
+    validation = Validation
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, tokenizer: Any = None, labels: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         check_settings(config, {}, {"model": ("causal",)})
-        super().__init__(config, tokenizer)
-        self._labels = labels
+        super().__init__(config, state)
 
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Returns the task of a work folder."""
-        labels = workdir.read_json(folder, LABELS, list)
-        return cls(workdir.load_config(folder), workdir.load_tokenizer(folder), labels)
-
-    @classmethod
-    def training_texts(cls, config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
-        """Returns the name of the texts of a configuration, and those of its training split."""
-        texts = components.make_labeled_source(config).text
-        return texts.name, texts.documents(config.data.train_split)
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes tokenizer and labels into a work folder."""
-        super().save(folder)
-        workdir.save_json(folder, LABELS, self.labels)
-
-    def check(self, folder: str | os.PathLike) -> None:
-        """Raises a `ValueError` if a work folder has another tokenizer, or other labels."""
-        super().check(folder)
-        if (workdir.open_workdir(folder) / LABELS).exists() and workdir.read_json(folder, LABELS, list) != self.labels:
-            raise ValueError(
-                "`config.data` must have the labels of the checkpoint in the work folder; start a new run with another "
-                f"--workdir. Received: {self.labels}."
-            )
+    def get_state(self) -> dict[str, Any]:
+        """Returns the description of the tokenizer, and the labels."""
+        return {**super().get_state(), "labels": self.labels}
 
     @functools.cached_property
     def source(self) -> tsa.data.LabeledSource:
         """The texts and labels that `config.data` names."""
         return components.make_labeled_source(self.config)
 
-    @property
+    @functools.cached_property
     def labels(self) -> list[str]:
-        """The labels that there are, in the order of their classes.
+        """The labels that there are, in the order of their classes: those of the training split.
 
         Raises:
             ValueError: If there is only one.
         """
-        if self._labels is None:
-            self._labels = self.source.classes(self.config.data.train_split)
-        if len(self._labels) < 2:
-            raise ValueError(f"`config.data` must have texts of two labels or more. Received: {self._labels}.")
-        return list(self._labels)
+        labels = self._state.get("labels") or self.source.classes(self.config.data.train_split)
+        if len(labels) < 2:
+            raise ValueError(f"`config.data` must have texts of two labels or more. Received: {labels}.")
+        return list(labels)
 
     def open_buckets(self, split: str, max_texts: int | None = None) -> tsa.data.LabeledBuckets:
-        """Returns the texts of a split by length, all or so many, evenly spread."""
+        """Returns the texts of a split by length: all, or `max_texts` of them, evenly spread."""
         data, source = self.config.data, self.source
         store = tsa.data.open_token_store(source.text, self.tokenizer, split)
         chosen = None
@@ -101,33 +140,55 @@ class Task(TextTask):
         sizes = data.batch_size, data.sequence_length
         return tsa.data.LabeledBuckets(store, source.class_ids(split, self.labels), *sizes, chosen)
 
-    def open_data(self) -> TrainingData:
+    def training_batches(self) -> tsa.data.Batches:
         """Returns the texts of the training split."""
-        data, source = self.config.data, self.source
-        batches = self.open_buckets(data.train_split).training_batches(self.config.seed)
-        return TrainingData(source, source.fingerprint, batches, data.batch_size * data.sequence_length)
+        return self.open_buckets(self.config.data.train_split).training_batches(self.config.seed)
 
     def make_model(self) -> keras.Model:
-        """Returns a `SequenceClassifier`, see `classifier.make_classifier`."""
-        return make_classifier(self.config, self.tokenizer.vocabulary_size, len(self.labels))
+        """Returns a `SequenceClassifier`, new or on the encoder in `config.model.start_from`."""
+        settings = components.set_values(self.config.model)
+        head = {"pooling": settings["pooling"], "dropout": settings.get("dropout", 0.0)}
+        head["dtype"] = self.config.train.dtype
+        if "start_from" in settings:
+            return SequenceClassifier(self._encoder(settings["start_from"]), len(self.labels), **head)
+        arguments = components.backbone_arguments(self.config)
+        missing = [name for name in components.SIZES if name not in arguments]
+        if missing:
+            raise ValueError(f"`config.model` must have {', '.join(missing)}, or start_from. Received: {settings}.")
+        backbone = Backbone(self.tokenizer.vocabulary_size, **{**arguments, "causal": False})
+        return SequenceClassifier(backbone, len(self.labels), **head)
 
-    def make_training_model(self, model: Any) -> keras.Model:
-        """Returns the model itself."""
-        return model
+    def _encoder(self, path):
+        """Returns the encoder in a file: of a masked language model, of a classifier, or an encoder itself."""
+        model, config, count = loading.load_model("config.model.start_from", path), self.config, self.tokenizer
+        encoder = model.backbone if isinstance(model, (LanguageModel, SequenceClassifier)) else model
+        if not isinstance(encoder, (Backbone, Encoder)) or getattr(encoder, "causal", False):
+            raise ValueError(
+                "`config.model.start_from` must hold an `Encoder`, a bidirectional `Backbone`, or a model on one, such "
+                "as trainers/configs/clustered_text.py trains. "
+                f"Received: a {type(model).__name__} in {path}."
+            )
+        stated = [name for name in components.SIZES if config.model[name]]
+        if stated:
+            raise ValueError(
+                f"`config.model.{stated[0]}` must be unset with config.model.start_from, whose model has a size. "
+                f"Received: {stated[0]}={config.model[stated[0]]!r}."
+            )
+        if encoder.vocabulary_size < count.vocabulary_size:
+            raise ValueError(
+                "The tokenizer must have no more ids than the model in config.model.start_from, and be the one it was "
+                f"trained with. Received: {count.vocabulary_size} ids, a model of {encoder.vocabulary_size}."
+            )
+        return rebuilt_backbone(encoder, dtype=config.train.dtype) if isinstance(encoder, Backbone) else encoder
 
-    def make_loss(self) -> keras.losses.Loss:
-        """Returns the nats of a batch divided by its rows, so that each text counts the same in an epoch."""
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    def compile_arguments(self) -> dict[str, Any]:
+        """Returns the nats of a batch divided by its rows, so that each text counts the same in an epoch.
 
-    def make_metrics(self) -> list[keras.metrics.Metric]:
-        """Returns the mean nats a text, "loss": in Keras's mean, rows that fill a batch count as texts without any."""
-        return [keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)]
-
-    def make_validation(self, model: Any, execution: dict[str, Any]) -> class_scores.Validation:
-        """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
-        wanted = self.config.train.evaluation_windows or None
-        buckets = self.open_buckets(self.config.data.validation_split, wanted)
-        return class_scores.Validation(self, model, buckets, execution)
+        The metric "loss" is the mean over texts: rows that fill a batch count in the loss as texts without any nats.
+        """
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        metric = keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)
+        return {"loss": loss, "weighted_metrics": [metric]}
 
     def probabilities(self, model: Any, documents: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the probability of each label, float32 (documents, C), of ids with their end id."""
@@ -136,48 +197,15 @@ class Task(TextTask):
             length *= 2
         length = min(length, self.config.data.sequence_length)
         logits = model(pack_texts(documents, length), training=False)
-        return keras.ops.convert_to_numpy(keras.ops.softmax(logits, axis=-1))
+        return ops.convert_to_numpy(ops.softmax(logits, axis=-1))
 
-    def evaluate(
-        self, folder: str | os.PathLike, split: str, overrides: ml_collections.ConfigDict | None = None
-    ) -> dict[str, Any]:
-        """Scores every text of a split once, and writes the scores.
-
-        An evaluation that was killed resumes when it is started again.
-
-        Args:
-            folder: the work folder.
-            split: name of the split, or a part of one in the syntax of TFDS.
-            overrides: `overrides.overridable_settings()` with the settings to override. None: none.
-
-        Returns:
-            Dictionary: "split", "data", "texts" and those that were "cut", "loss", "accuracy", "macro_f1", "labels",
-            "confusion" (texts by true and predicted label), "seconds", "backend", and "path", the file they were
-            written to.
-
-        Raises:
-            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
-        """
-        config = with_overrides(self.config, overrides)
-        return class_scores.evaluate(type(self)(config, self.tokenizer, self.labels), folder, split)
-
-    def as_text(self, scores: dict[str, Any]) -> str:
-        """Returns the scores as text, a line each."""
-        return class_scores.as_text(scores)
-
-    def generate(
-        self,
-        folder: str | os.PathLike,
-        request: Request,
-        show: Callable[[list[dict[str, Any]]], None] | None = None,
-    ) -> Generated:
+    def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
         """Returns the labels of a prompt with their probabilities, the most likely first, and writes them."""
         prompt = self.config.generate.prompt.encode() if request.prompt is None else request.prompt
         _check_request(request, prompt)
-        path = workdir.open_workdir(folder) / sampling.SAMPLES if request.path is None else request.path
-        sampling.check_path(path)
+        path = sampling.output_path(request.path, sampling.SAMPLES)
         ids = np.append(self.tokenizer.tokenize(prompt), self.tokenizer.end_id).astype("int32")
-        (found,) = self.probabilities(workdir.load_model(folder), [ids])
+        (found,) = self.probabilities(model, [ids])
         order = np.argsort(-found, kind="stable")
         sample = {
             "prompt": prompt.decode("utf-8", errors="replace"),
@@ -191,18 +219,15 @@ class Task(TextTask):
         rows = [f"{found[place]:.4f}  {self.labels[place]}" for place in order[:NUM_PRINTED]]
         return Generated([sample], "\n".join(rows), path)
 
-    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Writes the SavedModel of a work folder into it, see `export_classifier`, and classifies a line with it.
-
-        Classification has no loop to compile.
-        """
-        saved_model = workdir.open_workdir(folder) / exporting.SAVED_MODEL
-        model: Any = workdir.load_model(folder)
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+        """Writes what `export_classifier` does. Classification has no loop to compile."""
         length = self.config.data.sequence_length
-        path = tsa.export.export_classifier(model, saved_model, self.tokenizer, self.labels, length, weight_dtype)
-        found = exporting.run_alone(path, "classify", {"text": [exporting.LINE]})
-        proof = f"{exporting.LINE!r} is {found['label']!r} with probability {max(found['probabilities']):.4f}"
-        return {"path": str(path), "line": exporting.LINE, **found, "proof": proof}
+        tsa.export.export_classifier(model, path, self.tokenizer, self.labels, length, weight_dtype)
+
+        def describe(found):
+            return f"{LINE!r} is {found['label']!r} with probability {max(found['probabilities']):.4f}"
+
+        return Trial("classify", {"text": [LINE]}, describe)
 
 
 def _check_request(request, prompt):

@@ -1,9 +1,10 @@
-"""What a model writes itself: generated targets of a split, beside their sources and what they should be."""
+"""Targets that a model generates for the sources of a split, with the references."""
 
+import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -81,16 +82,10 @@ def _generated(task, model, buckets, pairs):
     return [dict(zip(NAMES, row, strict=True)) for row in zip(map(int, pairs), *sides, texts, strict=True)]
 
 
-def read(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """Returns the lines of a file of generated targets."""
-    return list(_whole_lines(pathlib.Path(path)))
-
-
-def as_text(lines: Sequence[dict[str, Any]]) -> str:
-    """Returns the beginnings of some generated targets, each under its source and above what it should be."""
-    parts = []
-    for line in lines[:NUM_SHOWN]:
-        for name in ("source", "generated", "target"):
-            text = line[name]
-            parts.append(f"--- {name}\n{text[:SHOWN_CHARACTERS]}{'...' * (len(text) > SHOWN_CHARACTERS)}")
-    return "\n".join(parts)
+def rows(path: str | os.PathLike) -> list[tuple[str, str]]:
+    """Returns the beginnings of some generated targets in a file, each after its source, as lines of an evaluation."""
+    return [
+        (f"--- {name}\n", line[name][:SHOWN_CHARACTERS] + "..." * (len(line[name]) > SHOWN_CHARACTERS))
+        for line in itertools.islice(_whole_lines(pathlib.Path(path)), NUM_SHOWN)
+        for name in NAMES[1:]
+    ]

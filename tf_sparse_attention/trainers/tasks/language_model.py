@@ -1,21 +1,115 @@
-"""The task of language models: the next token of a text, or with `config.data.mask_rate` its hidden ones."""
+"""The task of language models: the next token of a text, or with `config.data.mask_rate` its masked ones."""
 
-import os
-from collections.abc import Sequence
+import math
+import pathlib
 from typing import Any, ClassVar
 
 import keras
 from absl import logging
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.trainers.shared import components, evaluation, exporting, illustrations, scoring
-from tf_sparse_attention.trainers.tasks.parts import Shown, TrainingData
+from tf_sparse_attention.data.batches.windows import count_windows
+from tf_sparse_attention.data.sources.text_source import official_word_count
+from tf_sparse_attention.trainers.shared import components, evaluation, illustrations
+from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
 from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
+from tf_sparse_attention.trainers.tasks.task import Examples, Trial
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
+
+LINE = "def main():"  # that an exported model is tried with
+
+
+class Validation(evaluation.TokenValidation):
+    """Scores each token of a text once, and shows samples, routes and the use of clusters."""
+
+    def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
+        super().__init__(task, model, split, limit)
+        self.store = tsa.data.open_token_store(task.source, task.tokenizer, split)
+        self._clusters = illustrations.ClusterReports(model)
+        if model.backbone.memory_length and task.config.data.overlap:
+            raise ValueError(
+                "`config.data.overlap` must be 0 for a model with segment memory, which has the text before as "
+                f"context. Received: overlap={task.config.data.overlap}."
+            )
+
+    def batches(self) -> dict[str, tsa.data.Batches]:
+        """Returns windows, each without context, or with segment memory consecutive segments."""
+        data = self.task.config.data
+        sizes = {"max_windows": self.limit, "use_packing": data.use_packing}
+        if self.model.backbone.memory_length:
+            return {"": tsa.data.evaluation_segments(self.store, data.batch_size, data.sequence_length, **sizes)}
+        sizes |= {"mask_rate": data.mask_rate, "overlap": data.overlap}
+        return {"": tsa.data.evaluation_batches(self.store, data.batch_size, data.sequence_length, **sizes)}
+
+    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+        """Returns "loss" in nats per token, bits per byte, and perplexities.
+
+        bits per byte = nats / (ln 2 bytes), perplexity = exp(nats / tokens), perplexity per word = exp(nats / words).
+        The end of each document is a token that is predicted, but neither a byte nor a word. A perplexity that no float
+        holds, or one per word of a text without words, is None.
+        """
+        nats, tokens = totals["nats"], totals["tokens"]
+        counts = self._counts(tokens)
+        return {
+            "loss": nats / max(tokens, 1),
+            "bits_per_byte": nats / math.log(2) / counts["bytes"],
+            "perplexity": evaluation.perplexity(nats, tokens),
+            "perplexity_per_word": evaluation.perplexity(nats, counts["words"]),
+        }
+
+    def _counts(self, tokens):
+        """Returns the bytes and words of a number of tokens: those of the whole text in proportion."""
+        store = self.store
+        official = official_word_count(self.task.source.name, self.split, store.num_documents)
+        if tokens != store.num_tokens:
+            share = tokens / store.num_tokens
+            return {"bytes": share * store.num_bytes, "words": share * store.num_words, "words_are": "counted"}
+        if official is None:
+            return {"bytes": store.num_bytes, "words": store.num_words, "words_are": "counted"}
+        return {"bytes": store.num_bytes, "words": official, "words_are": "official"}
+
+    def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
+        """Returns the bytes, words and windows, what gzip and xz make of the text, and the tokenizer.
+
+        "words_are" "official" where their number is the published one of a complete split, else "counted".
+        """
+        data, tokenizer = self.task.config.data, self.task.tokenizer
+        found = self._counts(scores["tokens"])
+        found["windows"] = count_windows(self.store.num_tokens, data.sequence_length, data.overlap)
+        if not data.mask_rate:  # otherwise only some of the bytes are scored, with context on both sides
+            found |= compressed_bits_per_byte(self.task.source.documents(self.split))
+        return {**found, "tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
+
+    @staticmethod
+    def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
+        is_official = scores["words_are"] == "official"
+        per_word = evaluation.number(scores["perplexity_per_word"]) if scores["words"] else "no words"
+        return [
+            ("text", ""),
+            ("bytes, words, tokens", f"{scores['bytes']}, {scores['words']}, {scores['tokens']}"),
+            ("the words are", "the official count" if is_official else "counted, split at white space"),
+            ("bits per byte", f"{scores['bits_per_byte']:.4f}"),
+            *((f"  {name}", f"{scores[name]:.4f}") for name in ("gzip -9", "xz -9") if name in scores),
+            ("perplexity per token", evaluation.number(scores["perplexity"])),
+            ("scored", f"{scores['tokens']} masked tokens alone")
+            if scores["settings"]["mask_rate"]
+            else ("perplexity per word", per_word),
+        ]
+
+    def examples(self) -> Examples:
+        """Returns a text that the model writes, pictures of routes and of spans, and the use of clusters."""
+        config, tokenizer = self.task.config, self.task.tokenizer
+        first = self.store.document(0)[: config.data.sequence_length]
+        shown = self._clusters.examples(first)
+        pictures = dict(illustrations.pictures(self.model, tokenizer, tokenizer.detokenize(first)))
+        texts = {}
+        if config.model.causal:
+            texts["sample"] = illustrations.sample_text(self.model, tokenizer, config.generate)
+        return shown._replace(texts=shown.texts | texts, pictures=pictures | shown.pictures)
 
 
 class Task(TextTask):
-    """A language model of a text; see `trainers.tasks.registry`."""
+    """A language model of a text; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": ("pattern", "text_field", "text_feature", *TOKENIZER, "use_packing", "mask_rate", "overlap"),
@@ -23,102 +117,45 @@ class Task(TextTask):
         "train": ("evaluation_windows",),
         "generate": ("prompt", "length", *SAMPLING),
     }
+    validation = Validation
 
-    def open_data(self) -> TrainingData:
+    def training_batches(self) -> tsa.data.Batches:
         """Returns the windows of the training split, or consecutive segments of it."""
-        data, source = self.config.data, components.make_text_source(self.config)
-        store = tsa.data.open_token_store(source, self.tokenizer, data.train_split)
-        batches = components.make_batches(self.config, store)
-        tokens_per_step = data.batch_size * data.sequence_length
+        data = self.config.data
+        store = tsa.data.open_token_store(self.source, self.tokenizer, data.train_split)
         if store.num_tokens < data.sequence_length:
             logging.warning(
                 "The text has %d tokens, less than one window of config.data.sequence_length=%d: the rest is padding.",
                 store.num_tokens,
                 data.sequence_length,
             )
-        logging.info("%s: %d tokens to train on, %d a step", source.name, store.num_tokens, tokens_per_step)
-        return TrainingData(source, source.fingerprint, batches, tokens_per_step)
+        logging.info("%s: %d tokens to train on", self.source.name, store.num_tokens)
+        return components.make_batches(self.config, store)
 
     def make_model(self) -> keras.Model:
         """Returns a `LanguageModel`, see `components.make_model`."""
         return components.make_model(self.config, self.tokenizer.vocabulary_size)
 
-    def make_training_model(self, model: Any) -> keras.Model:
-        """Returns the language model, or a `StatefulModel` of it if it has segment memory."""
-        if not self.config.model.memory_length:
-            return model
-        name = "reader"  # part of variable paths in checkpoints
-        return tsa.models.StatefulModel(model, self.config.data.batch_size, name=name)
-
-    def make_loss(self) -> keras.losses.Loss:
-        """Returns the mean nats a token."""
-        return tsa.models.language_model_loss()
-
-    def make_validation(self, model: Any, execution: dict[str, Any]) -> "Validation":
-        """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
-        source = components.make_text_source(self.config)
-        store = tsa.data.open_token_store(source, self.tokenizer, self.config.data.validation_split)
-        return Validation(self, model, store, execution)
-
-    def evaluate(self, folder: str | os.PathLike, split: str, overrides: Any = None) -> dict[str, Any]:
-        """Returns what `evaluation.evaluate` does."""
-        return evaluation.evaluate(folder, split, overrides)
-
-    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Returns what `exporting.export` does."""
-        return exporting.export(folder, jit_compile, weight_dtype)
-
-    def as_text(self, scores: dict[str, Any]) -> str:
-        """Returns the scores as text, a line each."""
-        return evaluation.as_text(scores)
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+        """Writes what `export_language_model` does."""
+        return export(self, model, path, jit_compile, weight_dtype)
 
 
-class Validation:
-    """Scores the validation split while a model is trained, and shows what the model is like.
+def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    """Writes what `export_language_model` does for a task whose model is a language model; see `Task.export`."""
+    data = task.config.data
+    tsa.export.export_language_model(
+        model,
+        path,
+        task.tokenizer,
+        sequence_length=data.sequence_length,
+        batch_size=data.batch_size,
+        jit_compile=jit_compile,
+        weight_dtype=weight_dtype,
+    )
 
-    Args:
-        task: a `Task`.
-        model: its model.
-        store: token store of the split.
-        execution: arguments of `keras.Model.compile`.
-    """
+    def describe(found):
+        counts = f"{found['nats']:.2f} nats, {found['num_bytes']} bytes"
+        return f"{LINE!r} has {found['bits_per_byte']:.4f} bits per byte ({counts})"
 
-    def __init__(self, task: Task, model: Any, store: Any, execution: dict[str, Any]) -> None:
-        self.task = task
-        self.model = model
-        self.store = store
-        self._scorer = scoring.make_scorer(model, execution, task.config.data.batch_size)
-        self._health: tsa.analysis.Health | None = None  # the report before, from which drift is measured
-
-    def score(self, devices: Any, callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, float]:
-        """Returns the loss in nats a token, as that of training, bits per byte and perplexities."""
-        config = self.task.config
-        metrics = scoring.score(
-            self._scorer,
-            self.store,
-            devices,
-            config.data.batch_size,
-            config.data.sequence_length,
-            config.data.use_packing,
-            config.data.mask_rate,
-            max_windows=config.train.evaluation_windows or None,
-            callbacks=callbacks,
-        )
-        names = ("bits_per_byte", "perplexity", "perplexity_per_word")
-        found = {name: metrics[name] for name in names if metrics[name] is not None}
-        return {"loss": metrics["nats"] / max(metrics["tokens"], 1), **found}
-
-    def show(self) -> Shown:
-        """Returns a text of the model's own, the use of its clusters, pictures of routes and of spans."""
-        config, tokenizer = self.task.config, self.task.tokenizer
-        first = self.store.document(0)[: config.data.sequence_length]
-        pictures = dict(illustrations.pictures(self.model, tokenizer, tokenizer.detokenize(first)))
-        texts, scalars = {}, {}
-        self._health = illustrations.health_of(self.model, first, self._health)
-        if self._health is not None:
-            texts["health"] = str(self._health)
-            pictures |= illustrations.cluster_pictures(self._health)
-            scalars = illustrations.health_scalars(self._health)
-        if config.model.causal:
-            texts["sample"] = illustrations.sample_text(self.model, tokenizer, config.generate)
-        return Shown(scalars, texts, pictures)
+    return Trial("score", {"text": [LINE]}, describe)

@@ -1,4 +1,4 @@
-"""The task of hidden tokens: a model that sees both sides guesses the tokens of a text that it cannot see."""
+"""The task of masked tokens: a bidirectional model predicts the tokens of a text that it cannot see."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, Names, c
 
 
 class Task(language_model.Task):
-    """Masked language models; see `trainers.tasks.registry`. They have the scores of language models."""
+    """Masked language models; see `trainers.tasks.task.Task`. They have the scores of language models."""
 
     settings: ClassVar[Names] = {
         "data": language_model.Task.settings["data"],
@@ -17,6 +17,6 @@ class Task(language_model.Task):
         "train": language_model.Task.settings["train"],
     }
 
-    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         check_settings(config, {"data": ("mask_rate",)}, {"model": ("causal",)})
-        super().__init__(config, tokenizer)
+        super().__init__(config, state)

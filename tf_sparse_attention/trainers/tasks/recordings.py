@@ -21,7 +21,7 @@ FORMS = {
 
 
 def find_recordings(task: Any, what: str, count: int) -> Iterator[tuple[str, np.ndarray, str | None]]:
-    """Yields names, features (T, F) and transcripts, None where they are unknown.
+    """Yields names, features (T, F), and transcripts or None.
 
     Args:
         task: a `trainers.tasks.speech.Task`.
@@ -37,7 +37,7 @@ def find_recordings(task: Any, what: str, count: int) -> Iterator[tuple[str, np.
             f"Received: {reprlib.repr(what)}."
         )
     if what.lower().endswith(SUFFIXES):
-        for name, features in read_recordings(what, task.known["features"]):
+        for name, features in read_recordings(what, task.get_state()["features"]):
             yield name, features, None
         return
     store = task.open_store(what)

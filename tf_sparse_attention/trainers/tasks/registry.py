@@ -1,26 +1,8 @@
-"""Tasks: what a run trains. `config.task` names one; each is a class `Task` in a file of its own.
-
-A class `Task` has `settings`, the names of the settings that it reads beside those of all tasks, by section, see
-`trainers.tasks.settings`; one of text has `training_texts(config)`, for `tsa-vocabulary`. `Task(config)` has
-
-- `open_data()`, the `TrainingData`;
-- `make_model()`, `make_training_model(model)`, the model to call `fit` on, `make_loss()` and `make_metrics()`, weighted
-  metrics of training: one named "loss" is reported in place of Keras's mean over batches;
-- `make_validation(model, execution)`, which has `score(devices, callbacks)`, a dictionary of numbers by name, and
-  `show()`, a `Shown`;
-- `evaluate(folder, split, overrides)`, the scores of the model in a work folder, a dictionary that is also written
-  there, and `as_text(scores)`;
-- `generate(folder, request, show)`, samples of the model in a work folder, a `Generated` that is also written there;
-- `export(folder, jit_compile, weight_dtype)`, which writes a SavedModel there, see `export_language_model`, and returns
-  a dictionary with its "path" and a "proof", what it says in a process without this library;
-- `save(folder)`, which writes what a trained model needs beside its weights, `check(folder)`, which raises a
-  `ValueError` where that of an earlier start differs, and `load(folder)`, which makes the task of a work folder.
-"""
+"""Finds tasks by name: `config.task` is the name of one here, or of a module with a class `Task`."""
 
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
@@ -48,26 +30,30 @@ def load_task(folder: str | os.PathLike) -> Any:
     Raises:
         ValueError: If there is no run, or its task cannot be found.
     """
-    from tf_sparse_attention.trainers.shared import workdir  # which loads models of tasks
+    from tf_sparse_attention.trainers.shared import damage, workdir  # which loads models of tasks
 
-    return class_of(workdir.load_config(folder).task).load(folder)
+    config, state = workdir.load_config(folder), workdir.read_json(folder, workdir.STATE)
+    task = class_of(config.task)(config, state)
+    with damage.named(workdir.open_workdir(folder) / workdir.STATE):
+        task.get_state()
+    return task
 
 
-def training_texts(config: ml_collections.ConfigDict) -> tuple[str, Iterator[bytes]]:
-    """Returns the name of the text that a configuration names, and the documents of its training split.
+def text_source(config: ml_collections.ConfigDict) -> Any:
+    """Returns the text that a configuration names, whose `documents(split)` are the texts of a split.
 
     Raises:
-        ValueError: If there is no such task, it is none of text, or it ignores a setting that is given.
+        ValueError: If the task is none of text, or as `make_task`.
     """
-    kind = class_of(config.task)
-    check_read(config, config.task, kind.settings)
-    if not hasattr(kind, "training_texts"):
+    from tf_sparse_attention.trainers.tasks.text_task import TextTask
+
+    if not issubclass(class_of(config.task), TextTask):
         raise ValueError(f"`config.task` must be a task of text, which has a vocabulary. Received: task={config.task}.")
-    return kind.training_texts(config)
+    return make_task(config).source
 
 
 def class_of(name: str) -> Any:
-    """Returns the class `Task` of a name: one of `NAMES`, or the module of a task of your own.
+    """Returns the class `Task` of a name: one of `NAMES`, or the module of a custom task.
 
     Raises:
         ValueError: If there is none.

@@ -8,7 +8,7 @@ from tf_sparse_attention.trainers.configs import base
 
 Names = Mapping[str, Sequence[str]]  # of settings, by section
 
-# What every task reads, beside `config.optimizer`.
+# What every task reads, in addition to `config.optimizer`.
 COMMON: Names = {
     "data": (
         *("tfds", "path", "local_dir", "data_dir", "train_split", "validation_split"),
@@ -25,7 +25,7 @@ COMMON: Names = {
         *("shrink_windows_every", "shrink_windows_margin"),
     ),
 }
-# What `components.make_model` reads of a language model beside these, but for its segment memory.
+# What `components.make_model` reads for a language model, in addition to these and `memory_length`.
 LANGUAGE_MODEL: Sequence[str] = (
     *("start_from", "preset", "reproduce_reference", "causal", "grid", "initialization"),
     *("tie_embeddings", "use_output_bias"),
@@ -55,7 +55,7 @@ def check_read(settings: ml_collections.ConfigDict, task: str, own: Names) -> No
     Args:
         settings: a configuration, or some settings of one; those that are None say nothing.
         task: name of the task.
-        own: names of the settings that it reads beside the `COMMON` ones, by section.
+        own: names of the settings that it reads in addition to the `COMMON` ones, by section.
     """
     defaults = base.get_config().to_dict()
     for section, values in settings.to_dict().items():
@@ -66,7 +66,7 @@ def check_read(settings: ml_collections.ConfigDict, task: str, own: Names) -> No
             if value is not None and _plain(value) != _plain(default):
                 raise ValueError(
                     f"`config.{section}.{name}` must be unset for task={task}, which ignores it: leave it out, or give "
-                    f"its default, {default!r}; trainers/configs/base.py says what it is for. "
+                    f"its default, {default!r}; trainers/configs/base.py describes it. "
                     f"Received: {name}={value!r}."
                 )
 

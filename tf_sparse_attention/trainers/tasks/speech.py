@@ -1,64 +1,147 @@
 """The task of speech: what a recording says, as phonemes or characters; connectionist temporal classification."""
 
 import functools
-import os
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import keras
 import ml_collections
+import numpy as np
+from keras import ops
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.stores.speech_store import separator_of, transcript_of
+from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
-from tf_sparse_attention.trainers.shared import components, exporting, sampling, workdir
-from tf_sparse_attention.trainers.shared.evaluation_run import with_overrides
-from tf_sparse_attention.trainers.tasks import recordings, speech_scores
-from tf_sparse_attention.trainers.tasks.parts import Generated, Request, TrainingData
+from tf_sparse_attention.ops.ctc import ctc_loss
+from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
+from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
+from tf_sparse_attention.trainers.tasks import task
+from tf_sparse_attention.trainers.tasks.recordings import find_recordings
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
 
-SPEECH = "speech.json"
 NUM_FRAMES = 100  # that an exported model is tried with
-SOUND = ("sample_rate", "num_bands", "pre_emphasis")
-NEEDED = {"model": ("num_layers", "hidden_dim", "attention")}  # settings
+NUM_SHOWN = 2  # recordings whose transcripts TensorBoard shows
+EDITS = ("edits", "labels", "word_edits", "words")
+SOUND = ("sample_rate", "num_bands", "pre_emphasis")  # settings of `config.data`
 
 
-class Task:
-    """Speech, by a `SpeechRecognizer`; see `trainers.tasks.registry`.
+class Validation(evaluation.Validation):
+    """Scores each recording once: nats per label, and the error rates of greedy decoding and of beams."""
 
-    Args:
-        config: the `ml_collections.ConfigDict` of the run.
-        known: what the training split says and a work folder keeps: "labels", "unit", "mean", "std" and "features", how
-            they are made. None: it is read from that split where it is needed.
-    """
+    columns = ("nats", *EDITS)
+
+    def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
+        kind, state = task.config.train.evaluation_attention, task.get_state()
+        if kind is not None:
+            model, self.variant = model.with_attention(speech.get_config(kind).model.attention), f"with_{kind}"
+        super().__init__(task, model, split)  # there is no limit of recordings
+        self.buckets = task.open_buckets(split)
+        is_text = state["unit"] == "character" and " " in state["labels"]
+        self._separator = state["labels"].index(" ") + 1 if is_text else None  # without one there are no words
+
+    def batches(self) -> dict[str, tsa.data.Batches]:
+        """Returns the recordings."""
+        return {"": self.buckets.evaluation_batches()}
+
+    def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
+        log_probs = model(inputs, training=False)
+        columns = ctc_loss(targets, log_probs), *self._edits(targets, ctc_greedy(log_probs))
+        return [ops.cast(column, "float32") * weights for column in columns]
+
+    def _edits(self, labels, hypotheses):
+        """Returns `EDITS`, int32 (B,) each, of label ids (B, U) and (B, W)."""
+        counts = edit_distance(labels, hypotheses), _count(labels)
+        if self._separator is None:
+            return (*counts, ops.zeros_like(counts[0]), ops.zeros_like(counts[0]))
+        references, words = (hash_words(ops.convert_to_tensor(ids), self._separator) for ids in (labels, hypotheses))
+        return (*counts, edit_distance(references, words), _count(references[..., 0]))
+
+    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+        """Returns "loss" in nats per label, and "phone_error_rate", or those of characters and words."""
+        found = {"loss": totals["nats"] / max(totals["labels"], 1)} if "nats" in totals else {}
+        found[f"{self.task.get_state()['unit']}_error_rate"] = totals["edits"] / max(totals["labels"], 1)
+        return found | ({"word_error_rate": totals["word_edits"] / totals["words"]} if totals["words"] else {})
+
+    def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
+        """Returns the recordings, those left out by reason, and the error rates of `config.train.num_beams` beams."""
+        num_beams, variant = self.task.config.train.num_beams, self.task.config.train.evaluation_attention
+        found: dict[str, Any] = {"recordings": int(np.sum(~self.buckets.is_too_long))}
+        found |= {"left_out": self.buckets.left_out, **({"attention": variant} if variant else {})}
+        if num_beams and run.devices.is_single_process:
+            sums = self._beam_sums(num_beams, run.resumable_sums("beams", num_beams))
+            found["beams"] = {"num_beams": num_beams, **self.figures(sums)}
+        return found
+
+    def _beam_sums(self, num_beams, partial):
+        """Returns the sums of `EDITS` of what `ctc_beam_search` finds, batch by batch."""
+        shown = evaluation.Progress(self.buckets.num_batches)
+        first, sums = partial.load()
+        sums = dict.fromkeys(EDITS, 0.0) if sums is None else sums
+        shown.begin(first)
+        self.model.compile(jit_compile=self.task.config.train.jit_compile)
+        for number, (inputs, labels, weights) in enumerate(self.buckets.evaluation_batches().dataset(first), first):
+            used = weights > 0
+            log_probs = self.model.predict_on_batch(inputs)[used]
+            rows = [ctc_beam_search(row, num_beams)[0].ids for row in log_probs]
+            hypotheses = np.zeros((len(rows), max(1, *map(len, rows))), "int32")
+            for row, ids in zip(hypotheses, rows, strict=True):
+                row[: len(ids)] = ids
+            added = [float(np.sum(ops.convert_to_numpy(column))) for column in self._edits(labels[used], hypotheses)]
+            sums = {name: sums[name] + value for name, value in zip(EDITS, added, strict=True)}
+            partial.save(number + 1, sums)
+            shown.on_predict_batch_end(number - first)
+        return sums
+
+    @staticmethod
+    def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
+        left_out = [f"{count} {name.replace('_', ' ')}" for name, count in scores["left_out"].items() if count]
+        rows = [
+            ("recordings", f": {scores['recordings']}, left out: {', '.join(left_out) or 'none'}"),
+            ("labels", f"{scores['labels']:.0f}"),
+            ("nats per label", f"{scores['loss']:.4f}"),
+        ]
+        beams = scores.get("beams", {})
+        for name in (name for name in scores if name.endswith("_error_rate")):
+            with_beams = f", {beams['num_beams']} beams {beams[name]:.4f}" if name in beams else ""
+            rows.append((name.replace("_", " "), f"{scores[name]:.4f}{with_beams}"))
+        return rows
+
+    def examples(self) -> Examples:
+        """Returns transcripts of the first recordings with the references, and pictures of their posteriors."""
+        store, texts, pictures = self.buckets.store, {}, {}
+        for place, number in enumerate(self.buckets.numbers[:NUM_SHOWN]):
+            features = store.features(number)
+            log_probs = ops.convert_to_numpy(self.model(features[None], training=False))
+            (ids,) = ops.convert_to_numpy(ctc_greedy(log_probs))
+            texts[f"example_{place}/reference"] = self.task.as_labels(store.label_ids(number))
+            texts[f"example_{place}/transcript"] = self.task.as_labels(ids[ids > 0])
+            pictures[f"example_{place}"] = illustrations.posteriors(features, log_probs[0])
+        return Examples(texts=texts, pictures=pictures)
+
+
+def _count(ids):
+    return ops.sum(ops.cast(ops.convert_to_tensor(ids) != 0, "int32"), axis=-1)
+
+
+class Task(task.Task):
+    """Speech, by a `SpeechRecognizer`; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": (*SOUND, "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width"),
         "model": ("subsampling", "causal"),
         "train": ("num_beams", "evaluation_attention"),
     }
+    validation = Validation
 
-    def __init__(self, config: ml_collections.ConfigDict, known: dict[str, Any] | None = None) -> None:
-        _check(config)
-        self.config = config
-        self._known = known
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
-        """Returns the task of a work folder."""
-        return cls(workdir.load_config(folder), workdir.read_json(folder, SPEECH))
-
-    def save(self, folder: str | os.PathLike) -> None:
-        """Writes labels and the normalization of features into a work folder."""
-        workdir.save_json(folder, SPEECH, self.known)
-
-    def check(self, folder: str | os.PathLike) -> None:
-        """Raises a `ValueError` if a work folder has other labels, or other features."""
-        if (workdir.open_workdir(folder) / SPEECH).exists() and workdir.read_json(folder, SPEECH) != self.known:
-            raise ValueError(
-                "`config.data` must lead to the labels and features of the checkpoint in the work folder; start a new "
-                "run with another --workdir. Received: others."
-            )
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
+        check_settings(config, {"model": ("num_layers", "hidden_dim", "attention")}, {})
+        if config.model.causal:
+            raise ValueError("`config.model.causal` must be False for task=speech. Received: causal=True.")
+        super().__init__(config, state)
 
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:
@@ -69,19 +152,16 @@ class Task:
         is_features = str(options.get("path", "")).endswith(".npz")
         return tsa.data.open_speech(**options, **({} if is_features else sound))
 
-    @functools.cached_property
-    def training_store(self) -> tsa.data.SpeechStore:
-        """The recordings of the training split, which says what labels there are."""
-        return tsa.data.open_speech_store(self.source, self.config.data.train_split)
+    def get_state(self) -> dict[str, Any]:
+        """Returns "labels", their "unit", "mean" and "std" of the features, and "features", how they are made.
 
-    @property
-    def known(self) -> dict[str, Any]:
-        """What the training split says and a work folder keeps."""
-        if self._known is None:
-            store = self.training_store
-            self._known = {"labels": list(store.labels), "unit": store.unit, "features": self.source.description}
-            self._known |= {"mean": store.mean.tolist(), "std": store.std.tolist()}
-        return self._known
+        All are those of the training split.
+        """
+        if not self._state:
+            store = tsa.data.open_speech_store(self.source, self.config.data.train_split)
+            self._state = {"labels": list(store.labels), "unit": store.unit, "features": self.source.description}
+            self._state |= {"mean": store.mean.tolist(), "std": store.std.tolist()}
+        return self._state
 
     def open_store(self, split: str) -> tsa.data.SpeechStore:
         """Returns the recordings of a split, with the labels of the training split.
@@ -89,16 +169,17 @@ class Task:
         Raises:
             ValueError: for features that are made in another way than those of the training split, or other labels.
         """
-        if split == self.config.data.train_split and self.source.labels is None and self._known is None:
-            return self.training_store
+        if split == self.config.data.train_split and self.source.labels is None and not self._state:
+            return tsa.data.open_speech_store(self.source, split)
+        state = self.get_state()
         found = {"unit": self.source.unit, "features": self.source.description}
         for name, value in found.items():
-            if value != self.known[name]:
+            if value != state[name]:
                 raise ValueError(
-                    f"`config.data` must have the {name} that the model was trained on, {self.known[name]}. "
+                    f"`config.data` must have the {name} that the model was trained on, {state[name]}. "
                     f"Received: {value} of {self.source.name}."
                 )
-        return tsa.data.open_speech_store(self.source, split, self.known["labels"])
+        return tsa.data.open_speech_store(self.source, split, state["labels"])
 
     def open_buckets(self, split: str) -> tsa.data.SpeechBuckets:
         """Returns the recordings of a split by length."""
@@ -106,156 +187,85 @@ class Task:
         sizes = data.batch_size, data.sequence_length, self.config.model.subsampling
         return tsa.data.SpeechBuckets(self.open_store(split), *sizes)
 
-    def open_data(self) -> TrainingData:
-        """Returns the recordings of the training split."""
+    def training_batches(self) -> tsa.data.Batches:
+        """Returns the recordings of the training split, with masks over time and frequency."""
         data = self.config.data
-        sizes = data.batch_size, data.sequence_length, self.config.model.subsampling
-        masks = tsa.data.FeatureMasks(
-            data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
-        )
-        store = self.training_store
-        batches = tsa.data.SpeechBuckets(store, *sizes).training_batches(self.config.seed, masks)
-        return TrainingData(self.source, self.source.fingerprint, batches, data.batch_size * data.sequence_length)
+        widths = data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
+        return self.open_buckets(data.train_split).training_batches(self.config.seed, tsa.data.FeatureMasks(*widths))
 
     def make_model(self) -> keras.Model:
         """Returns a `SpeechRecognizer`."""
-        arguments, known = components.backbone_arguments(self.config), self.known
+        arguments, state = components.backbone_arguments(self.config), self.get_state()
         subsampling = self.config.model.subsampling
         if subsampling == 1:
-            arguments["embedding_dim"] = len(known["mean"])
+            arguments["embedding_dim"] = len(state["mean"])
         return SpeechRecognizer(
             Backbone(None, **arguments),
-            vocabulary_size=len(known["labels"]),
-            num_features=len(known["mean"]),
+            vocabulary_size=len(state["labels"]),
+            num_features=len(state["mean"]),
             subsampling=subsampling,
-            feature_mean=known["mean"],
-            feature_std=known["std"],
+            feature_mean=state["mean"],
+            feature_std=state["std"],
             dtype=self.config.train.dtype,
         )
 
-    def make_training_model(self, model: Any) -> keras.Model:
-        """Returns the model itself."""
-        return model
-
-    def make_loss(self) -> keras.losses.Loss:
-        """Returns the mean nats a label."""
-        return tsa.models.CTCLoss()
-
-    def make_metrics(self) -> list[keras.metrics.Metric]:
-        """Returns no metric: the loss is reported as Keras has it."""
-        return []
-
-    def make_validation(self, model: Any, execution: dict[str, Any]) -> speech_scores.Validation:
-        """Returns the `Validation` of a model; `execution` has arguments of `keras.Model.compile`."""
-        return speech_scores.Validation(self, model, self.open_buckets(self.config.data.validation_split), execution)
+    def compile_arguments(self) -> dict[str, Any]:
+        """Returns the mean nats per label."""
+        return {"loss": tsa.models.CTCLoss()}
 
     def as_labels(self, ids: Any) -> str:
         """Returns label ids as text."""
-        return transcript_of(ids, self.known["labels"], self.known["unit"])
+        return transcript_of(ids, self.get_state()["labels"], self.get_state()["unit"])
 
-    def evaluate(
-        self, folder: str | os.PathLike, split: str, overrides: ml_collections.ConfigDict | None = None
-    ) -> dict[str, Any]:
-        """Scores every recording of a split, decoded greedily and by beams, and writes the scores.
-
-        An evaluation that was killed resumes when it is started again.
+    def transcripts(self, model: Any, what: str, count: int, num_beams: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yields transcripts of recordings, with the reference if it is known.
 
         Args:
-            folder: the work folder.
-            split: name of the split.
-            overrides: `overrides.overridable_settings()` with the settings to override. None: none.
-
-        Returns:
-            Dictionary: "split", "data", "recordings" that were scored and those "left_out" by reason, "labels", "nats"
-            and "loss", nats a label; "phone_error_rate", or of characters "character_error_rate" and "word_error_rate";
-            the same of "beams", with "num_beams", and "path", the file they were written to.
-
-        Raises:
-            ValueError: If there is no trained model or no such split, or the task ignores a setting of `overrides`.
-        """
-        config = with_overrides(self.config, overrides)
-        return speech_scores.evaluate(type(self)(config, self.known), folder, split)
-
-    def as_text(self, scores: dict[str, Any]) -> str:
-        """Returns the scores as text, a line each."""
-        return speech_scores.as_text(scores)
-
-    def transcripts(
-        self, folder: str | os.PathLike, what: str, count: int, num_beams: int | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Yields transcripts of recordings, with what should be written where that is known.
-
-        Args:
-            folder: the work folder.
-            what: a file NAME.wav or NAME.npz, see `recordings.read_recordings`, or the name of a split.
+            model: the model.
+            what: a file or a split, see `find_recordings`.
             count: recordings at most, of a split.
-            num_beams: beginnings that a beam search keeps. None: the likeliest label of each frame.
-
-        Raises:
-            ValueError: if there is no model, no such file and no such split.
+            num_beams: beam width. Default: None, the most likely label of each frame.
         """
-        model = workdir.load_model(folder)
-        for name, features, reference in recordings.find_recordings(self, what, count):
+        for name, features, reference in find_recordings(self, what, count):
             (ids,) = model.transcribe([features], num_beams)
-            found = {"name": name, "text": self.as_labels(ids), "num_tokens": len(ids)}
-            yield found if reference is None else {**found, "reference": reference}
+            known = {} if reference is None else {"reference": reference}
+            yield {"name": name, **known, "text": self.as_labels(ids), "num_tokens": len(ids)}
 
-    def generate(
-        self,
-        folder: str | os.PathLike,
-        request: Request,
-        show: Callable[[list[dict[str, Any]]], None] | None = None,
-    ) -> Generated:
-        """Transcribes recordings and writes the transcripts, one JSON object a line.
+    def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
+        """Transcribes recordings and writes the transcripts, one JSON object per line.
 
         Args:
-            folder: the work folder.
-            request: its prompt names a file or a split, see `transcripts`, None the split "test"; of the settings
-                "num_beams" is read.
+            model: the model.
+            request: its prompt names a file or a split, see `find_recordings`, None the split "test"; of the settings
+                "num_beams" is read, the beam width. Without it, the most likely label of each frame is taken.
             show: unused, since transcripts are printed together.
-
-        Raises:
-            KeyboardInterrupt: If it is interrupted before the first transcript; later, there are those so far.
         """
-        foreign = sorted(set(request.settings) - {"num_beams"})
-        if foreign or request.complete is not None:
+        unsupported = sorted(set(request.settings) - {"num_beams"})
+        if unsupported or request.complete is not None:
             raise ValueError(
                 "A run of speech transcribes: of the settings it has `num_beams` alone. "
-                f"Received: {', '.join(foreign) or 'complete'}."
+                f"Received: {', '.join(unsupported) or 'complete'}."
             )
         what = "test" if request.prompt is None else request.prompt.decode("utf-8", "surrogateescape")
-        beams = request.settings.get("num_beams")
-        path = workdir.open_workdir(folder) / sampling.SAMPLES if request.path is None else request.path
-        sampling.check_path(path)
-        rows: list[dict[str, Any]] = []
+        path = sampling.output_path(request.path, sampling.SAMPLES)
+        samples: list[dict[str, Any]] = []
         try:
-            for row in self.transcripts(folder, what, request.num_samples, beams):
-                rows.append({**row, "interrupted": False})
+            for found in self.transcripts(model, what, request.num_samples, request.settings.get("num_beams")):
+                samples.append({**found, "seed": request.seed, "interrupted": False})
         except KeyboardInterrupt:
-            if not rows:
+            if not samples:
                 raise
-        sampling.write_samples(rows, path)
-        names = ("name", "reference", "text")
-        lines = [f"{name:<12}{row[name]}" for row in rows for name in names if name in row]
-        return Generated(rows, "\n".join(lines), path)
+        sampling.write_samples(samples, path)
+        keys = ("name", "reference", "text")
+        lines = [f"{key:<12}{sample[key]}" for sample in samples for key in keys if key in sample]
+        return Generated(samples, "\n".join(lines), path)
 
-    def export(self, folder: str | os.PathLike, jit_compile: bool, weight_dtype: str | None) -> dict[str, Any]:
-        """Writes the SavedModel of a work folder into it, see `export_speech`, and transcribes mean features with it.
-
-        Transcription has no loop to compile.
-        """
-        saved_model, known = workdir.open_workdir(folder) / exporting.SAVED_MODEL, self.known
-        model: Any = workdir.load_model(folder)
-        sound = tsa.data.LogMel(**known["features"]) if "sample_rate" in known["features"] else None
-        separator = separator_of(known["unit"])
-        path = tsa.export.export_speech(model, saved_model, known["labels"], separator, sound, weight_dtype)
-        inputs = {"features": [[known["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
-        found = exporting.run_alone(path, "transcribe", inputs)
-        return {"path": str(path), **found, "proof": f"{NUM_FRAMES} frames of mean features say {found['text']!r}"}
-
-
-def _check(config):
-    """Raises a `ValueError` for settings that speech lacks, or that do not suit it."""
-    check_settings(config, NEEDED, {})
-    if config.model.causal:
-        raise ValueError("`config.model.causal` must be False for task=speech. Received: causal=True.")
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+        """Writes what `export_speech` does. Transcription has no loop to compile."""
+        state = self.get_state()
+        sound = tsa.data.LogMel(**state["features"]) if "sample_rate" in state["features"] else None
+        separator = separator_of(state["unit"])
+        tsa.export.export_speech(model, path, state["labels"], separator, sound, weight_dtype)
+        inputs = {"features": [[state["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
+        text = f"the transcript of {NUM_FRAMES} frames of mean features is"
+        return Trial("transcribe", inputs, lambda found: f"{text} {found['text']!r}")

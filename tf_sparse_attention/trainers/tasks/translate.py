@@ -6,43 +6,43 @@ from typing import Any, ClassVar
 import ml_collections
 import sacrebleu
 
-from tf_sparse_attention.trainers.tasks import pair_task
-from tf_sparse_attention.trainers.tasks.pair_task import PairTask
+from tf_sparse_attention.trainers.tasks import pairs
+from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 
 # Settings that a translation needs.
 NEEDED = {
-    **pair_task.FIELDS,
+    **pairs.FIELDS,
     "model": ("num_layers", "hidden_dim", "attention", "cross_attention"),
 }
-# A preset has the sizes, and heads of its own on both sides.
+# A preset has the sizes and the heads of both sides.
 WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
 
 
 class Task(PairTask):
-    """Translation, with one tokenizer for sources and targets; see `trainers.tasks.registry`."""
+    """Translation, with one tokenizer for sources and targets; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
-        "data": pair_task.DATA,
-        "model": pair_task.MODEL,
-        "train": pair_task.TRAIN,
-        "generate": pair_task.GENERATE,
+        "data": pairs.DATA,
+        "model": pairs.MODEL,
+        "train": pairs.TRAIN,
+        "generate": pairs.GENERATE,
     }
 
-    def __init__(self, config: ml_collections.ConfigDict, tokenizer: Any = None) -> None:
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         if config.model.preset is None:
             check_settings(config, NEEDED, {})
         else:
-            check_settings(config, pair_task.FIELDS, WITH_PRESET)
-        super().__init__(config, tokenizer)
+            check_settings(config, pairs.FIELDS, WITH_PRESET)
+        super().__init__(config, state)
 
     @property
     def has_encoder(self) -> bool:
         """True: a preset of a translator has one too."""
         return True
 
-    def scores_of(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Returns BLEU and chrF from 0 to 100, each text one segment, and those of the sources left as they are.
+    def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Returns BLEU and chrF from 0 to 100, each text one segment, and the same of the sources unchanged.
 
         Args:
             lines: what `GeneratedTargets.complete` returns.

@@ -8,9 +8,16 @@ import pytest
 
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import overrides, workdir
-from tf_sparse_attention.trainers.shared.evaluation_run import EvaluationRun, with_overrides
+from tf_sparse_attention.trainers.shared.devices import OneDevice
+from tf_sparse_attention.trainers.shared.evaluation import EvaluationRun, with_overrides
 
 OWN, OTHER = (types.SimpleNamespace(name=name, fingerprint=f"{name} 1") for name in ("books", "poems/long"))
+
+
+def make_run(folder, config, source, variant=None):
+    task = types.SimpleNamespace(source=source, config=config)
+    validation = types.SimpleNamespace(task=task, split="test", variant=variant)
+    return EvaluationRun(folder, validation, OneDevice())
 
 
 @pytest.fixture
@@ -34,8 +41,8 @@ def test_overrides_change_a_copy_and_another_text_replaces_all_settings_of_the_s
 
 
 def test_scores_are_written_beside_those_of_other_data_and_nothing_partial_stays(folder):
-    runs = [EvaluationRun(folder, "test", base.get_config(), source) for source in (OWN, OTHER)]
-    runs.append(EvaluationRun(folder, "test", base.get_config(), OWN, "with_lsh"))
+    runs = [make_run(folder, base.get_config(), source) for source in (OWN, OTHER)]
+    runs.append(make_run(folder, base.get_config(), OWN, "with_lsh"))
     for run, pattern in zip(runs, ("test", "poems-long-????????-test", "with_lsh-test"), strict=True):
         sums = [run.resumable_sums(), run.resumable_sums("beams", 8)]
         for place, partial in enumerate(sums):
@@ -49,12 +56,12 @@ def test_scores_are_written_beside_those_of_other_data_and_nothing_partial_stays
 
 def test_sums_go_on_with_the_same_settings_alone(folder):
     config = base.get_config()
-    EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).save(2, {"nats": 1.5})
-    assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (2, {"nats": 1.5})
-    assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 4).load() == (0, None)
+    make_run(folder, config, OWN).resumable_sums("beams", 8).save(2, {"nats": 1.5})
+    assert make_run(folder, config, OWN).resumable_sums("beams", 8).load() == (2, {"nats": 1.5})
+    assert make_run(folder, config, OWN).resumable_sums("beams", 4).load() == (0, None)
     (partial,) = folder.glob("*.partial.json")
     for damaged in ("[]", "{}", "{"):
         partial.write_text(damaged)
-        assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (0, None)
+        assert make_run(folder, config, OWN).resumable_sums("beams", 8).load() == (0, None)
     config.data.sequence_length = 7
-    assert EvaluationRun(folder, "test", config, OWN).resumable_sums("beams", 8).load() == (0, None)
+    assert make_run(folder, config, OWN).resumable_sums("beams", 8).load() == (0, None)
