@@ -67,6 +67,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/models/programs.py",
     "tf_sparse_attention/optimizers/skip_nonfinite.py",
     "tf_sparse_attention/trainers/shared/devices.py",
+    "tf_sparse_attention/trainers/shared/shards.py",
 }
 # Functions that import, or run, the module that their first argument names.
 IMPORT_CALLS = {"import_module", "__import__", "run_module", "find_spec"}

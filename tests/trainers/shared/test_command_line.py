@@ -205,7 +205,7 @@ def test_help_has_the_flags_and_three_examples_that_name_flags_there_are():
 def test_full_help_needs_no_backend_and_is_no_failure(run_python, name):
     code = f"""
 import runpy, sys
-sys.argv = ["{name}", "--helpfull", "--config=demo:tiny"]
+sys.argv = ["tsa-{name}", "--helpfull", "--config=demo:tiny"]
 try:
     runpy.run_module("tf_sparse_attention.trainers.{name}", run_name="__main__", alter_sys=True)
 except SystemExit as end:
