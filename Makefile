@@ -94,11 +94,12 @@ test-pages: $(READY) ## Run the notebooks, the README, the pages and the example
 
 .PHONY: test-full
 test-full: $(READY) ## Run all tests and pages but the slow proofs, with more drawn examples (40 minutes)
-	@# In three runs: programs that XLA compiled stay in memory, and mapped, to the end of a process. With two processes
+	@# In four runs: programs that XLA compiled stay in memory, and mapped, to the end of a process. With two processes
 	@# those of all layers and models together take more than 16 GB.
 	$(FULL) $(ARGS) --dist load $(MOST_PROGRAMS)
 	$(FULL) $(ARGS) --ignore=$(MOST_PROGRAMS) tests/layers
-	$(FULL) $(ARGS) --ignore=tests/layers
+	$(FULL) $(ARGS) tests/trainers tests/integration tests/benchmarks
+	$(FULL) $(ARGS) --ignore=tests/layers --ignore=tests/trainers --ignore=tests/integration --ignore=tests/benchmarks
 
 .PHONY: test-large
 test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example
