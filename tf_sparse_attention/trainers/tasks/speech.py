@@ -60,6 +60,10 @@ class Validation(evaluation.Validation):
         references, words = (hash_words(ops.convert_to_tensor(ids), self._separator) for ids in (labels, hypotheses))
         return (*counts, edit_distance(references, words), _count(references[..., 0]))
 
+    def totals(self, rows: np.ndarray) -> dict[str, Any]:
+        nats, *counts = rows.sum(axis=0)
+        return {"nats": nats, **dict(zip(EDITS, map(int, counts), strict=True))}
+
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Returns "loss" in nats per label, and "phone_error_rate", or those of characters and words."""
         found = {"loss": totals["nats"] / max(totals["labels"], 1)} if "nats" in totals else {}
@@ -72,17 +76,18 @@ class Validation(evaluation.Validation):
         found: dict[str, Any] = {"recordings": int(np.sum(~self.buckets.is_too_long))}
         found |= {"left_out": self.buckets.left_out, **({"attention": variant} if variant else {})}
         if num_beams and run.devices.is_single_process:
-            sums = self._beam_sums(num_beams, run.resumable_sums("beams", num_beams))
+            sums = self._beam_sums(run, num_beams, run.resumable_sums("beams", num_beams))
             found["beams"] = {"num_beams": num_beams, **self.figures(sums)}
         return found
 
-    def _beam_sums(self, num_beams, partial):
+    def _beam_sums(self, run, num_beams, partial):
         """Returns the sums of `EDITS` of what `ctc_beam_search` finds, batch by batch."""
         shown = evaluation.Progress(self.buckets.num_batches)
         first, sums = partial.load()
         sums = dict.fromkeys(EDITS, 0.0) if sums is None else sums
         shown.begin(first)
-        self.model.compile(jit_compile=self.task.config.train.jit_compile)
+        settings = self.task.config.train
+        self.model.compile(**run.devices.execution(settings.jit_compile, settings.steps_per_execution))
         for number, (inputs, labels, weights) in enumerate(self.buckets.evaluation_batches().dataset(first), first):
             used = weights > 0
             log_probs = self.model.predict_on_batch(inputs)[used]
@@ -101,7 +106,7 @@ class Validation(evaluation.Validation):
         left_out = [f"{count} {name.replace('_', ' ')}" for name, count in scores["left_out"].items() if count]
         rows = [
             ("recordings", f": {scores['recordings']}, left out: {', '.join(left_out) or 'none'}"),
-            ("labels", f"{scores['labels']:.0f}"),
+            ("labels", str(scores["labels"])),
             ("nats per label", f"{scores['loss']:.4f}"),
         ]
         beams = scores.get("beams", {})
