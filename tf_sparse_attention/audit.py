@@ -190,11 +190,12 @@ def _from_keras_hub(preset, random_weights):
 
 
 def _from_run(folder):
+    from tf_sparse_attention.models import LanguageModel
     from tf_sparse_attention.trainers.shared import remote_run, workdir  # which need more packages than the audit
 
     with remote_run.reading(folder) as local:
         model = workdir.load_model(local)
-    if not hasattr(model, "generator"):
+    if not isinstance(model, LanguageModel):
         raise ValueError(f"`MODEL` must be the run of a language model. Received: one of a {type(model).__name__}.")
     return model
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.trainers.interrupted import SignalAt, arrays_of
+from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import translate_documents
 from tf_sparse_attention.trainers.shared import (
     callbacks,
@@ -235,4 +236,8 @@ def test_what_a_translation_lacks_or_does_not_have_is_refused(finished, make_con
         match=r"`config\.task` must be one of language_model, masked, .*Received: task=translation\.",
     ):
         training.train(config, tmp_path / "task")
+    with pytest.raises(
+        ValueError, match=r"`MODEL` must be the run of a language model\. Received: one of a SequenceToS"
+    ):
+        audit.load_target(str(finished[0]))
     assert evaluation.number(None) == "beyond any float"

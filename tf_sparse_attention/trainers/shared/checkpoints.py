@@ -273,18 +273,11 @@ class Checkpoints:
     def is_complete(self, step: int) -> bool:
         """Return whether the checkpoint of a step is as it was written; log a warning if it is damaged."""
         try:
-            with zipfile.ZipFile(self.path(step)) as archive:
-                bad = archive.testzip()
-                if bad is not None:
-                    raise ValueError(f"the checksum of {bad!r} is wrong")
-                parts = json.loads(archive.read(METADATA)).get("parts", {})
-            for name, checksum in parts.items():
+            metadata = _read_whole(self.path(step))
+            for name, checksum in metadata.get("parts", {}).items():
                 if _checksum(self.folder / name) != checksum:
                     raise ValueError(f"{name!r} is of another save")
-                with zipfile.ZipFile(self.folder / name) as archive:
-                    bad = archive.testzip()
-                    if bad is not None:
-                        raise ValueError(f"the checksum of {bad!r} in {name!r} is wrong")
+                _read_whole(self.folder / name)
         except (OSError, *damage.ERRORS) as error:
             logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
             return False
@@ -311,7 +304,8 @@ class Checkpoints:
             archive = opened.enter_context(zipfile.ZipFile(self.path(step)))
             metadata = json.loads(archive.read(METADATA))
             dtypes = metadata["dtypes"]
-            parts = [opened.enter_context(zipfile.ZipFile(self.folder / name)) for name in metadata.get("parts", ())]
+            files = [opened.enter_context(zipfile.ZipFile(self.folder / name)) for name in metadata.get("parts", ())]
+            parts = [(file, json.loads(file.read(METADATA))) for file in files]
             groups = {name.partition("/")[0] for name in variables}
             unused = [name for name in dtypes if name not in variables and name.partition("/")[0] in groups]
             missing = [name for name in variables if name not in dtypes]
@@ -353,6 +347,15 @@ def _read_metadata(path):
     return metadata
 
 
+def _read_whole(path):
+    """Returns the metadata of an archive after a comparison of all members with their checksums."""
+    with zipfile.ZipFile(path) as archive:
+        bad = archive.testzip()
+        if bad is not None:
+            raise ValueError(f"the checksum of {bad!r} in {path.name!r} is wrong")
+        return json.loads(archive.read(METADATA))
+
+
 def _checksum(path):
     """Returns a checksum of an archive: of the names, sizes and checksums of its members."""
     with zipfile.ZipFile(path) as archive:
@@ -369,12 +372,17 @@ def _write(archive, name, array):
 
 
 def _read(archive, parts, name, dtype):
-    """Returns an array of an archive, or put together from the shards in its parts."""
+    """Returns an array of an archive, or put together from the shards in its parts.
+
+    Args:
+        archive: the checkpoint.
+        parts: pairs of the archive of a process and its metadata.
+        name, dtype: of the array.
+    """
     if f"{name}.npy" in archive.NameToInfo:
         return _read_member(archive, name, dtype)
     whole = None
-    for part in parts:
-        saved = json.loads(part.read(METADATA))
+    for part, saved in parts:
         for place, bounds in enumerate(saved["bounds"].get(name, ())):
             if whole is None:
                 whole = np.empty(saved["shapes"][name], _numpy_dtype(dtype))

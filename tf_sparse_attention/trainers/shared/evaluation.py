@@ -256,8 +256,7 @@ def evaluate(
     >>> scores = evaluate("runs/demo", "validation")
     >>> print(as_text(scores))
     """
-    task = registry.load_task(folder)
-    task = type(task)(with_overrides(task.config, changes), task.get_state())
+    task = registry.load_task(folder, with_overrides(workdir.load_config(folder), changes))
     devices = choose_devices(task.config)
     execution = devices.execution(task.config.train.jit_compile, task.config.train.steps_per_execution)
     with devices.scope():

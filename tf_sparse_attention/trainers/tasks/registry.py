@@ -24,16 +24,20 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
     return kind(config)
 
 
-def load_task(folder: str | os.PathLike) -> Any:
+def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | None = None) -> Any:
     """Returns the task of the run in a work folder.
+
+    Args:
+        folder: the work folder.
+        config: a configuration to use instead of that of the run. Default: None.
 
     Raises:
         ValueError: If there is no run, or its task cannot be found.
     """
     from tf_sparse_attention.trainers.shared import damage, workdir  # which loads models of tasks
 
-    config, state = workdir.load_config(folder), workdir.read_json(folder, workdir.STATE)
-    task = class_of(config.task)(config, state)
+    config = workdir.load_config(folder) if config is None else config
+    task = class_of(config.task)(config, workdir.read_json(folder, workdir.STATE))
     with damage.named(workdir.open_workdir(folder) / workdir.STATE):
         task.get_state()
     return task
