@@ -36,10 +36,11 @@ def with_attention(model: SequenceClassifier, **arguments: Any) -> SequenceClass
         ValueError: for a classifier with other attention.
     """
     config = model.encoder.get_config()
-    kinds = {class_name(part) for part in all_parts(config["attention"])}
+    attention = config["attention"]["parts"] if isinstance(model.encoder, Backbone) else config["attention"]
+    kinds = {class_name(part) for part in all_parts(attention)}
     if not isinstance(model.encoder, Backbone) or kinds != {"DenseAttention"}:
         raise ValueError(f"`model` must have a `Backbone` of DenseAttention alone. Received: parts of {sorted(kinds)}.")
-    parts = map_parts(lambda part: {**part, "layer": "ClusteredAttention", **arguments}, config["attention"])
+    parts = map_parts(lambda part: {**part, "layer": "ClusteredAttention", **arguments}, attention)
     # Weights are drawn, not zeros: the planes of the hash stay as they are.
     encoder = Backbone(**{**config, "attention": parts, "seed": config["seed"] or 0})
     clustered = type(model)(encoder, **_head(model))

@@ -25,7 +25,8 @@ SMALLER = {
     'tfds="tiny_shakespeare"': "path='books', data_dir='prepared'",
     'path="books")': 'path="books", data_dir="prepared")',
     '"/tmp/data"': "'prepared'",
-    "vocabulary_size=258)": "vocabulary_size=258, num_layers=2, hidden_dim=32, embedding_dim=32, num_local_layers=1)",
+    "vocabulary_size=258)": "vocabulary_size=258, num_layers=2, hidden_dim=32, embedding={'dim': 32}, "
+    "attention={'num_local_layers': 1})",
     "vocabulary_size=258, num_layers=2)": "vocabulary_size=258, num_layers=1)",
     "batch_size=8": "batch_size=2",
     "sequence_length=512": "sequence_length=64",

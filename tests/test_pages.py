@@ -47,8 +47,8 @@ SMALLER = {
     "docs/start.md": {**LAYER, "(None, None, 512)": "(None, None, 32)"},
     "docs/decoding.md": {"Backbone(258, 4, 128,": "Backbone(258, 1, 16,"},
     "docs/models.md": {
-        "vocabulary_size=32768": "vocabulary_size=300, hidden_dim=32, embedding_dim=32",
-        "hidden_dim=32, embedding_dim=32)": "hidden_dim=32, embedding_dim=32, num_layers=2, num_local_layers=1)",
+        "vocabulary_size=32768": "vocabulary_size=300, hidden_dim=32, embedding={'dim': 32}",
+        "embedding={'dim': 32})": "embedding={'dim': 32}, num_layers=2, attention={'num_local_layers': 1})",
         "sequence_length=2048": "sequence_length=64",
         "sequence_length=512": "sequence_length=64",
         "steps_per_epoch=1000": "steps_per_epoch=1",

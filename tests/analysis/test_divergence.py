@@ -148,7 +148,7 @@ def test_some_queries_are_spread_evenly():
 
 
 def test_the_table_has_a_row_a_layer_and_is_what_print_shows(capsys):
-    result = tsa.analysis.head_divergence(model_of(LOCAL, ROUTING, num_local_layers=1), ids_of())
+    result = tsa.analysis.head_divergence(model_of([LOCAL], [ROUTING, LOCAL]), ids_of())
     lines = result.table().splitlines()
     assert lines[0] == r"| layer | local\|local | local\|routing | routing\|routing |"
     assert lines[2].endswith("| - | - |")

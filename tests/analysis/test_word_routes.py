@@ -19,7 +19,7 @@ TOKENIZER = ByteTokenizer()
 
 def make_model(attention=(LOCAL, ROUTING)):
     keras.utils.set_random_seed(1)
-    return LanguageModel(Backbone(258, 2, 16, list(attention), intermediate_dim=32, num_local_layers=0, seed=1))
+    return LanguageModel(Backbone(258, 2, 16, list(attention), intermediate_dim=32, seed=1))
 
 
 @pytest.fixture(scope="module")

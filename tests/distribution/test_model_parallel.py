@@ -52,16 +52,16 @@ def mesh(*shape):
     return keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
 
 
-def model(**embedding):
-    arguments = {"intermediate_dim": 16, "activation": "geglu", "seed": 0, **embedding}
+def model(embedding):
+    arguments = {"intermediate_dim": 16, "activation": "geglu", "seed": 0, "embedding": embedding}
     attention = [[LOCAL, ROUTED], [{**PERSISTENT, "adaptive_span": True}], [GROUPED], [SELECTED], [NATIVE]]
     return tsa.models.LanguageModel(tsa.models.Backbone(12, 5, 8, attention, **arguments))
 
 
-@pytest.mark.parametrize("embedding", [{"embedding_dim": 4}, {"embedding": {"cutoffs": (4, 8), "div_value": 2}}])
+@pytest.mark.parametrize("embedding", [{"dim": 4}, {"cutoffs": (4, 8), "div_value": 2}])
 def test_every_weight_that_grows_with_the_model_is_split(embedding):
     layouts = tsa.distribution.layout_map(mesh(1, 2))
-    for weight in model(**embedding).weights:
+    for weight in model(embedding).weights:
         layout = layouts[weight.path]
         whole = is_whole(weight.path)
         assert (layout is None) == whole, weight.path
@@ -82,7 +82,7 @@ def encoder_task():
 
 
 def recognizer():
-    encoder = tsa.models.Backbone(None, 1, 8, [LOCAL], intermediate_dim=16, embedding_dim=8, causal=False)
+    encoder = tsa.models.Backbone(None, 1, 8, [LOCAL], intermediate_dim=16, embedding={"dim": 8}, causal=False)
     return tsa.models.SpeechRecognizer(encoder, 6)
 
 

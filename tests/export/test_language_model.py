@@ -307,7 +307,7 @@ def test_export_is_reached_from_the_front_door():
     [
         ({"dtype": "mixed_bfloat16"}, {}, 2e-2),
         ({"remat": True, "dropout": 0.5}, {}, 1e-5),
-        ({"embedding_dim": 24, "norm": "post", "activation": "geglu"}, {"position": "relative"}, 1e-5),
+        ({"embedding": {"dim": 24}, "norm": "post", "activation": "geglu"}, {"position": "relative"}, 1e-5),
         ({}, {"selection": "top_k"}, 1e-5),
     ],
 )

@@ -24,8 +24,8 @@ def make_encoder(vocabulary_size, attention=(LOCAL,), **options):
     return Backbone(vocabulary_size, attention=list(attention), causal=False, **sizes, **options)
 
 
-def make_recognizer(**options):
-    encoder = make_encoder(None, embedding_dim=8, **options)
+def make_recognizer(embedding=(), **options):
+    encoder = make_encoder(None, embedding={"dim": 8, **dict(embedding)}, **options)
     normalized = {"feature_mean": range(FEATURES), "feature_std": [2.0] * FEATURES}
     return randomized(SpeechRecognizer(encoder, 3, num_features=FEATURES, subsampling=2, **normalized))
 

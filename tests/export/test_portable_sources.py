@@ -145,7 +145,7 @@ def test_the_likeliest_tokens_are_those_that_the_model_generates(generated, run,
             r"decode with a cache: .*`signatures=\('score',\)` to leave decoding out\.$",
         ),
         (
-            {"of_encoder": {"vocabulary_size": None, "embedding_dim": 5}},
+            {"of_encoder": {"vocabulary_size": None, "embedding": {"dim": 5}}},
             r"`model` must have an encoder that reads token ids, .* Received: an encoder of features of size 5\.$",
         ),
         (

@@ -19,7 +19,7 @@ LENGTHS = [41, 3, 20]
 
 def make_model(attention):
     keras.utils.set_random_seed(5)
-    encoder = Backbone(None, 1, 16, attention, intermediate_dim=16, embedding_dim=8, causal=False)
+    encoder = Backbone(None, 1, 16, attention, intermediate_dim=16, embedding={"dim": 8}, causal=False)
     model = SpeechRecognizer(encoder, 3, num_features=6, subsampling=2, feature_mean=range(6), feature_std=[2.0] * 6)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.3 * keras.random.normal(weight.shape, seed=1))

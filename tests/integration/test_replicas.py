@@ -123,7 +123,7 @@ def language_model():
 
 
 def recognizer():
-    encoder = Backbone(None, 1, 4, [HEADS], intermediate_dim=8, embedding_dim=3, causal=False, seed=0)
+    encoder = Backbone(None, 1, 4, [HEADS], intermediate_dim=8, embedding={"dim": 3}, causal=False, seed=0)
     inputs = {"features": normal(4, 12, 3), "padding_mask": np.arange(12) < np.array([[12], [9], [4], [0]])}
     return SpeechRecognizer(encoder, 6), inputs, IDS, CTCLoss()
 

@@ -83,7 +83,7 @@ def test_attention_with_low_rank_kernels_begins_as_it_was_and_is_loaded_with_the
 @pytest.mark.parametrize("mode", first(["int8", "int4", "float8"], 1))
 @pytest.mark.parametrize("tie_embeddings", first([True, False], 1))
 def test_a_language_model_of_few_bits_is_loaded_as_it_was(mode, tie_embeddings, tmp_path):
-    model = LanguageModel(backbone(embedding_dim=8), tie_embeddings)
+    model = LanguageModel(backbone(embedding={"dim": 8}), tie_embeddings)
     exact = contracts.to_numpy(model(tokens()))
     model.quantize(mode)
     few_bits = contracts.to_numpy(model(tokens()))

@@ -235,7 +235,7 @@ def test_an_interleaved_backbone_survives_its_config_and_a_file(tmp_path):
 
 def test_blocks_that_a_backbone_skips_count_too():
     local = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
-    blocks = backbone(attention=[*INTERLEAVED, local], num_local_layers=1).blocks
+    blocks = backbone(attention={"parts": [*INTERLEAVED, local], "num_local_layers": 1}).blocks
     assert [type(part).__name__ for part in blocks[0].attention.parts] == ["LocalAttention"]
     assert [part.layer_index for part in blocks[1].attention.parts[:2]] == [1, 1]
 

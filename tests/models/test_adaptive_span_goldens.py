@@ -56,8 +56,7 @@ class Case:
             intermediate_dim=None if given["pers_mem"] else given["inner"],
             activation="relu",
             embedding=clusters if given["adapt_io"] else None,
-            norm="post",
-            layer_norm_epsilon=1e-5,
+            norm={"placement": "post", "epsilon": 1e-5},
             memory_length=given["L"],
         )
         return LanguageModel(backbone, tie_embeddings=given["tied"])

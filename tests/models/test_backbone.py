@@ -8,7 +8,8 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.layers import LocalAttention, MixedAttention
-from tf_sparse_attention.models import Backbone
+from tf_sparse_attention.models import AttentionOptions, Backbone, DropoutOptions, EmbeddingOptions
+from tf_sparse_attention.models.backbone_options import merge_arguments
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 8}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 5}
@@ -35,7 +36,7 @@ def test_parts_follow_the_plain_data():
 
 
 def test_skipped_blocks_give_all_heads_to_the_local_part():
-    blocks = small(num_local_layers=1).blocks
+    blocks = small(attention=AttentionOptions([ROUTING, LOCAL], num_local_layers=1)).blocks
     assert [(type(part).__name__, part.num_heads) for part in blocks[0].attention.parts] == [("LocalAttention", 3)]
     assert len(blocks[1].attention.parts) == 2
 
@@ -94,15 +95,34 @@ def test_layers_as_parts_compute_what_parts_of_plain_data_do():
 
 def test_a_local_layer_takes_over_the_heads_in_skipped_blocks():
     layer = LocalAttention(2, 8, window=8)
-    blocks = small(attention=[near(), layer], num_local_layers=1).blocks
+    blocks = small(attention={"parts": [near(), layer], "num_local_layers": 1}).blocks
     assert [(type(part), part.num_heads) for part in blocks[0].attention.parts] == [(LocalAttention, 4)]
     assert [type(part) for part in blocks[1].attention.parts] == [Near, LocalAttention]
 
 
-def test_embedding_dim_adds_a_projection_even_where_the_sizes_agree():
+def test_an_embedding_size_adds_a_projection_even_where_the_sizes_agree():
     assert small().embedding_projection is None
-    assert small(embedding_dim=16).embedding_projection.kernel.shape == (16, 16)
-    assert small(embedding_dim=6).embedding_projection.kernel.shape == (6, 16)
+    assert small(embedding={"dim": 16}).embedding_projection.kernel.shape == (16, 16)
+    assert small(embedding={"dim": 6}).embedding_projection.kernel.shape == (6, 16)
+
+
+def test_options_may_be_given_in_four_forms():
+    attention = {"parts": [ROUTING, LOCAL], "num_local_layers": 1}
+    both = [
+        small(attention=AttentionOptions(**attention), embedding=EmbeddingOptions(6), norm="post", dropout=0.1),
+        small(attention=attention, embedding={"dim": 6}, norm={"placement": "post"}, dropout=DropoutOptions(0.1)),
+    ]
+    assert both[0].get_config() == {**both[1].get_config(), "name": both[0].name}
+    assert small(embedding=None).get_config()["embedding"]["dim"] is None
+
+
+def test_a_dictionary_changes_some_options_and_another_value_replaces_all():
+    before = {"dropout": {"residual": 0.1, "tokens": 0.2}, "norm": "post", "num_layers": 2}
+    changed = merge_arguments(before, {"dropout": {"tokens": 0.3}, "norm": {"epsilon": 1e-3}, "embedding": {"dim": 3}})
+    assert DropoutOptions(**changed["dropout"]) == DropoutOptions(0.1, tokens=0.3)
+    assert changed["norm"] == {"placement": "post", "epsilon": 1e-3}
+    assert (changed["embedding"], changed["num_layers"]) == ({"dim": 3}, 2)
+    assert merge_arguments(before, {"dropout": 0.5})["dropout"] == 0.5
 
 
 def test_post_norm_has_no_norm_after_the_last_block():
@@ -139,7 +159,7 @@ def test_global_tokens_are_marked_among_the_inputs(remat):
 
 def test_skipped_blocks_do_without_the_marks_that_the_others_take():
     wide = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 2}
-    backbone = small(attention=[LOCAL, wide], causal=False, num_local_layers=1)
+    backbone = small(attention={"parts": [LOCAL, wide], "num_local_layers": 1}, causal=False)
     assert backbone({"token_ids": ids(2, 9), "global_mask": np.ones((2, 9), bool)}).shape == (2, 9, 16)
     assert (backbone.blocks[0].attention.extra_mask_names, backbone.extra_mask_names) == ((), ("global_mask",))
 
@@ -165,16 +185,16 @@ def test_packed_documents_equal_separate_ones():
 
 
 def test_two_backbones_of_one_seed_are_equal_with_dropout_too():
-    arguments = {"dropout": 0.2, "embedding_dropout": 0.1, "token_dropout": 0.1, "activation_dropout": 0.1}
+    dropout = DropoutOptions(0.2, embedding=0.1, activation=0.1, tokens=0.1)
     outputs = []
     for _ in range(2):
         keras.utils.set_random_seed(3)
-        outputs.append(small(**arguments)(ids(2, 12), training=True))
+        outputs.append(small(dropout=dropout)(ids(2, 12), training=True))
     np.testing.assert_array_equal(*outputs)
 
 
 def test_token_dropout_replaces_its_share_of_ids_in_training_alone():
-    backbone = small(token_dropout=0.2, attention=[{**LOCAL, "window": 1}])  # no token sees another
+    backbone = small(dropout={"tokens": 0.2}, attention=[{**LOCAL, "window": 1}])  # no token sees another
     tokens = ids(1, 1000)
     calm, noisy = backbone(tokens), backbone(tokens, training=True)
     changed = np.mean(np.any(ops.convert_to_numpy(calm != noisy), axis=-1))
@@ -183,7 +203,7 @@ def test_token_dropout_replaces_its_share_of_ids_in_training_alone():
 
 
 def test_the_embedding_is_dropped_at_its_own_rate():
-    backbone = small(embedding_dropout=0.25, token_dropout=0.0, num_layers=1)
+    backbone = small(dropout={"embedding": 0.25}, num_layers=1)
     seen = []
     whole = backbone.blocks[0].call
     backbone.blocks[0].call = lambda x, **arguments: seen.append(ops.convert_to_numpy(x)) or whole(x, **arguments)
@@ -198,13 +218,14 @@ def test_the_embedding_starts_with_vectors_of_length_one():
 
 def test_no_two_random_draws_of_a_backbone_share_a_seed():
     parts = [{**LOCAL, "dropout": 0.1}, {**ROUTING, "dropout": 0.1}]
-    backbone = small(attention=parts, dropout=0.1, activation_dropout=0.1, embedding_dropout=0.1)
+    backbone = small(attention=parts, dropout=DropoutOptions(0.1, embedding=0.1, activation=0.1))
     seeds = [tuple(ops.convert_to_numpy(v)) for v in backbone.non_trainable_variables if "seed" in v.path]
     assert len(seeds) == 1 + 2 * 4 and len(set(seeds)) == len(seeds)
 
 
 def test_the_configuration_builds_the_same_backbone(tmp_path):
-    backbone = small(dropout=0.1, num_local_layers=1, embedding_dim=6, norm="post", activation="geglu")
+    attention = AttentionOptions([ROUTING, LOCAL], num_local_layers=1)
+    backbone = small(attention=attention, dropout=0.1, embedding={"dim": 6}, norm="post", activation="geglu")
     backbone.save(tmp_path / "backbone.keras")
     again = keras.models.load_model(tmp_path / "backbone.keras")
     np.testing.assert_array_equal(again(ids(2, 12)), backbone(ids(2, 12)))
@@ -212,7 +233,7 @@ def test_the_configuration_builds_the_same_backbone(tmp_path):
 
 
 def test_mixed_precision_reaches_every_layer():
-    backbone = small(dtype="mixed_bfloat16", embedding_dim=6)
+    backbone = small(dtype="mixed_bfloat16", embedding={"dim": 6})
     policies = {layer.dtype_policy.name for layer in backbone._flatten_layers() if layer.dtype_policy is not None}
     assert policies == {"mixed_bfloat16"}
     assert keras.backend.standardize_dtype(backbone(ids(1, 9)).dtype) == "bfloat16"
@@ -238,10 +259,21 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
         ({"num_layers": 0}, "`num_layers` must be a positive integer"),
         (
-            {"num_local_layers": -1},
-            "`num_local_layers` must be an integer of at least 0. Received: num_local_layers=-1",
+            {"attention": {"parts": [LOCAL], "num_local_layers": -1}},
+            "`attention.num_local_layers` must be an integer of at least 0. Received: attention.num_local_layers=-1",
         ),
-        ({"token_dropout": 1.0}, r"`token_dropout` must be a number in \[0, 1\). Received: token_dropout=1.0"),
+        ({"dropout": {"tokens": 1.0}}, r"`dropout.tokens` must be a number in \[0, 1\). Received: dropout.tokens=1.0"),
+        ({"dropout": 1.0}, r"`dropout` must be a number in \[0, 1\). Received: dropout=1.0"),
+        (
+            {"dropout": {"rate": 0.1}},
+            r"`dropout` must be DropoutOptions or a dictionary with the keys \['residual', .*rate",
+        ),
+        (
+            {"attention": {"num_local_layers": 1}},
+            "`attention` must be AttentionOptions or .* Received: attention={'num_",
+        ),
+        ({"embedding": {"div_value": 2}}, "`embedding.cutoffs` must be given with `embedding.div_value`"),
+        ({"attention": LOCAL}, "one for each of the 2 blocks, put in a list. Received: attention={'layer': 'Local"),
         ({"attention": []}, "`attention` must be a list of dictionaries"),
         (
             {"attention": [{"layer": "Nowhere"}]},
@@ -261,15 +293,15 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
             "`attention` must have no dtype, which is `dtype` of the model",
         ),
         (
-            {"num_local_layers": 2},
+            {"attention": {"parts": [ROUTING, LOCAL], "num_local_layers": 2}},
             "`num_local_layers` must be smaller than `num_layers`.* Received: num_local_layers=2, num_layers=2",
         ),
         (
-            {"attention": [ROUTING], "num_local_layers": 1},
+            {"attention": {"parts": [ROUTING], "num_local_layers": 1}},
             "`num_local_layers` must be 0 unless .* Received: num_local_layers=1",
         ),
         (
-            {"attention": [LOCAL, {"layer": "LSHAttention", "key_dim": 16}], "num_local_layers": 1},
+            {"attention": {"parts": [LOCAL, {"layer": "LSHAttention", "key_dim": 16}], "num_local_layers": 1}},
             "`attention` must have parts with `num_heads` where .* Received: num_local_layers=1",
         ),
         ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm` must be one of"),
@@ -277,7 +309,7 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"attention": [[LOCAL], []]}, "one for each of the 2 blocks"),
         ({"attention": [[LOCAL], LOCAL]}, "one for each of the 2 blocks"),
         (
-            {"attention": [[LOCAL], [LOCAL]], "num_local_layers": 1},
+            {"attention": {"parts": [[LOCAL], [LOCAL]], "num_local_layers": 1}},
             "`num_local_layers` must be 0 where .* for each block",
         ),
         (

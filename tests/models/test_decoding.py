@@ -20,7 +20,11 @@ ROUTING = {"layer": "RoutingAttention", **SIZES, "num_clusters": 3, "cluster_siz
 STRIDED = {"layer": "StridedAttention", **SIZES, "stride": 4, "heads": "interleaved"}
 FIXED = {"layer": "FixedAttention", **SIZES, "block_size": 4, "num_summary": 2}
 MODELS = {
-    "routing_transformer": {"attention": [LOCAL, ROUTING], "num_local_layers": 1, "norm": "post", "embedding_dim": 12},
+    "routing_transformer": {
+        "attention": {"parts": [LOCAL, ROUTING], "num_local_layers": 1},
+        "norm": "post",
+        "embedding": {"dim": 12},
+    },
     "sparse_transformer": {"attention": [STRIDED], "embedding": {"grid": (5, 5)}},
     "fixed": {"attention": [FIXED], "embedding": {"sinusoidal": True}},
     "all_attention": {"attention": [{"layer": "AllAttention", **SIZES, "num_persistent": 3, "window": 6}]},
@@ -33,7 +37,7 @@ MODELS = {
 
 def make(attention, intermediate_dim=24, num_layers=2, **settings):
     keras.utils.set_random_seed(0)
-    if attention[0]["layer"] == "AllAttention":
+    if "AllAttention" in str(attention):
         intermediate_dim = None
     backbone = Backbone(30, num_layers, 16, attention, intermediate_dim=intermediate_dim, seed=0, **settings)
     model = LanguageModel(backbone)

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests.draws import first
-from tf_sparse_attention.models import Backbone, Encoder
+from tf_sparse_attention.models import Backbone, Encoder, NormOptions
 
 SIZES = {"vocabulary_size": 30, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 12, "max_length": 40}
 HEADS = {"num_heads": 2, "key_dim": 4, "window": 3}
@@ -68,7 +68,7 @@ def test_blocks_may_have_attention_of_their_own():
 def test_blocks_are_those_of_a_backbone_with_the_same_parts():
     parts = [PART, {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 2}]
     encoder = Encoder(attention=parts, **SIZES)
-    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm="post", causal=False, layer_norm_epsilon=1e-12)
+    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm=NormOptions("post", 1e-12), causal=False)
     for one, other in zip(encoder.blocks, backbone.blocks, strict=True):
         other.set_weights(one.get_weights())
         assert one.get_config() == other.get_config()

@@ -29,11 +29,11 @@ def num_trainable(model):
     return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
 
 
-@pytest.mark.parametrize("embedding_dim", [None, 6])
+@pytest.mark.parametrize("dim", [None, 6])
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 @pytest.mark.parametrize("use_output_bias", [False, True])
-def test_logits_have_the_vocabulary(embedding_dim, tie_embeddings, use_output_bias):
-    model = small(tie_embeddings, use_output_bias, embedding_dim=embedding_dim)
+def test_logits_have_the_vocabulary(dim, tie_embeddings, use_output_bias):
+    model = small(tie_embeddings, use_output_bias, embedding={"dim": dim})
     assert tuple(model(ids(2, 7)).shape) == (2, 7, 20)
     assert model.compute_output_shape((2, 7)) == (2, 7, 20)
 
@@ -59,7 +59,7 @@ def test_logits_are_float32_under_mixed_precision():
 
 
 def test_a_saved_model_gives_the_same_logits(tmp_path):
-    model = small(tie_embeddings=True, embedding_dim=6)
+    model = small(tie_embeddings=True, embedding={"dim": 6})
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again(ids(2, 7)), model(ids(2, 7)))
@@ -115,8 +115,8 @@ def test_presets_have_the_published_number_of_parameters(name, published):
 @pytest.mark.parametrize("name", first_of_each(sorted(PRESETS), lambda name: name.split("_")[0]))
 def test_every_preset_builds_and_is_causal_by_selection(name):
     sizes = {"num_layers": 2, "hidden_dim": 24, "intermediate_dim": 16}
-    if any(part["layer"] == "LocalAttention" for part in PRESETS[name]["arguments"]["attention"]):
-        sizes["num_local_layers"] = 1
+    if any(part["layer"] == "LocalAttention" for part in preset_arguments(name)["attention"]["parts"]):
+        sizes["attention"] = {"num_local_layers": 1}
     model = LanguageModel.from_preset(name, vocabulary_size=30, **sizes)
     assert all(block.attention.pattern.causal_selection for block in model.backbone.blocks)
     assert tuple(model(ids(1, 9)).shape) == (1, 9, 30)
@@ -124,7 +124,7 @@ def test_every_preset_builds_and_is_causal_by_selection(name):
 
 
 def test_reproducing_the_reference_selects_as_published():
-    part = preset_arguments("enwik8_local_cluster8k", reproduce_reference=True)["attention"][0]
+    part = preset_arguments("enwik8_local_cluster8k", reproduce_reference=True)["attention"]["parts"][0]
     assert (part["selection"], part["reproduce_reference"]) == ("top_k", True)
 
 
@@ -179,5 +179,5 @@ def test_ids_given_as_floats_keep_their_number_in_half_precision():
 
 @pytest.mark.parametrize("embedding", [{"div_value": 2}, {"sizes": (8,)}, "adaptive"])
 def test_a_wrong_embedding_is_named(embedding):
-    with pytest.raises(ValueError, match="`embedding` must"):
+    with pytest.raises(ValueError, match=r"`embedding(.cutoffs)?` must"):
         Backbone(40, 1, 16, [NEAR], embedding=embedding)

@@ -82,7 +82,7 @@ ROWS = {
 
 
 def parts_of(arguments):
-    return {part["layer"]: part for part in arguments["attention"]}
+    return {part["layer"]: part for part in arguments["attention"]["parts"]}
 
 
 def row_of(name):
@@ -95,16 +95,16 @@ def row_of(name):
     return Row(
         length=presets.PRESETS[name]["sequence_length"],
         hidden=arguments["hidden_dim"],
-        embedding=arguments["embedding_dim"],
+        embedding=arguments["embedding"]["dim"],
         feed_forward=arguments["intermediate_dim"],
         layers=arguments["num_layers"],
         local_heads=local["num_heads"],
         routing_heads=routing.get("num_heads", 0),
-        routing_layers=arguments["num_layers"] - arguments["num_local_layers"] if routing else 0,
+        routing_layers=arguments["num_layers"] - arguments["attention"]["num_local_layers"] if routing else 0,
         clusters=routing.get("num_clusters", 0),
         cluster_size=routing.get("cluster_size", 0),
         block=local["block_size"],
-        dropout=(dropout, *(arguments[f"{kind}_dropout"] for kind in ("activation", "embedding", "token"))),
+        dropout=(dropout, *(arguments["dropout"][kind] for kind in ("activation", "embedding", "tokens"))),
         max_distance=max_distance,
         activation=arguments["activation"],
     )
@@ -117,14 +117,14 @@ def test_every_preset_has_a_row():
 @pytest.mark.parametrize("name", IMAGE_ROWS)
 def test_a_routing_transformer_for_images_has_the_published_numbers(name):
     arguments, row = presets.preset_arguments(name), IMAGE_ROWS[name]
-    *routed, local = arguments["attention"]
+    *routed, local = arguments["attention"]["parts"]
     assert presets.PRESETS[name]["sequence_length"] == row.length == np.prod(arguments["embedding"]["grid"])
     assert arguments["num_layers"] == row.layers and arguments["activation"] == "relu" and arguments["norm"] == "post"
     assert (arguments["hidden_dim"], arguments["intermediate_dim"]) == (row.hidden, row.feed_forward)
     assert (arguments["dropout"], local["num_heads"]) == (row.dropout, row.local_heads)
     assert sum(part["num_heads"] for part in routed) == row.routing_heads
     assert all((part["num_clusters"], part["cluster_size"]) == row.clusters for part in routed)
-    assert all(part["key_dim"] * (row.local_heads + row.routing_heads) == row.hidden for part in arguments["attention"])
+    assert all(part["key_dim"] * (row.local_heads + row.routing_heads) == row.hidden for part in [*routed, local])
     assert all(part["num_clusters"] * part["cluster_size"] >= row.length for part in routed)
     assert local.get("block_size") == 256 or (local["block_shape"], local["order"]) == ((16, 48), "blocks")
 
@@ -132,7 +132,7 @@ def test_a_routing_transformer_for_images_has_the_published_numbers(name):
 @pytest.mark.parametrize("name", SPARSE_ROWS)
 def test_a_sparse_transformer_has_the_published_numbers(name):
     arguments, row = presets.preset_arguments(name), SPARSE_ROWS[name]
-    (part,) = arguments["attention"]
+    (part,) = arguments["attention"]["parts"]
     assert presets.PRESETS[name]["sequence_length"] == row.length == np.prod(arguments["embedding"]["grid"])
     assert (arguments["num_layers"], part["num_heads"], arguments["hidden_dim"]) == (row.layers, row.heads, row.hidden)
     assert part.get("stride", part.get("block_size")) == 128
@@ -171,24 +171,30 @@ def test_the_heads_divide_the_model_and_are_as_published(name):
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.routing_heads == 0])
 def test_a_preset_without_routing_skips_nothing(name):
-    assert presets.preset_arguments(name)["num_local_layers"] == 0
+    assert presets.preset_arguments(name)["attention"]["num_local_layers"] == 0
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_preset_sets_nothing_besides(name):
     arguments = presets.preset_arguments(name)
-    sizes = {"num_layers", "hidden_dim", "embedding_dim", "intermediate_dim", "num_local_layers"}
-    dropout = {"activation_dropout", "embedding_dropout", "token_dropout"}
-    assert set(arguments) == {*sizes, *dropout, "activation", "attention", "norm"}
+    sizes = {"num_layers", "hidden_dim", "intermediate_dim"}
+    assert set(arguments) == {*sizes, "embedding", "dropout", "activation", "attention", "norm"}
+    assert not arguments["attention"]["reproduce_reference"] and set(arguments["embedding"]) == {"dim"}
     common = {"layer", "num_heads", "key_dim", "use_bias", "position", "max_distance", "dropout"}
     own = {"LocalAttention": {"block_size"}, "RoutingAttention": {"num_clusters", "cluster_size", "selection"}}
-    assert len(arguments["attention"]) == len(parts_of(arguments))
+    assert len(arguments["attention"]["parts"]) == len(parts_of(arguments))
     for layer, part in parts_of(arguments).items():
         assert set(part) == common | own[layer]
 
 
 TRANSLATOR = "translate_local_cluster4k"
-SMALL = {"num_layers": 2, "num_local_layers": 1, "hidden_dim": 24, "embedding_dim": 24, "intermediate_dim": 16}
+SMALL = {
+    "num_layers": 2,
+    "attention": {"num_local_layers": 1},
+    "hidden_dim": 24,
+    "embedding": {"dim": 24},
+    "intermediate_dim": 16,
+}
 
 
 def inputs_of(length):
@@ -201,13 +207,14 @@ def test_the_preset_of_translation_has_the_published_numbers():
     assert preset["sequence_length"] == 4096 and preset["source"]
     for side in ("encoder", "decoder"):
         arguments, parts = preset[side], parts_of(preset[side])
-        sizes = ("num_layers", "num_local_layers", "hidden_dim", "intermediate_dim", "dropout", "norm", "activation")
-        assert [arguments[name] for name in sizes] == [6, 4, 1024, 4096, 0.3, "post", "geglu"]
+        sizes = ("num_layers", "hidden_dim", "intermediate_dim", "norm", "activation")
+        assert [arguments[name] for name in sizes] == [6, 1024, 4096, "post", "geglu"]
+        assert (arguments["attention"]["num_local_layers"], arguments["dropout"]["residual"]) == (4, 0.3)
         assert (parts["LocalAttention"]["num_heads"], parts["LocalAttention"]["block_size"]) == (14, 256)
         routing = parts["RoutingAttention"]
         assert [routing[name] for name in ("num_heads", "num_clusters", "cluster_size")] == [2, 8, 512]
         assert {part["max_distance"] for part in parts.values()} == {513}
-    assert preset["decoder"]["embedding_dim"] == 1024
+    assert preset["decoder"]["embedding"]["dim"] == 1024
 
 
 def test_the_model_of_a_preset_of_translation_is_causal():

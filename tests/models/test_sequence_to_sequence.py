@@ -230,7 +230,10 @@ WRONG = [
     (lambda: make().decoder(TARGETS), r"`encoder_sequence` must be given with `cross_attention`"),
     (lambda: LanguageModel(Backbone(None, 1, D, LOCAL)), r"`backbone` must be a `Backbone` with a vocabulary"),
     (lambda: Backbone(None, 1, D, LOCAL)(SOURCES), r"`inputs` must be features of shape \(batch, positions, 16\)"),
-    (lambda: Backbone(None, 1, D, LOCAL, token_dropout=0.1), r"`vocabulary_size` must be given with `token_dropout`"),
+    (
+        lambda: Backbone(None, 1, D, LOCAL, dropout={"tokens": 0.1}),
+        "`vocabulary_size` must be given with `dropout.tokens`",
+    ),
     (lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "Nope"}]), r"`cross_attention` must be a list of"),
     (
         lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "ClusteredAttention", **HEADS}]),

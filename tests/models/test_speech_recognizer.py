@@ -34,8 +34,7 @@ def make(subsampling=4, attention=LOCAL, dtype=None, embedding=None, num_layers=
         16,
         attention,
         intermediate_dim=24,
-        embedding_dim=F if subsampling == 1 else 12,
-        embedding=embedding,
+        embedding={"dim": F if subsampling == 1 else 12, **(embedding or {})},
         causal=False,
         seed=2,
         dtype=dtype,
@@ -198,7 +197,7 @@ def test_what_does_not_fit_is_refused():
     for arguments, message in [
         ({"encoder": Backbone(9, 1, 8, LOCAL, causal=False)}, r"`encoder` must be a `Backbone` with causal=False and"),
         ({"encoder": Backbone(None, 1, 8, LOCAL)}, r"`encoder` must be a `Backbone` with causal=False and vocabulary_"),
-        ({"subsampling": 1, "num_features": 3}, r"`num_features` must be the `embedding_dim` of the encoder where no"),
+        ({"subsampling": 1, "num_features": 3}, r"`num_features` must be the number of features of the encoder"),
         ({"subsampling": 3}, r"`factor` must be one of"),
         ({"vocabulary_size": 0}, r"`vocabulary_size` must be"),
         ({"feature_mean": [1.0]}, r"`feature_mean` must be 12 finite numbers, one for each feature\. Received: 1\."),

@@ -71,9 +71,9 @@ def suggest(
     A window is the power of two from 2 sqrt(T) on, at least 64. There are T / window clusters, so that equally large
     ones hold as many tokens as it. In a causal model one head of four is local, and routed heads have the values of
     successors and see up to twice a window of their cluster, as was best on Python's source (docs/quality.md). They are
-    worth most in the last layers, after layers of local heads alone (`num_local_layers` of `Backbone`). Where later
-    tokens are seen one half is local and a cluster as large as a window, as in the published models (16 clusters of 512
-    at 8,192; Roy et al. 2021). `tsa.analysis.health` says after some training whether the clusters are used.
+    worth most in the last layers, after layers of local heads alone (`num_local_layers` of `AttentionOptions`). Where
+    later tokens are seen one half is local and a cluster as large as a window, as in the published models (16 clusters
+    of 512 at 8,192; Roy et al. 2021). `tsa.analysis.health` says after some training whether the clusters are used.
 
     Args:
         sequence_length: T, tokens.

@@ -39,8 +39,8 @@ def with_causal_routing(model: Routed) -> Routed:
         >>> tsa.analysis.assert_causal(model, sequence_length=512)
     """
     if isinstance(model, SequenceToSequence):
-        source = {"attention": map_parts(_without_faults, model.encoder.get_config()["attention"])}
-        encoder = rebuilt_backbone(model.encoder, reproduce_reference=False, **source)
+        parts = map_parts(_without_faults, model.encoder.get_config()["attention"]["parts"])
+        encoder = rebuilt_backbone(model.encoder, attention={"parts": parts, "reproduce_reference": False})
         return SequenceToSequence(encoder, _with_causal_decoder(model.decoder), dtype=model.dtype_policy)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"`model` must be a `LanguageModel` or a `SequenceToSequence`. Received: model={model!r}.")
@@ -49,15 +49,17 @@ def with_causal_routing(model: Routed) -> Routed:
 
 def _with_causal_decoder(model: LanguageModel) -> LanguageModel:
     config = model.backbone.get_config()
-    parts = {name: config[name] for name in ("attention", "cross_attention") if config[name] is not None}
+    parts = {"attention": config["attention"]["parts"], "cross_attention": config["cross_attention"]}
+    parts = {name: listed for name, listed in parts.items() if listed is not None}
     change = {"attention": _causal, "cross_attention": _of_chosen_keys}
     changed = {name: map_parts(change[name], attention) for name, attention in parts.items()}
     if changed == parts:
         listed = [class_name(part) for attention in parts.values() for part in all_parts(attention)]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
-    causal = rebuilt(model, reproduce_reference=False, **changed)
+    own_parts = changed.pop("attention")
+    causal = rebuilt(model, attention={"parts": own_parts, "reproduce_reference": False}, **changed)
     if not causal.backbone.causal_selection:
-        others = [_arguments(part).get("selection") for part in all_parts(changed["attention"])]
+        others = [_arguments(part).get("selection") for part in all_parts(own_parts)]
         others = [selection for selection in others if selection not in (None, "nearest")]
         raise ValueError(
             f"`model` must have no heads that choose without centroids and look ahead. Received: {others}."

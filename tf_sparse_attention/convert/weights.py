@@ -8,6 +8,7 @@ import keras
 
 from tf_sparse_attention.layers.parts.variables import assign_copy
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
+from tf_sparse_attention.models.backbone_options import merge_arguments
 
 # The models inside a model, by its class.
 PARTS: dict[type[keras.Model], tuple[str, ...]] = {
@@ -77,11 +78,12 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
 
     Args:
         model: a `LanguageModel`.
-        **changes: arguments of its `Backbone` that change, except those that a weight's shape depends on.
+        **changes: arguments of its `Backbone` that change, except those that a weight's shape depends on. A dictionary
+            of options changes only the options that it names.
     """
     dtype = changes.get("dtype", model.dtype_policy)
     with initialize_with_zeros():
-        backbone = Backbone(**{**model.backbone.get_config(), **changes})
+        backbone = Backbone(**merge_arguments(model.backbone.get_config(), changes))
         changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
     return _with_weights_of(model, changed)
 
@@ -89,7 +91,7 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
 def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
     """Returns a new `Backbone` with the weights of another; arguments as for `rebuilt`."""
     with initialize_with_zeros():
-        changed = Backbone(**{**backbone.get_config(), **changes})
+        changed = Backbone(**merge_arguments(backbone.get_config(), changes))
     return _with_weights_of(backbone, changed)
 
 

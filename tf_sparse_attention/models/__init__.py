@@ -1,6 +1,12 @@
 """Models built from the layers, and the presets they are made from."""
 
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.backbone_options import (
+    AttentionOptions,
+    DropoutOptions,
+    EmbeddingOptions,
+    NormOptions,
+)
 from tf_sparse_attention.models.ctc_loss import CTCLoss
 from tf_sparse_attention.models.encoder import Encoder
 from tf_sparse_attention.models.error_rate import ErrorRate, PhoneErrorRate, WordErrorRate
@@ -22,14 +28,18 @@ __all__ = [
     "DECODER_PRESETS",
     "PRESETS",
     "TRANSLATION_PRESETS",
+    "AttentionOptions",
     "Backbone",
     "BitsPerByte",
     "CTCLoss",
+    "DropoutOptions",
+    "EmbeddingOptions",
     "Encoder",
     "ErrorRate",
     "Generator",
     "LanguageModel",
     "Model",
+    "NormOptions",
     "Perplexity",
     "PerplexityPerWord",
     "PhoneErrorRate",

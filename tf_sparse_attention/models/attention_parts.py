@@ -51,7 +51,7 @@ class Part:
         return self.kind(**arguments, dtype=dtype)
 
 
-def serialize_attention(attention: Sequence[Any]) -> Any:
+def serialize_attention(attention: Sequence[Any] | None) -> Any:
     """Returns the `attention` of a model as plain data, with layers serialized.
 
     Anything but parts is returned unchanged, for `parse_attention` to refuse.

@@ -1,5 +1,6 @@
 """The Transformer without its task: from token ids, or features, to vectors."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,77 +11,60 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
 from tf_sparse_attention.layers.parts.call_inputs import as_integers
 from tf_sparse_attention.models.attention_parts import serialize_attention
-from tf_sparse_attention.models.backbone_arguments import (
-    arguments_of_block,
+from tf_sparse_attention.models.backbone_cache import BackboneCache
+from tf_sparse_attention.models.backbone_inputs import BackboneInputs
+from tf_sparse_attention.models.backbone_options import (
+    GROUPS,
+    AttentionOptions,
+    DropoutOptions,
+    EmbeddingOptions,
+    NormOptions,
+    as_options,
     check_arguments,
+)
+from tf_sparse_attention.models.blocks import make_blocks
+from tf_sparse_attention.models.input_dictionary import (
+    arguments_of_block,
     extra_mask_names_of,
     input_names_of,
     unpack,
 )
-from tf_sparse_attention.models.backbone_cache import BackboneCache
-from tf_sparse_attention.models.backbone_inputs import BackboneInputs
-from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
 from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
 
-ARGUMENTS_OF_BLOCKS: tuple[str, ...] = (
-    "attention",
-    "num_layers",
-    "num_local_layers",
-    "intermediate_dim",
-    "activation",
-    "activation_dropout",
-)
-ARGUMENTS_OF_BLOCKS += ("norm", "causal", "dropout", "layer_norm_epsilon", "remat", "seed", "cross_attention")
-ARGUMENTS_OF_BLOCKS += ("reproduce_reference",)
-
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
-    """Embedding, Transformer blocks with heads of any patterns, and a final norm.
+    """Transformer without a head: embedding, blocks with attention of any patterns, and a final norm.
 
-    One class is encoder (`causal=False`) and decoder (with `cross_attention`, that reads what an encoder returned).
+    With `causal=False` it is an encoder. With `cross_attention` it is a decoder that reads the output of an encoder.
 
     Args:
-        vocabulary_size: V, number of token ids. None: inputs are no ids but features, float (B, T, F) with F
-            `embedding_dim`, such as frames of sound or tokens that another model has embedded.
+        vocabulary_size: V, number of token ids. None: the inputs are features, float (B, T, F), with F the `dim` of
+            `embedding`. Examples are audio frames, or tokens that another model has embedded.
         num_layers: number of blocks.
         hidden_dim: D, channels of the residual stream.
-        attention: the parts of each block's attention, in the order of their heads: a list of dictionaries, each with
-            the name of a class of `tf_sparse_attention.layers` under "layer" and its arguments. A part may also be an
-            attention layer, so one of a class of your own, or what `keras.saving.serialize_keras_object` makes of it:
-            each block has a new layer of its config, which computes in the dtype of the model. Blocks that differ: a
-            list of such lists, one for each.
-        intermediate_dim: size inside the feed-forward. None: blocks have none.
-        activation: of the feed-forward, see `FeedForward`. Default "gelu".
-        num_local_layers: number of first blocks in which the part `LocalAttention` has the heads of all parts, fewer
-            than `num_layers`. Default 0, and 0 where `attention` has a list for each block.
-        embedding: dictionary with some of "cutoffs" and "div_value", of an `AdaptiveEmbedding` for ids that go by
-            frequency, "grid", the shape of a `GridEmbedding` of positions that is added, and "sinusoidal", True to
-            add a `SinusoidalEmbedding` to the inputs of the first block. None: one table.
-        embedding_dim: size of the embedding, or of features, from which a dense layer leads to `hidden_dim`. None:
-            `hidden_dim`, and no such layer.
-        norm: "pre" or "pre_and_post" (and a norm after the last block) or "post", or one of these with "_rms" behind,
-            see `TransformerBlock`. Default "pre".
-        causal: whether later tokens are hidden. Default True.
-        dropout: rate on the result of each sublayer. Default 0; so are the next three.
-        embedding_dropout: rate on the embedding.
-        activation_dropout: rate inside the feed-forward.
-        token_dropout: rate at which input ids are replaced by id 0 in training.
-        layer_norm_epsilon: of the norms, default 1e-6.
-        memory_length: L, positions of the segment memory, the block inputs before a segment of a long text that
-            `forward_with_memory` reads as further keys; the patterns of all parts must have `takes_memory`. Default 0:
+        attention: list of the attention layers of each block, the `parts` of `AttentionOptions`; or `AttentionOptions`.
+        intermediate_dim: size inside the feed-forward. None: blocks have no feed-forward.
+        activation: activation of the feed-forward, see `FeedForward`. Default "gelu".
+        embedding: `EmbeddingOptions`. Default: one table of size `hidden_dim`, without positions.
+        norm: "pre", "post" or "pre_and_post", for RMS norms with the suffix "_rms", see `TransformerBlock`; or
+            `NormOptions`. Default "pre".
+        causal: whether to mask later tokens. Default True.
+        dropout: dropout rate on the output of each sublayer, or `DropoutOptions`. Default 0.
+        memory_length: L, positions of the segment memory (Transformer-XL). `forward_with_memory` attends to the block
+            inputs of the L positions before a segment. The patterns of all parts must have `takes_memory`. Default 0:
             no memory.
-        remat: whether the backward pass computes the blocks again: less memory, more time. Default False.
-        cross_attention: the parts, as in `attention`, of each block's attention to another sequence, vectors of size
-            `hidden_dim` that an encoder returned. None: blocks have none.
-        reproduce_reference: whether padding is hidden from attention alone, as in the published Routing Transformer,
-            where it takes places in clusters: see `TransformerBlock`. Default False.
-        seed: integer for dropout, the initial embedding and the initial centroids. All other weights, and without it
-            these too, follow `keras.utils.set_random_seed`.
+        remat: whether the backward pass recomputes the blocks, which takes less memory and more time. Default False.
+        cross_attention: list of the cross-attention layers of each block, in the form of `attention`. They attend to
+            the output of an encoder with the same `hidden_dim`. None: blocks have no cross-attention.
+        seed: integer seed of dropout, the initial embedding and the initial centroids. All other weights, and without a
+            seed these too, follow `keras.utils.set_random_seed`.
         **kwargs: `name`, `dtype`, `trainable`.
+
+    Each group of options may also be given as a dictionary of its attributes. `get_config` returns such dictionaries.
 
     Call arguments:
         inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask", "segment_ids" and
@@ -116,47 +100,56 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         vocabulary_size: int | None,
         num_layers: int,
         hidden_dim: int,
-        attention: Sequence[Any],
+        attention: Sequence[Any] | AttentionOptions | Config,
         intermediate_dim: int | None = None,
         activation: str = "gelu",
-        num_local_layers: int = 0,
-        embedding: dict[str, Any] | None = None,
-        embedding_dim: int | None = None,
-        norm: str = "pre",
+        embedding: EmbeddingOptions | Config | None = None,
+        norm: str | NormOptions | Config = "pre",
         causal: bool = True,
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        activation_dropout: float = 0.0,
-        token_dropout: float = 0.0,
-        layer_norm_epsilon: float = 1e-6,
+        dropout: float | DropoutOptions | Config = 0.0,
         memory_length: int = 0,
         remat: bool = False,
-        seed: int | None = None,
         cross_attention: Sequence[Any] | None = None,
-        reproduce_reference: bool = False,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
-        for name in ("attention", "cross_attention"):
-            arguments[name] = serialize_attention(arguments[name])
-        if seed is not None:
-            checks.check_seed(seed)
+        for name, kind in GROUPS.items():
+            arguments[name] = as_options(kind, name, arguments[name])
+        parts = serialize_attention(arguments["attention"].parts)
+        arguments["attention"] = dataclasses.replace(arguments["attention"], parts=parts)
+        arguments["cross_attention"] = serialize_attention(cross_attention)
         check_arguments(arguments)
         self._arguments = arguments
         self.vocabulary_size = vocabulary_size  # type: ignore[assignment]  # None of features
         self.hidden_dim = hidden_dim
         self.num_layers = num_layers
         self.memory_length = memory_length
-        self._make_inputs()
+        self._make_inputs(arguments["embedding"], arguments["dropout"], seed)
         self.supports_masking = True  # of what an encoder returns, and of none that Keras would make
-        self.blocks = make_blocks(dtype=self.dtype_policy, **{name: arguments[name] for name in ARGUMENTS_OF_BLOCKS})
+        self.blocks = self._make_blocks(**arguments)
         check_blocks(self.blocks, memory_length)
-        self.final_norm = None
-        if is_before(norm):
-            self.final_norm = make_norm(norm, layer_norm_epsilon, "final_norm", self.dtype_policy)
+        self.final_norm, norms = None, arguments["norm"]
+        if is_before(norms.placement):
+            self.final_norm = make_norm(norms.placement, norms.epsilon, "final_norm", self.dtype_policy)
         self.build((None, None))
+
+    def _make_blocks(
+        self, attention, norm, dropout, vocabulary_size, hidden_dim, embedding, memory_length, **arguments
+    ):
+        return make_blocks(
+            attention.parts,
+            num_local_layers=attention.num_local_layers,
+            reproduce_reference=attention.reproduce_reference,
+            activation_dropout=dropout.activation,
+            dropout=dropout.residual,
+            norm=norm.placement,
+            layer_norm_epsilon=norm.epsilon,
+            dtype=self.dtype_policy,
+            **arguments,
+        )
 
     @property
     def causal(self) -> bool:
@@ -261,7 +254,8 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         return (*sizes[:2], self.hidden_dim)
 
     def get_config(self) -> Config:
-        return {**self.base_config(), **self._arguments}
+        groups = {name: dict(vars(self._arguments[name])) for name in GROUPS}
+        return {**self.base_config(), **self._arguments, **groups}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":

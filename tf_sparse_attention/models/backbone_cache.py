@@ -6,7 +6,7 @@ from keras import ops
 
 from tf_sparse_attention.layers.attention.attention_checks import check_entries
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
-from tf_sparse_attention.models.backbone_arguments import arguments_of_block, unpack
+from tf_sparse_attention.models.input_dictionary import arguments_of_block, unpack
 from tf_sparse_attention.models.segment_memory import in_last_document
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Tensor

@@ -9,46 +9,45 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.layers.parts.call_inputs import token_mask, zero_padding
+from tf_sparse_attention.models.backbone_options import DropoutOptions, EmbeddingOptions
 from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.types import Config, Tensor
+from tf_sparse_attention.types import Tensor
 
 
 class BackboneInputs:
-    """Mixin of `Backbone`: embedding of tokens, positions that are added, and the projection to `hidden_dim`."""
+    """Mixin of `Backbone`: embedding of tokens and positions, and the projection to `hidden_dim`."""
 
-    _arguments: Config
     vocabulary_size: int
     hidden_dim: int
     dtype_policy: Any
     embedding: Any
 
-    def _make_inputs(self) -> None:
-        arguments = self._arguments
-        options, embedding_dim, seed = arguments["embedding"] or {}, arguments["embedding_dim"], arguments["seed"]
-        self.embedding_dim: int = self.hidden_dim if embedding_dim is None else embedding_dim
-        self.embedding_dropout, self.token_dropout = arguments["embedding_dropout"], arguments["token_dropout"]
-        self.embedding = (
-            None if self.vocabulary_size is None else self._make_embedding(options, derived_seed(seed, 0, 0))
-        )
+    def _make_inputs(self, embedding: EmbeddingOptions, dropout: DropoutOptions, seed: int | None) -> None:
+        self.embedding_dim: int = self.hidden_dim if embedding.dim is None else embedding.dim
+        self._embedding_dropout, self._token_dropout = dropout.embedding, dropout.tokens
+        self.embedding = None
+        if self.vocabulary_size is not None:
+            self.embedding = self._make_embedding(embedding, derived_seed(seed, 0, 0))
         self.grid_embedding = self.embedding_projection = self.sinusoidal_embedding = None
         common = {"dtype": self.dtype_policy}
-        if "grid" in options:
+        if embedding.grid is not None:
             self.grid_embedding = layers.GridEmbedding(
-                options["grid"], seed=derived_seed(seed, 0, 1), name="grid_embedding", **common
+                embedding.grid, seed=derived_seed(seed, 0, 1), name="grid_embedding", **common
             )
-        if embedding_dim is not None:
+        if embedding.dim is not None:
             policy = sublayer_policy(self, "projection")
             self.embedding_projection = keras.layers.Dense(self.hidden_dim, dtype=policy, name="projection")
-        if options.get("sinusoidal"):
+        if embedding.sinusoidal:
             self.sinusoidal_embedding = layers.SinusoidalEmbedding(name="sinusoidal_embedding", **common)
-        self._seeds = SeedGenerator(seed) if self.embedding_dropout or self.token_dropout else None
+        self._seeds = SeedGenerator(seed) if dropout.embedding or dropout.tokens else None
 
-    def _make_embedding(self, options: Config, seed: int | None) -> keras.layers.Layer:
+    def _make_embedding(self, options: EmbeddingOptions, seed: int | None) -> keras.layers.Layer:
         common = {"dtype": sublayer_policy(self, "embedding"), "name": "embedding"}
         vocabulary_size, size = self.vocabulary_size, self.embedding_dim
-        if "cutoffs" in options:
-            clusters = {name: options[name] for name in ("cutoffs", "div_value") if name in options}
+        if options.cutoffs is not None:
+            clusters: dict[str, Any] = {"cutoffs": options.cutoffs}
+            clusters |= {} if options.div_value is None else {"div_value": options.div_value}
             return layers.AdaptiveEmbedding(vocabulary_size, size, **clusters, seed=seed, **common)
         start = keras.initializers.RandomNormal(stddev=size**-0.5, seed=seed)
         return keras.layers.Embedding(vocabulary_size, size, embeddings_initializer=start, **common)
@@ -94,14 +93,14 @@ class BackboneInputs:
             positions: int (B, T), those of the tokens. None: from 0 on.
         """
         if self.embedding is not None:
-            if training and self.token_dropout:
-                keep = keras.random.uniform(ops.shape(x), seed=self._seeds) >= self.token_dropout
+            if training and self._token_dropout:
+                keep = keras.random.uniform(ops.shape(x), seed=self._seeds) >= self._token_dropout
                 x = ops.where(keep, x, 0)
             x = self.embedding(x)
         if self.grid_embedding is not None:
             x = self.grid_embedding(x, positions=positions)
-        if training and self.embedding_dropout:
-            x = keras.random.dropout(x, self.embedding_dropout, seed=self._seeds)
+        if training and self._embedding_dropout:
+            x = keras.random.dropout(x, self._embedding_dropout, seed=self._seeds)
         if self.embedding_projection is not None:
             x = self.embedding_projection(x)
         return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)

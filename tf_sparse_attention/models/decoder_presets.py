@@ -26,8 +26,8 @@ def _gpt_oss(source, num_layers, heads, window, **sizes):
     local = _attention("LocalAttention", *heads, window=window, **common)
     whole = _attention("DenseAttention", *heads, **common)
     attention = [whole if index % 2 else local for index in range(num_layers)]
-    sizes["layer_norm_epsilon"] = 1e-5
-    return _preset(source, num_layers, attention, norm="pre_rms", activation="swiglu", **sizes)
+    norm = {"placement": "pre_rms", "epsilon": 1e-5}
+    return _preset(source, num_layers, attention, norm=norm, activation="swiglu", **sizes)
 
 
 def _preset(source, num_layers, attention, sequence_length, **arguments):

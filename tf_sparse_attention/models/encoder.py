@@ -9,9 +9,9 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.attention_parts import serialize_attention
-from tf_sparse_attention.models.backbone_arguments import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
+from tf_sparse_attention.models.input_dictionary import extra_mask_names_of, masks_of_block
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.masks import document_starts

@@ -103,15 +103,15 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
             reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
                 otherwise they are "nearest".
             tie_embeddings, use_output_bias: as for the model.
-            **overrides: arguments of `Backbone` that replace the preset's.
+            **overrides: arguments of `Backbone` that replace those of the preset. A dictionary for `attention`,
+                `embedding`, `norm` or `dropout` replaces only the options that it names.
 
         Raises:
-            ValueError: for an unknown name, and unless there are more layers than `num_local_layers` of the preset.
+            ValueError: for an unknown name, and if `num_layers` is not greater than `num_local_layers` of `attention`.
         """
-        arguments = preset_arguments(name, reproduce_reference)
-        dtype = overrides.get("dtype")
-        backbone = Backbone(**{"vocabulary_size": vocabulary_size, **arguments, **overrides})
-        model = cls(backbone, tie_embeddings, use_output_bias, dtype=dtype)
+        arguments = preset_arguments(name, reproduce_reference, **overrides)
+        backbone = Backbone(vocabulary_size, **arguments)
+        model = cls(backbone, tie_embeddings, use_output_bias, dtype=overrides.get("dtype"))
         if PRESETS.get(name, {}).get("initialization") == "depth":
             initialize_by_depth(model, overrides.get("seed"))
         return model

@@ -5,9 +5,17 @@ Each has its "source", the "sequence_length" it is for, the "arguments" of `Back
 sides, "encoder" and "decoder", whose "cross_attention" has as many local blocks as "attention".
 """
 
+import dataclasses
 from typing import Any
 
-from tf_sparse_attention.models.attention_parts import parts_of_blocks
+from tf_sparse_attention.models.attention_parts import map_parts, parts_of_blocks
+from tf_sparse_attention.models.backbone_options import (
+    AttentionOptions,
+    DropoutOptions,
+    EmbeddingOptions,
+    as_options,
+    merge_arguments,
+)
 from tf_sparse_attention.models.decoder_presets import DECODERS
 from tf_sparse_attention.models.image_presets import IMAGE_ROUTING_TRANSFORMERS
 from tf_sparse_attention.models.routing_transformer_presets import ROUTING_TRANSFORMERS, TRANSLATORS
@@ -17,16 +25,17 @@ from tf_sparse_attention.types import Config
 PRESETS = {**ROUTING_TRANSFORMERS, **IMAGE_ROUTING_TRANSFORMERS, **SPARSE_TRANSFORMERS}
 DECODER_PRESETS = {**DECODERS}
 TRANSLATION_PRESETS = {**TRANSLATORS}
-OF_DECODER = ("embedding_dim", "token_dropout", "cross_attention")  # arguments that its encoder does not take
 
 
-def preset_arguments(name: str, reproduce_reference: bool = False) -> Config:
-    """Returns the arguments of `Backbone` of a preset, all but `vocabulary_size`.
+def preset_arguments(name: str, reproduce_reference: bool = False, **overrides: Any) -> Config:
+    """Return the arguments of `Backbone` of a preset, without `vocabulary_size`.
 
     Args:
         name: a key of `PRESETS` or `DECODER_PRESETS`.
-        reproduce_reference: whether routed heads work as published ("top_k"), which is not causal. Other heads are as
-            published anyway.
+        reproduce_reference: whether routed heads select as published ("top_k"), which is not causal. Default False:
+            they select "nearest".
+        **overrides: arguments that replace those of the preset. A dictionary for `attention`, `embedding`, `norm` or
+            `dropout` replaces only the options that it names.
 
     Raises:
         ValueError: for an unknown name.
@@ -35,40 +44,51 @@ def preset_arguments(name: str, reproduce_reference: bool = False) -> Config:
     if name not in presets:
         raise ValueError(f"`name` must be one of {sorted(presets)}. Received: name={name!r}.")
     arguments = dict(presets[name]["arguments"])
-    if name in PRESETS:
-        arguments["attention"] = _routed(arguments["attention"], "nearest", reproduce_reference)
-    return arguments
+    arguments["attention"] = _routed(arguments["attention"], "nearest", reproduce_reference)
+    return merge_arguments(arguments, overrides)
 
 
-def translation_arguments(
-    name: str, reproduce_reference: bool = False, **overrides: Any
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the arguments of `Backbone` of the encoder and of the decoder of a preset, all but `vocabulary_size`.
+def translation_arguments(name: str, reproduce_reference: bool = False, **overrides: Any) -> tuple[Config, Config]:
+    """Return the arguments of `Backbone` of the encoder and of the decoder of a preset, without `vocabulary_size`.
 
     Args:
         name: a key of `TRANSLATION_PRESETS`.
-        reproduce_reference: whether routed heads and padding work as published, which is not causal. Otherwise routed
-            heads are "nearest" in the decoder, "top_keys" across, and "top_k" in the encoder.
-        **overrides: arguments of both that replace the preset's; those of `OF_DECODER` of the decoder alone.
+        reproduce_reference: whether routed heads select as published and padding is masked only as keys. The model is
+            then not causal. Default False: routed heads select "nearest" in the decoder, "top_keys" in its
+            cross-attention, and "top_k" in the encoder.
+        **overrides: arguments of both sides that replace those of the preset, as in `preset_arguments`.
+            `cross_attention`, `dim` of `embedding` and `tokens` of `dropout` only change the decoder.
 
     Raises:
         ValueError: for an unknown name.
     """
     if name not in TRANSLATION_PRESETS:
         raise ValueError(f"`name` must be one of {sorted(TRANSLATION_PRESETS)}. Received: name={name!r}.")
-    preset, common = TRANSLATION_PRESETS[name], {"reproduce_reference": reproduce_reference}
-    encoder, decoder = ({**preset[side], **common} for side in ("encoder", "decoder"))
-    encoder["attention"] = _routed(encoder["attention"], "top_k", reproduce_reference)
-    decoder["attention"] = _routed(decoder["attention"], "nearest", reproduce_reference)
-    across = _routed(decoder["cross_attention"], "top_keys", reproduce_reference)
-    encoder |= {name: value for name, value in overrides.items() if name not in OF_DECODER}
-    decoder |= overrides
-    if "cross_attention" not in overrides:
-        decoder["cross_attention"] = parts_of_blocks(across, decoder["num_layers"], decoder["num_local_layers"])
-    return encoder, decoder
+    preset, padding = TRANSLATION_PRESETS[name], {"reproduce_reference": reproduce_reference}
+    encoder, decoder = dict(preset["encoder"]), dict(preset["decoder"])
+    encoder["attention"] = _routed(encoder["attention"], "top_k", reproduce_reference) | padding
+    decoder["attention"] = _routed(decoder["attention"], "nearest", reproduce_reference) | padding
+    across = _routed({"parts": decoder.pop("cross_attention")}, "top_keys", reproduce_reference)["parts"]
+    decoder = merge_arguments(decoder, overrides)
+    if "cross_attention" not in decoder:
+        num_local_layers = as_options(AttentionOptions, "attention", decoder["attention"]).num_local_layers
+        decoder["cross_attention"] = parts_of_blocks(across, decoder["num_layers"], num_local_layers)
+    overrides = {name: value for name, value in overrides.items() if name != "cross_attention"}
+    encoder = merge_arguments({"embedding": None, **encoder}, overrides)
+    embedding = as_options(EmbeddingOptions, "embedding", encoder["embedding"])
+    dropout = as_options(DropoutOptions, "dropout", encoder["dropout"])
+    changes = {
+        "embedding": dataclasses.replace(embedding, dim=None),
+        "dropout": dataclasses.replace(dropout, tokens=0.0),
+    }
+    return {**encoder, **changes}, decoder
 
 
 def _routed(attention, selection, reproduce_reference):
-    """Returns parts of an attention with routed heads of a selection, or as published."""
+    """Return attention options as a dictionary, with a selection of routed heads, or with the published one."""
     chosen = {"selection": "top_k", "reproduce_reference": True} if reproduce_reference else {"selection": selection}
-    return [{**part, **chosen} if part["layer"] == "RoutingAttention" else dict(part) for part in attention]
+    options = vars(as_options(AttentionOptions, "attention", attention))
+    parts = map_parts(
+        lambda part: {**part, **chosen} if part["layer"] == "RoutingAttention" else dict(part), options["parts"]
+    )
+    return {**options, "parts": parts}

@@ -41,15 +41,12 @@ def _routing_transformer(
     arguments = {
         "num_layers": num_layers,
         "hidden_dim": hidden_dim,
-        "embedding_dim": hidden_dim if embedding_dim is None else embedding_dim,
         "intermediate_dim": intermediate_dim,
         "activation": activation,
-        "attention": parts,
-        "num_local_layers": num_local_layers,
+        "attention": {"parts": parts, "num_local_layers": num_local_layers},
+        "embedding": {"dim": hidden_dim if embedding_dim is None else embedding_dim},
         "norm": "post",
-        "activation_dropout": activation_dropout,
-        "embedding_dropout": embedding_dropout,
-        "token_dropout": token_dropout,
+        "dropout": {"embedding": embedding_dropout, "activation": activation_dropout, "tokens": token_dropout},
     }
     return {"source": f"{RT}: {source}", "sequence_length": sequence_length, "arguments": arguments}
 
@@ -60,14 +57,14 @@ def _encoder_decoder(preset, dropout):
     `dropout` is that of the result of each sublayer. Queries are keys in the decoder's own sequence alone, and
     attention to the source has no positions.
     """
-    decoder = preset["arguments"] | {"dropout": dropout}
-    routing, local = decoder["attention"]
+    decoder = preset["arguments"] | {"dropout": {**preset["arguments"]["dropout"], "residual": dropout}}
+    routing, local = decoder["attention"]["parts"]
     routing = {**routing, "share_qk": False}
     across = [routing, {**local, "key_block_size": local["block_size"]}]
-    encoder = _without(decoder, "embedding_dim", "embedding_dropout", "token_dropout")
     across = [_without(part, "position", "max_distance") for part in across]
+    encoder = _without(decoder, "embedding") | {"attention": {**decoder["attention"], "parts": [routing, local]}}
     return _without(preset, "arguments") | {
-        "encoder": encoder | {"attention": [routing, local], "causal": False},
+        "encoder": encoder | {"dropout": _without(decoder["dropout"], "embedding", "tokens"), "causal": False},
         "decoder": decoder | {"cross_attention": across},
     }
 

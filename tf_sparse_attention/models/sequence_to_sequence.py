@@ -89,11 +89,12 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
             reproduce_reference: whether routed heads and padding work as published, which is not causal; otherwise
                 routed heads of the decoder are "nearest", and "top_keys" across.
             tie_embeddings, use_output_bias: as for `LanguageModel`.
-            **overrides: arguments of both `Backbone`s that replace the preset's; `embedding_dim`, `token_dropout` and
-                `cross_attention` are of the decoder alone.
+            **overrides: arguments of both `Backbone`s that replace those of the preset. A dictionary for `attention`,
+                `embedding`, `norm` or `dropout` replaces only the options that it names. `cross_attention`, `dim` of
+                `embedding` and `tokens` of `dropout` only change the decoder.
 
         Raises:
-            ValueError: for an unknown name, and unless there are more layers than `num_local_layers` of the preset.
+            ValueError: for an unknown name, and if `num_layers` is not greater than `num_local_layers` of `attention`.
         """
         of_encoder, of_decoder = translation_arguments(name, reproduce_reference, **overrides)
         dtype = overrides.get("dtype")

@@ -27,7 +27,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
         "attention": [{**attention, **sizes}],
         "embedding": {"grid": grid},
         "dropout": dropout,
-        "layer_norm_epsilon": 1e-5,
+        "norm": {"placement": "pre", "epsilon": 1e-5},
         "remat": True,
     }
     return {

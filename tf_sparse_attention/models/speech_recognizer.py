@@ -31,7 +31,8 @@ class SpeechRecognizer(Model):
         encoder: a `Backbone` without a vocabulary and with `causal=False`. Positions are those of its `embedding`, or
             of its layers.
         vocabulary_size: V, kinds of labels, whose ids are 1 to V. Id 0 is the blank.
-        num_features: F, features of a frame. None: the encoder's `embedding_dim`; without `subsampling` it must be.
+        num_features: F, features of a frame. Default: the size of the encoder's features, which is required without
+            `subsampling`.
         subsampling: 1, 2 or 4: as many frames become one. Default 1.
         feature_mean: F numbers that are subtracted from features first. None: zeros.
         feature_std: F positive numbers that they are divided by then. None: ones.
@@ -51,7 +52,7 @@ class SpeechRecognizer(Model):
 
     Example:
         >>> heads = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 16, "position": "rotary"}
-        >>> encoder = Backbone(None, 2, 16, [heads], intermediate_dim=32, embedding_dim=16, causal=False)
+        >>> encoder = Backbone(None, 2, 16, [heads], intermediate_dim=32, causal=False)
         >>> model = SpeechRecognizer(encoder, vocabulary_size=59, num_features=40, subsampling=4)
         >>> tuple(model(keras.random.normal((2, 100, 40))).shape)
         (2, 25, 60)
@@ -159,7 +160,7 @@ class SpeechRecognizer(Model):
         What trained with dense attention is so approximated, as by clustered attention (Vyas et al. 2020, table 1).
 
         Args:
-            attention: the parts, as `Backbone` takes them, with the weights of those that they replace.
+            attention: as in `Backbone`, with the same weights.
 
         Raises:
             ValueError: for attention whose weights have other names or shapes.
@@ -203,8 +204,8 @@ def _check_encoder(encoder, num_features, subsampling):
         )
     if subsampling == 1 and num_features not in (None, encoder.embedding_dim):
         raise ValueError(
-            "`num_features` must be the `embedding_dim` of the encoder where no frames are joined. "
-            f"Received: num_features={num_features}, embedding_dim={encoder.embedding_dim}."
+            "`num_features` must be the number of features of the encoder if `subsampling` is 1. "
+            f"Received: num_features={num_features}, the encoder takes {encoder.embedding_dim} features."
         )
 
 

@@ -12,6 +12,7 @@ from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.models.attention_parts import all_parts
+from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import translation_arguments
 from tf_sparse_attention.trainers.convert import main
 
@@ -67,7 +68,9 @@ def test_every_weight_has_a_row_of_its_shape_and_every_variable_is_used(small_wi
 def test_routed_heads_share_queries_in_the_decoders_own_sequence_alone(small_with_encoder):
     plan = plan_of(small_with_encoder)
     encoder, decoder = plan.encoder_arguments(), plan.backbone_arguments()
-    assert encoder["attention"][0]["share_qk"] is False and decoder["attention"][0]["share_qk"] is True
+    assert (
+        encoder["attention"]["parts"][0]["share_qk"] is False and decoder["attention"]["parts"][0]["share_qk"] is True
+    )
     (local,), (routing, rest) = decoder["cross_attention"]
     assert routing["share_qk"] is False and "position" not in routing
     assert (local["num_heads"], rest["num_heads"]) == (3, 2)
@@ -232,11 +235,21 @@ def test_the_preset_for_documents_is_what_a_checkpoint_of_its_sizes_becomes():
     plan = tsa.convert.plan_t2t_checkpoint(shapes, "translate_local_cluster4k")
     published = translation_arguments("translate_local_cluster4k", reproduce_reference=True)
     for ours, theirs in zip((plan.encoder_arguments(), plan.backbone_arguments()), published, strict=True):
-        assert {name: ours[name] for name in theirs if "attention" not in name} == {
-            name: value for name, value in theirs.items() if "attention" not in name
-        }
-        for name in ("attention", "cross_attention"):
-            for own, part in zip(all_parts(ours.get(name, [])), all_parts(theirs.get(name, [])), strict=True):
+        for name, value in theirs.items():
+            kind, listed = GROUPS.get(name), name == "attention"
+            if kind is not None and not listed:
+                assert as_options(kind, name, ours[name]) == as_options(kind, name, value)
+            elif "attention" not in name:
+                assert ours[name] == value
+        attention = [arguments["attention"] for arguments in (ours, theirs)]
+        for name in ("num_local_layers", "reproduce_reference"):
+            assert attention[0][name] == attention[1][name]
+        both = [
+            [options["parts"] for options in attention],
+            [side.get("cross_attention", []) for side in (ours, theirs)],
+        ]
+        for sides in both:
+            for own, part in zip(*map(all_parts, sides), strict=True):
                 # Of an encoder's local table those distances are converted that its blocks show.
                 expected = part | ({"max_distance": own["max_distance"]} if own.get("max_distance") == 511 else {})
                 assert {key: own[key] for key in expected} == expected

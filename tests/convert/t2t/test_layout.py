@@ -10,6 +10,7 @@ from tests.convert.t2t.cases import SCOPE
 from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import preset_arguments
 
 MAPS = {
@@ -53,9 +54,15 @@ def test_the_plan_has_exactly_the_weights_of_the_model(name, shared_goldens):
     plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
     arguments = plan.backbone_arguments()
     published = preset_arguments(preset, reproduce_reference=True)
-    told = {key: value for key, value in arguments.items() if key in published and key != "attention"}
-    assert told == {key: published[key] for key in told}
-    for ours, theirs in zip(arguments["attention"], published["attention"], strict=True):
+    given = {key: value for key, value in arguments.items() if key in published and key not in GROUPS}
+    assert given == {key: published[key] for key in given}
+    for name, kind in GROUPS.items():
+        if name not in ("attention", "norm"):
+            assert as_options(kind, name, arguments[name]) == as_options(kind, name, published[name])
+    assert arguments["norm"]["placement"] == published["norm"]
+    both = [side["attention"] for side in (arguments, published)]
+    assert both[0]["num_local_layers"] == both[1]["num_local_layers"]
+    for ours, theirs in zip(*(attention["parts"] for attention in both), strict=True):
         assert {key: ours[key] for key in theirs} == theirs
 
 

@@ -78,7 +78,7 @@ def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(shared_golden
     published = Published(shared_goldens / "t2t_checkpoints" / "pg19_local_like")
     heads = {"local_num_heads": 3, "sparsity_cluster_num_heads": 1, "sparsity_skip_first": 3}
     plan = tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads)
-    assert plan.backbone_arguments()["attention"][0]["num_heads"] == 4
+    assert plan.backbone_arguments()["attention"]["parts"][0]["num_heads"] == 4
     with pytest.raises(ValueError, match="sparsity_cluster_num_heads=1"):
         tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads | {"sparsity_skip_first": 2})
 
@@ -97,12 +97,12 @@ def test_settings_become_arguments_of_the_model(small_checkpoint):
         "share_qk": False,
     }
     arguments = plan_of(small_checkpoint).backbone_arguments()
-    routing, local = arguments["attention"]
+    routing, local = arguments["attention"]["parts"]
     assert (local["num_blocks_before"], local["block_size"], local["num_heads"]) == (2, 8, 2)
     assert (routing["ema_decay"], routing["commitment_loss"], routing["share_qk"]) == (0.9, 0.5, False)
     assert routing["dropout"] == local["dropout"] == 0.2
-    names = ("layer_norm_epsilon", "dropout", "activation_dropout", "embedding_dropout", "token_dropout")
-    assert [arguments[name] for name in names] == [1e-5, 0.1, 0.3, 0.4, 0.25]
+    assert arguments["norm"]["epsilon"] == 1e-5
+    assert arguments["dropout"] == {"residual": 0.1, "activation": 0.3, "embedding": 0.4, "tokens": 0.25}
 
 
 def test_a_dictionary_replaces_settings_of_the_file(tmp_path):

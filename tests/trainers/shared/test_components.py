@@ -27,7 +27,7 @@ def rates(steps, **settings):
 def test_a_model_is_made_of_the_settings_that_are_given():
     config = make_config(model={"tie_embeddings": True, "norm": "post"}, train={"dtype": "mixed_bfloat16"})
     model = components.make_model(config, vocabulary_size=9)
-    assert model.backbone.get_config()["norm"] == "post"
+    assert model.backbone.get_config()["norm"]["placement"] == "post"
     assert model.backbone.get_config()["activation"] == tsa.models.Backbone(3, 1, 4, PARTS).get_config()["activation"]
     assert model.tie_embeddings
     assert model.backbone.vocabulary_size == 9
@@ -63,7 +63,7 @@ def test_two_models_of_one_seed_are_equal():
 def test_a_preset_gives_what_the_configuration_does_not():
     config = make_config(model={"preset": "pg19_local_cluster8k", "hidden_dim": 8, "embedding_dim": 8})
     arguments = components.make_model(config, vocabulary_size=9).backbone.get_config()
-    assert (arguments["hidden_dim"], arguments["num_layers"], arguments["attention"]) == (8, 1, PARTS)
+    assert (arguments["hidden_dim"], arguments["num_layers"], arguments["attention"]["parts"]) == (8, 1, PARTS)
     assert arguments["activation"] == tsa.models.PRESETS["pg19_local_cluster8k"]["arguments"]["activation"]
 
 

@@ -37,24 +37,20 @@ class Plan:
         layout, settings = self.layout, self.settings
         local = {"block_size": settings["query_shape"][0], **self._positions(layout.local_distance)}
         routing = {"share_qk": settings.get("share_qk"), **self._positions(layout.routing_distance)}
+        num_local_layers = layout.routed[0] if layout.routed else 0
         arguments = {
             "vocabulary_size": layout.vocabulary_size,
             "num_layers": layout.num_layers,
-            "embedding_dim": layout.embedding_dim,
-            "attention": self._parts(local, routing, layout.routed),
-            "num_local_layers": layout.routed[0] if layout.routed else 0,
-            "embedding_dropout": settings["dropout"],
-            "token_dropout": settings["target_dropout"],
-            **self._common_arguments(),
+            **self._common_arguments(dim=layout.embedding_dim),
+            "attention": {"parts": self._parts(local, routing, layout.routed), "num_local_layers": num_local_layers},
         }
+        arguments["dropout"] |= {"embedding": settings["dropout"], "tokens": settings["target_dropout"]}
         if not layout.encoder_layers:
             return arguments
+        arguments["attention"]["reproduce_reference"] = layout.has_routing
         across = {"block_size": local["block_size"], "key_block_size": settings["memory_query_shape"][0]}
         parts = self._parts(across, {"share_qk": False}, layout.routed)
-        return arguments | {
-            "cross_attention": parts_of_blocks(parts, layout.num_layers, arguments["num_local_layers"]),
-            "reproduce_reference": layout.has_routing,
-        }
+        return arguments | {"cross_attention": parts_of_blocks(parts, layout.num_layers, num_local_layers)}
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of the encoder's `Backbone`, which reads vectors."""
@@ -65,24 +61,24 @@ class Plan:
         return {
             "vocabulary_size": None,
             "num_layers": layout.encoder_layers,
-            "attention": self._parts(local, routing, layout.encoder_routed),
-            "num_local_layers": layout.encoder_routed[0] if layout.encoder_routed else 0,
+            "attention": {
+                "parts": self._parts(local, routing, layout.encoder_routed),
+                "num_local_layers": layout.encoder_routed[0] if layout.encoder_routed else 0,
+                "reproduce_reference": layout.has_routing,
+            },
             "causal": False,
-            "reproduce_reference": layout.has_routing,
             **self._common_arguments(),
         }
 
-    def _common_arguments(self):
+    def _common_arguments(self, dim=None):
         layout, settings = self.layout, self.settings
         return {
             "hidden_dim": layout.hidden_dim,
             "intermediate_dim": layout.intermediate_dim,
             **({} if layout.activation is None else {"activation": layout.activation}),
-            "norm": layout.norm,
-            "layer_norm_epsilon": settings["norm_epsilon"],
-            "dropout": settings["layer_prepostprocess_dropout"],
-            "activation_dropout": settings["relu_dropout"],
-            "embedding": {"sinusoidal": True} if settings["add_timing_signal"] else None,
+            "norm": {"placement": layout.norm, "epsilon": settings["norm_epsilon"]},
+            "dropout": {"residual": settings["layer_prepostprocess_dropout"], "activation": settings["relu_dropout"]},
+            "embedding": {"dim": dim, "sinusoidal": bool(settings["add_timing_signal"])},
         }
 
     def _parts(self, local, routing, routed):

@@ -80,8 +80,11 @@ def _arguments_of(name):
 
 
 def _is_published(name):
-    """Returns whether a preset is a Routing Transformer: local blocks and routed heads only."""
-    parts = {part["layer"]: part for part in _arguments_of(name)["attention"]}
+    """Return whether a preset is a Routing Transformer for text: local blocks and routed heads only."""
+    attention = _arguments_of(name)["attention"]
+    if not isinstance(attention, dict):
+        return False
+    parts = {part["layer"]: part for part in attention["parts"]}
     return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
 
 
@@ -91,22 +94,22 @@ def preset_settings(name: str) -> dict[str, Any]:
     Raises:
         ValueError: If the preset is of another model.
     """
-    arguments = _arguments_of(name)
-    parts = {part["layer"]: part for part in arguments["attention"]}
-    local = parts.pop("LocalAttention", None)
     if not _is_published(name):
         raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
+    arguments = _arguments_of(name)
+    parts = {part["layer"]: part for part in arguments["attention"]["parts"]}
+    local = parts.pop("LocalAttention")
     settings = {
         "query_shape": [local["block_size"]],
         "memory_flange": [local["block_size"]],
         "share_qk": True,
         "max_relative_position": local["max_distance"],
         "attention_dropout": local["dropout"],
-        "relu_dropout": arguments["activation_dropout"],
-        "dropout": arguments["embedding_dropout"],
-        "target_dropout": arguments["token_dropout"],
+        "relu_dropout": arguments["dropout"]["activation"],
+        "dropout": arguments["dropout"]["embedding"],
+        "target_dropout": arguments["dropout"]["tokens"],
         "hidden_size": arguments["hidden_dim"],
-        "embedding_dims": arguments["embedding_dim"],
+        "embedding_dims": arguments["embedding"]["dim"],
         "filter_size": arguments["intermediate_dim"],
         "num_decoder_layers": arguments["num_layers"],
         "ffn_layer": "geglu" if arguments["activation"] == "geglu" else "conv_hidden_relu",
@@ -121,7 +124,7 @@ def preset_settings(name: str) -> dict[str, Any]:
         "sparsity_cluster_num_heads": routing["num_heads"],
         "sparsity_cluster_size": routing["num_clusters"],
         "sparsity_cluster_attention_window": routing["cluster_size"],
-        "sparsity_skip_first": arguments["num_local_layers"],
+        "sparsity_skip_first": arguments["attention"]["num_local_layers"],
     }
 
 
@@ -132,7 +135,7 @@ def _encoder_settings(name):
     return {
         "num_encoder_layers": encoder["num_layers"],
         "memory_query_shape": [key_block],
-        "layer_prepostprocess_dropout": decoder["dropout"],
+        "layer_prepostprocess_dropout": decoder["dropout"]["residual"],
         "optimizer": "adam",
     }
 

@@ -8,6 +8,7 @@ import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.trainers.shared.backbone_settings import backbone_arguments, set_values
 from tf_sparse_attention.trainers.shared.overrides import SOURCE_SETTINGS
 from tf_sparse_attention.trainers.shared.start_from import start_from
 
@@ -28,11 +29,6 @@ SCHEDULES = {
     "noam": ("warmup_steps",),
     "cosine": ("warmup_steps",),
 }
-
-
-def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Returns the settings of a section that are not None, as a plain dictionary."""
-    return {name: value for name, value in section.to_dict().items() if value is not None}
 
 
 def make_text_source(config: ml_collections.ConfigDict) -> Any:
@@ -65,24 +61,6 @@ def make_batches(config: ml_collections.ConfigDict, store: Any) -> tsa.data.Batc
     )
 
 
-def backbone_arguments(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Returns the arguments of a `Backbone` that a configuration states, a plain dictionary.
-
-    They are the settings of `config.model` with the name of an argument, without those that are None and empty lists of
-    parts; `embedding`, as "grid" and "sinusoidal" say; `seed`, and the `dtype` of the training. The vocabulary is the
-    caller's, and so is `reproduce_reference`, which here concerns presets.
-    """
-    settings, known = set_values(config.model), set(inspect.signature(Backbone).parameters) - {"reproduce_reference"}
-    arguments = {name: value for name, value in settings.items() if name in known}
-    for name in ("attention", "cross_attention"):
-        if not arguments[name]:
-            del arguments[name]
-    embedding: dict[str, Any] = {"grid": tuple(settings["grid"])} if settings["grid"] else {}
-    embedding |= {"sinusoidal": True} if settings["sinusoidal"] else {}
-    arguments |= {"embedding": embedding} if embedding else {}
-    return {**arguments, "seed": config.seed, "dtype": config.train.dtype}
-
-
 def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
     """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of the file `config.model.start_from`.
 
@@ -98,7 +76,7 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
     _check_objective(config)
     if initialization not in (None, "depth"):
         raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
-    missing = [name for name in SIZES if name not in arguments]
+    missing = [name for name in SIZES if not settings.get(name)]
     if "preset" in settings:
         reproduce = settings["reproduce_reference"]
         model = LanguageModel.from_preset(settings["preset"], vocabulary_size, reproduce, **head, **arguments)

@@ -10,6 +10,7 @@ import ml_collections
 from tf_sparse_attention.convert.weights import rebuilt
 from tf_sparse_attention.models.presets import preset_arguments
 from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared.backbone_settings import settings_of
 from tf_sparse_attention.trainers.shared.loading import load_language_model
 
 ALWAYS_COMPARED = ("memory_length", "causal")  # the trainer reads them of the configuration
@@ -40,7 +41,8 @@ def _differences(settings: ml_collections.ConfigDict, model: keras.Model) -> Ite
         if (name in ALWAYS_COMPARED or value not in (None, defaults[name])) and not _agrees(value, has[name]):
             yield name, value, has[name]
     if settings.preset is not None:
-        sizes = {name: value for name, value in preset_arguments(settings.preset).items() if isinstance(value, int)}
+        sizes = settings_of(preset_arguments(settings.preset))
+        sizes = {name: value for name, value in sizes.items() if isinstance(value, int)}
         for name, value in sizes.items():
             if stated.get(name) is None and not _agrees(value, has.get(name, value)):
                 yield "preset", f"{settings.preset}, of {name}={value}", has[name]
@@ -48,11 +50,8 @@ def _differences(settings: ml_collections.ConfigDict, model: keras.Model) -> Ite
 
 def _settings_of(model):
     """Returns a model as `config.model` would describe it, a dictionary."""
-    embedding = model.backbone.get_config()["embedding"]
-    grid = embedding.get("grid", ()) if isinstance(embedding, dict) else ()
     return {
-        **model.backbone.get_config(),
-        "grid": list(grid),
+        **settings_of(model.backbone.get_config()),
         "tie_embeddings": model.tie_embeddings,
         "use_output_bias": model.use_output_bias,
     }

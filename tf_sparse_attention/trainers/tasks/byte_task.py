@@ -13,7 +13,14 @@ from absl import logging
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
-from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sample_sources, sampling
+from tf_sparse_attention.trainers.shared import (
+    backbone_settings,
+    components,
+    evaluation,
+    illustrations,
+    sample_sources,
+    sampling,
+)
 from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
 
 CHUNK = 256  # bytes between two snapshots of a sample
@@ -104,7 +111,7 @@ class ByteTask(Task):
 
     def source_options(self, *names: str) -> dict[str, Any]:
         """Returns the settings of `config.data` that are given: those that name the data, and others by name."""
-        given = components.set_values(self.config.data)
+        given = backbone_settings.set_values(self.config.data)
         return {name: given[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in given}
 
     def make_model(self) -> keras.Model:

@@ -11,7 +11,8 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
-from tf_sparse_attention.trainers.shared import components, evaluation, sample_sources, workdir
+from tf_sparse_attention.models.backbone_options import merge_arguments
+from tf_sparse_attention.trainers.shared import backbone_settings, components, evaluation, sample_sources, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, language_model
 from tf_sparse_attention.trainers.tasks.settings import SAMPLING, check_settings
 from tf_sparse_attention.trainers.tasks.task import Examples, Trial
@@ -21,7 +22,6 @@ LINE = "This is a line of text."  # that an exported model is tried with
 NUM_SHOWN = 2  # targets that are generated for TensorBoard
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L"}  # of scores of generated targets
 ALONE = "without_source"
-OF_DECODER = ("cross_attention", "token_dropout")  # arguments that an encoder does not take
 
 # Settings that all tasks of pairs need, and those that they read.
 FIELDS = {"data": ("source_field", "target_field")}
@@ -170,8 +170,8 @@ class PairTask(TextTask):
         """Returns a `SequenceToSequence` with one vocabulary on both sides, or a `LanguageModel`."""
         if not self.has_encoder:
             return components.make_model(self.config, self.tokenizer.vocabulary_size)
-        settings, vocabulary_size = components.set_values(self.config.model), self.tokenizer.vocabulary_size
-        arguments = components.backbone_arguments(self.config)
+        settings, vocabulary_size = backbone_settings.set_values(self.config.model), self.tokenizer.vocabulary_size
+        arguments = backbone_settings.backbone_arguments(self.config)
         del arguments["causal"]  # that of a decoder, not of its encoder
         of_source = None if settings["share_embeddings"] else vocabulary_size
         head: dict[str, Any] = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
@@ -179,10 +179,10 @@ class PairTask(TextTask):
             more = {"source_vocabulary_size": of_source, "reproduce_reference": settings["reproduce_reference"]}
             return SequenceToSequence.from_preset(settings["preset"], vocabulary_size, **arguments, **more, **head)
         decoder, dtype = Backbone(vocabulary_size, **arguments), self.config.train.dtype
-        arguments = {name: value for name, value in arguments.items() if name not in OF_DECODER}
-        arguments["attention"] = settings["encoder_attention"] or settings["attention"]
-        arguments["num_layers"] = settings.get("num_encoder_layers", settings["num_layers"])
-        encoder = Backbone(of_source, **arguments, causal=False)
+        parts = settings["encoder_attention"] or settings["attention"]
+        changes = {"attention": {"parts": parts}, "dropout": {"tokens": 0.0}, "cross_attention": None}
+        changes["num_layers"] = settings.get("num_encoder_layers", settings["num_layers"])
+        encoder = Backbone(of_source, **merge_arguments(arguments, changes), causal=False)
         return SequenceToSequence(encoder, LanguageModel(decoder, dtype=dtype, **head), dtype=dtype)
 
     def compile_arguments(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.ops.ctc import ctc_loss
 from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
 from tf_sparse_attention.trainers.configs import speech
-from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
+from tf_sparse_attention.trainers.shared import backbone_settings, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
 from tf_sparse_attention.trainers.tasks.recordings import find_recordings
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
@@ -151,7 +151,7 @@ class Task(task.Task):
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:
         """The data set that `config.data` names."""
-        data = components.set_values(self.config.data)
+        data = backbone_settings.set_values(self.config.data)
         options = {name: data[name] for name in ("path", "tfds", "data_dir", "local_dir") if name in data}
         sound = {name: data[name] for name in SOUND if name in data}
         is_features = str(options.get("path", "")).endswith(".npz")
@@ -200,10 +200,10 @@ class Task(task.Task):
 
     def make_model(self) -> keras.Model:
         """Returns a `SpeechRecognizer`."""
-        arguments, state = components.backbone_arguments(self.config), self.get_state()
+        arguments, state = backbone_settings.backbone_arguments(self.config), self.get_state()
         subsampling = self.config.model.subsampling
         if subsampling == 1:
-            arguments["embedding_dim"] = len(state["mean"])
+            arguments["embedding"] = {**arguments.get("embedding", {}), "dim": len(state["mean"])}
         return SpeechRecognizer(
             Backbone(None, **arguments),
             vocabulary_size=len(state["labels"]),
