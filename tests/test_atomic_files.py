@@ -1,12 +1,13 @@
 """Files and folders that are replaced as a whole or not at all."""
 
 import errno
+import json
 import os
 import time
 
 import pytest
 
-from tf_sparse_attention.atomic_files import STALE_AFTER, atomic_file, atomic_folder, remove_stale
+from tf_sparse_attention.atomic_files import STALE_AFTER, atomic_file, atomic_folder, remove_stale, write_json
 
 
 def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
@@ -89,3 +90,31 @@ def test_temporaries_of_living_processes_stay_and_those_of_killed_ones_go(tmp_pa
             os.utime(path, (old, old))
         remove_stale(tmp_path)
         assert sorted(os.listdir(tmp_path)) == living and len(living) == 2
+
+
+def test_a_file_takes_its_place_when_the_block_ends(tmp_path):
+    with atomic_file(tmp_path / "a.txt") as temporary:
+        temporary.write_text("new")
+        assert not (tmp_path / "a.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(RuntimeError), atomic_file(tmp_path / "a.txt") as temporary:
+        temporary.write_text("ne")
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_the_file_beside_keeps_the_extension(tmp_path):
+    with atomic_file(tmp_path / "model.keras") as temporary:
+        assert temporary.suffix == ".keras"
+        temporary.write_text("")
+
+
+def test_json_is_written_as_plain_data(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1, None]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"b": [1, None]}

@@ -10,7 +10,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.pages import DOCS, ROOT, links
 from tf_sparse_attention.trainers.configs import speech
-from tf_sparse_attention.trainers.shared import config_files
+from tf_sparse_attention.trainers.shared import command_line
 from tf_sparse_attention.trainers.shared.overrides import overridable_settings
 
 pytestmark = pytest.mark.pages
@@ -50,7 +50,7 @@ def names(cell):
 def configuration_of(row):
     """Return the configuration that the flags of a row name, as `ml_collections.config_flags` would."""
     name, _, variant = re.match(r"`--config=([\w:]+)", row.flags)[1].partition(":")
-    path = pathlib.Path(config_files.find(name))
+    path = pathlib.Path(command_line.find_config(name))
     assert path.is_file()
     return importlib.import_module(f"tf_sparse_attention.trainers.configs.{path.stem}").get_config(
         *([variant] if variant else [])

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 INCOMPLETE = ".incomplete"  # in the names of temporary files and folders
 STALE_AFTER = 24 * 3600  # seconds without writes until a temporary file counts as left by a killed process
@@ -37,6 +39,12 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
             _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write plain data as JSON, atomically."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

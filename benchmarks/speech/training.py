@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import ml_collections
 
+from tf_sparse_attention.atomic_files import write_json
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import components, devices, training
-from tf_sparse_attention.trainers.shared.files import write_json
 from tf_sparse_attention.trainers.tasks import registry
 
 CHECKPOINT_EVERY = 20  # steps

@@ -10,9 +10,9 @@ from absl import flags
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.shared import evaluation, overrides, training
-from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
 from tf_sparse_attention.trainers.shared.evaluation import Progress, ResumableSums
 from tf_sparse_attention.trainers.tasks import language_model
+from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Data: tokenizers, sources, stores on disk, and batches of text, pairs, speech, images and audio."""
 
-from tf_sparse_attention.data.audio import AudioCodec
 from tf_sparse_attention.data.batches import (
     Batches,
     FeatureMasks,
@@ -21,7 +20,7 @@ from tf_sparse_attention.data.batches import (
     segment_batches,
     training_batches,
 )
-from tf_sparse_attention.data.images import ImageCodec
+from tf_sparse_attention.data.codecs import AudioCodec, ImageCodec
 from tf_sparse_attention.data.sources import (
     AudioSource,
     ImageSource,

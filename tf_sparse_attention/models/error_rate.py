@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.ctc import ctc_greedy
 from tf_sparse_attention.models.label_checks import check_labels
-from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
+from tf_sparse_attention.ops.edit_distance import count_edits, hash_words
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -49,9 +49,7 @@ class ErrorRate(keras.metrics.Metric):
         y_pred = ctc_greedy(y_pred) if len(y_pred.shape) == 3 else ops.cast(y_pred, "int32")
         for name, labels in {"y_true": y_true, "y_pred": y_pred}.items():
             check_labels(name, labels)
-        references, hypotheses = self.tokens_of(y_true), self.tokens_of(y_pred)
-        first = references if len(references.shape) == 2 else references[..., 0]
-        edits, count = edit_distance(references, hypotheses), ops.sum(ops.cast(first != 0, "int32"), axis=-1)
+        edits, count = count_edits(self.tokens_of(y_true), self.tokens_of(y_pred))
         if sample_weight is not None:
             counts = ops.cast(ops.reshape(ops.convert_to_tensor(sample_weight), (-1,)) != 0, "int32")
             edits, count = edits * counts, count * counts

@@ -53,6 +53,13 @@ def edit_distance(references: Tensor, hypotheses: Tensor) -> Tensor:
     return found
 
 
+def count_edits(references: Tensor, hypotheses: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the edit distance and the number of reference tokens, int32 (B,) each; arguments as in `edit_distance`."""
+    references = ops.convert_to_tensor(references)
+    first = references if len(references.shape) == 2 else references[..., 0]
+    return edit_distance(references, hypotheses), ops.sum(ops.cast(first != 0, "int32"), axis=-1)
+
+
 # Primes below 2^15.5, so that products of residues fit into int32.
 MODULI = (46337, 46327, 46309, 46307)
 FACTORS = (31337, 27644, 17389, 40009)

@@ -15,9 +15,9 @@ Examples:
 from absl import flags, logging
 from ml_collections import config_flags
 
-from tf_sparse_attention.trainers.shared import command_line, config_files
+from tf_sparse_attention.trainers.shared import command_line
 
-CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration.")
+CONFIG = config_flags.DEFINE_config_file("config", command_line.BASE, "File with the configuration.")
 MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 

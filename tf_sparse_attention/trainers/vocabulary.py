@@ -16,9 +16,9 @@ import itertools
 from absl import flags, logging
 from ml_collections import config_flags
 
-from tf_sparse_attention.trainers.shared import command_line, config_files
+from tf_sparse_attention.trainers.shared import command_line
 
-CONFIG = config_flags.DEFINE_config_file("config", config_files.BASE, "File with the configuration whose text is read.")
+CONFIG = config_flags.DEFINE_config_file("config", command_line.BASE, "File with the configuration whose text is read.")
 OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
 SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_bound=2)
 MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)

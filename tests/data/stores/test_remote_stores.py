@@ -7,7 +7,7 @@ import pytest
 from tests import remote_paths  # noqa: F401  # registers the schemes
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.data import ByteTokenizer, open_token_store
-from tf_sparse_attention.data.damage import DamagedDataError
+from tf_sparse_attention.data.stores.array_store import DamagedDataError
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])

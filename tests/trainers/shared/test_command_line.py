@@ -15,9 +15,9 @@ from absl import logging
 
 from tests.conftest import ROOT
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.data import damage
+from tf_sparse_attention.data.stores.array_store import DamagedDataError
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import command_line, config_files, training
+from tf_sparse_attention.trainers.shared import command_line, training
 from tf_sparse_attention.trainers.shared.nonfinite import NonfiniteError
 
 
@@ -91,7 +91,7 @@ def test_an_error_inside_a_training_is_a_fault_with_its_traceback(error, make_pl
     [
         OSError(errno.ENOSPC, "No space left on device"),
         remote_files.RemoteError("gs://bucket cannot be reached"),
-        damage.DamagedDataError("a store is damaged"),
+        DamagedDataError("a store is damaged"),
         NonfiniteError("a loss of nan"),
     ],
     ids=lambda error: type(error).__name__,
@@ -244,14 +244,17 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
 def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = found.replace("CONFIGS", str(ROOT / "tf_sparse_attention" / "trainers" / "configs"))
-    assert config_files.with_files([f"--config={given}", "--workdir=demo"]) == [f"--config={found}", "--workdir=demo"]
-    assert config_files.with_files(["-config", given]) == [f"--config={found}"]
+    assert command_line.with_config_files([f"--config={given}", "--workdir=demo"]) == [
+        f"--config={found}",
+        "--workdir=demo",
+    ]
+    assert command_line.with_config_files(["-config", given]) == [f"--config={found}"]
 
 
 def test_a_file_that_is_there_comes_before_one_of_ours(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").touch()
-    assert config_files.find("demo") == "demo"
+    assert command_line.find_config("demo") == "demo"
 
 
 def test_every_command_of_the_package_is_a_program():

@@ -14,10 +14,10 @@ from typing import Any
 
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.checks import did_you_mean
-from tf_sparse_attention.data import damage
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files
 from tf_sparse_attention.data.sources.text_files import list_texts
+from tf_sparse_attention.data.stores.array_store import DamagedDataError, damage_message
 
 SECONDS_OF_SILENCE = 20.0
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -208,7 +208,7 @@ def _damage_named(folder, *errors):
     except (json_format.ParseError, *errors) as error:
         # Without the name of the operation, which TensorFlow adds.
         reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
-        raise damage.DamagedDataError(damage.message(folder, f"{folder}, with {reason}")) from error
+        raise DamagedDataError(damage_message(folder, f"{folder}, with {reason}")) from error
 
 
 @contextlib.contextmanager

@@ -14,13 +14,21 @@ import numpy as np
 
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.atomic_files import add_path_to_errors, atomic_folder, remove_stale
-from tf_sparse_attention.data.damage import DamagedDataError, message
 
 METADATA = "metadata.json"  # written last: a folder with it is a store
 FORMAT = 2
 UPLOADED = "uploaded"  # an empty file in the local copy of a store that is at its address
 BLOCK = 1 << 22  # bytes per read
 _checked: set[tuple[Any, ...]] = set()  # files whose checksums this process has compared
+
+
+class DamagedDataError(ValueError):
+    """Raised for prepared data that are not as they were written."""
+
+
+def damage_message(remove: str | os.PathLike, found: str) -> str:
+    """Return the message about damaged data: what to delete, and what was found."""
+    return f"Prepared data must be as they were written; delete {remove} to prepare them again. Received: {found}."
 
 
 class ArrayStore:
@@ -86,7 +94,7 @@ class ArrayStore:
             try:
                 store = cls._open_local(local, identity, write)
             except DamagedDataError as error:
-                raise DamagedDataError(message(remote, f"another store in {remote}")) from error
+                raise DamagedDataError(damage_message(remote, f"another store in {remote}")) from error
         if not (local / UPLOADED).exists():
             remote_files.upload_folder(local, remote, METADATA)
             (local / UPLOADED).touch()
@@ -106,7 +114,7 @@ class ArrayStore:
         if saved != wanted:
             other = next(key for key in {**wanted, **saved} if saved.get(key) != wanted.get(key))
             found = f"{other}={saved.get(other)!r} instead of {wanted.get(other)!r}"
-            raise DamagedDataError(message(folder, f"{folder}, with {found}"))
+            raise DamagedDataError(damage_message(folder, f"{folder}, with {found}"))
         return store
 
 
@@ -177,9 +185,9 @@ def _read_metadata(path, remove):
         if saved["crc32"] != _checksum(content) or content["format"] != FORMAT:
             raise ValueError("another content")
     except FileNotFoundError as error:
-        raise DamagedDataError(message(remove, f"{path}, which is missing")) from error
+        raise DamagedDataError(damage_message(remove, f"{path}, which is missing")) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(message(remove, f"{path}, with another content")) from error
+        raise DamagedDataError(damage_message(remove, f"{path}, with another content")) from error
     return content
 
 
@@ -195,11 +203,11 @@ def _check_file(path, saved, remove, named):
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise DamagedDataError(message(remove, f"{named}, which is missing")) from error
+        raise DamagedDataError(damage_message(remove, f"{named}, which is missing")) from error
     size = int(np.prod(saved["shape"], dtype="int64")) * np.dtype(saved["dtype"]).itemsize
     seen = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
     if status.st_size != size or (seen not in _checked and _crc32(path) != saved["crc32"]):
-        raise DamagedDataError(message(remove, f"{named}, with another content"))
+        raise DamagedDataError(damage_message(remove, f"{named}, with another content"))
     _checked.add(seen)
 
 

@@ -6,13 +6,13 @@ import logging as python_logging
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags, logging
 
-from tf_sparse_attention.trainers.shared import config_files
-
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
+CONFIGS = TRAINERS / "configs"
+BASE = str(CONFIGS / "base.py")
 # Raised for wrong flags: the first by absl, the others by a configuration.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
 # Raised by the commands for what a user can fix, unless they are marked as faults, see `faults_marked`.
@@ -51,7 +51,7 @@ def run(name: str, main: Callable[[], None]) -> None:
         name: the `__name__` of its module, whose docstring and flags are its help.
         main: the command, called with parsed flags. It imports everything that needs a backend.
     """
-    sys.argv[1:] = config_files.with_files(sys.argv[1:])
+    sys.argv[1:] = with_config_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
         listed = flags.FLAGS.get_help() if FULL_HELP & set(sys.argv[1:]) else flags.FLAGS.module_help(name)
         print(f"{(sys.modules[name].__doc__ or '').strip()}\n{listed}")
@@ -80,7 +80,7 @@ def faults_marked() -> Iterator[None]:
     `run` then shows their traceback and ends with status 1. Not marked are errors that a user can fix: full or
     read-only disks, damaged data, addresses that cannot be reached, and errors with an exit status of their own.
     """
-    from tf_sparse_attention.data.damage import DamagedDataError
+    from tf_sparse_attention.data.stores.array_store import DamagedDataError
     from tf_sparse_attention.remote_files import RemoteError
 
     try:
@@ -99,7 +99,7 @@ def _parse(argv):
 def _read_flags(argv):
     """Return the arguments of a command that are no flags: its name."""
     if "config" in flags.FLAGS:
-        config_files.check_files(argv[1:])
+        check_config_files(argv[1:])
     rest = flags.FLAGS(argv)
     if len(rest) > 1:
         raise ValueError(f"No arguments are expected beside flags. Received: {' '.join(rest[1:])}.")
@@ -144,3 +144,39 @@ def exit_status(error: BaseException) -> int:
 def _is_own_or_warning(record):
     # TFDS logs every file it opens through the same logger.
     return record.levelno >= python_logging.WARNING or TRAINERS in pathlib.Path(record.pathname).parents
+
+
+def with_config_files(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command with the path of the file in --config, as one word.
+
+    Unknown names stay, for the error of `check_config_files`.
+    """
+    resolved: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if flag in ("-config", "--config"):
+            value = value if equals else next(rest, "")
+            argument = f"--config={find_config(value)}"
+        resolved.append(argument)
+    return resolved
+
+
+def check_config_files(arguments: Sequence[str]) -> None:
+    """Raise a `ValueError` if --config in the result of `with_config_files` is not a file."""
+    for argument in arguments:
+        flag, _, value = argument.partition("=")
+        if flag == "--config" and not pathlib.Path(value.partition(":")[0]).is_file():
+            ours = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem != "__init__"))
+            raise ValueError(f"`--config` must be a file, or one of {ours}. Received: --config={value}.")
+
+
+def find_config(text: str) -> str:
+    """Return FILE[:VARIANT] of an existing file, or of the configuration in `trainers/configs` with that name."""
+    name, colon, variant = text.partition(":")
+    path = pathlib.Path(name)
+    ours = CONFIGS / f"{path.stem}.py"
+    is_ours = path.parent == pathlib.Path() or path.parts[-3:-1] == ("trainers", "configs")
+    if not path.is_file() and is_ours and ours.is_file():
+        name = str(ours)
+    return f"{name}{colon}{variant}"

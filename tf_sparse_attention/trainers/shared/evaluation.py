@@ -17,12 +17,12 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from tf_sparse_attention.atomic_files import write_json
 from tf_sparse_attention.data import Batches
 from tf_sparse_attention.models import Model, StatefulModel
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import backbone_settings, components, overrides, workdir
 from tf_sparse_attention.trainers.shared.devices import choose_devices
-from tf_sparse_attention.trainers.shared.files import write_json
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.settings import check_read
 from tf_sparse_attention.trainers.tasks.task import Examples

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.trainers.shared.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.trainers.tasks.task import Generated, Request
 
 SAMPLES = "samples.jsonl"

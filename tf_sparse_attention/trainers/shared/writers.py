@@ -16,9 +16,9 @@ import numpy as np
 import tqdm
 from absl import logging
 
+from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.data.sources.wav_file import encode_wav
 from tf_sparse_attention.trainers.shared import workdir
-from tf_sparse_attention.trainers.shared.files import atomic_file
 
 BESIDE_BAR = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
 

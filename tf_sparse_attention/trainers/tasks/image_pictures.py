@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.trainers.shared.files import atomic_file
+from tf_sparse_attention.atomic_files import atomic_file
 
 MARGIN = 2  # pixels around each image of a picture
 SMALLEST = 96  # pixels of a side of an image in a picture: smaller ones are magnified

@@ -1,7 +1,10 @@
 """The task of language models: the next token of a text, or with `config.data.mask_rate` its masked ones."""
 
+import lzma
 import math
 import pathlib
+import zlib
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import keras
@@ -11,7 +14,6 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.windows import count_windows
 from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations
-from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
 from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
 from tf_sparse_attention.trainers.tasks.task import Examples, Trial
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
@@ -159,3 +161,24 @@ def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, we
         return f"{LINE!r} has {found['bits_per_byte']:.4f} bits per byte ({counts})"
 
     return Trial("score", {"text": [LINE]}, describe)
+
+
+def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | None]:
+    """Return the compression rates of gzip and xz, a baseline for bits per byte.
+
+    Args:
+        documents: iterable of `bytes`, compressed as one stream with the best settings of the programs.
+
+    Returns:
+        Dictionary with "gzip -9" and "xz -9", bits per byte; None for no bytes.
+    """
+    compressors: dict[str, Any] = {"gzip -9": zlib.compressobj(9, wbits=31), "xz -9": lzma.LZMACompressor(preset=9)}
+    sizes = dict.fromkeys(compressors, 0)
+    num_bytes = 0
+    for document in documents:
+        num_bytes += len(document)
+        for name, compressor in compressors.items():
+            sizes[name] += len(compressor.compress(document))
+    for name, compressor in compressors.items():
+        sizes[name] += len(compressor.flush())
+    return {name: 8 * size / num_bytes if num_bytes else None for name, size in sizes.items()}

@@ -15,7 +15,7 @@ from tf_sparse_attention.data.stores.speech_store import separator_of, transcrip
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.ops.ctc import ctc_loss
-from tf_sparse_attention.ops.edit_distance import edit_distance, hash_words
+from tf_sparse_attention.ops.edit_distance import count_edits, hash_words
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import backbone_settings, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
@@ -54,11 +54,11 @@ class Validation(evaluation.Validation):
 
     def _edits(self, labels, hypotheses):
         """Returns `EDITS`, int32 (B,) each, of label ids (B, U) and (B, W)."""
-        counts = edit_distance(labels, hypotheses), _count(labels)
+        counts = count_edits(labels, hypotheses)
         if self._separator is None:
-            return (*counts, ops.zeros_like(counts[0]), ops.zeros_like(counts[0]))
-        references, words = (hash_words(ops.convert_to_tensor(ids), self._separator) for ids in (labels, hypotheses))
-        return (*counts, edit_distance(references, words), _count(references[..., 0]))
+            return (*counts, *map(ops.zeros_like, counts))
+        words = (hash_words(ops.convert_to_tensor(ids), self._separator) for ids in (labels, hypotheses))
+        return (*counts, *count_edits(*words))
 
     def totals(self, rows: np.ndarray) -> dict[str, Any]:
         nats, *counts = rows.sum(axis=0)
@@ -126,10 +126,6 @@ class Validation(evaluation.Validation):
             texts[f"example_{place}/transcript"] = self.task.as_labels(ids[ids > 0])
             pictures[f"example_{place}"] = illustrations.posteriors(features, log_probs[0])
         return Examples(texts=texts, pictures=pictures)
-
-
-def _count(ids):
-    return ops.sum(ops.cast(ops.convert_to_tensor(ids) != 0, "int32"), axis=-1)
 
 
 class Task(task.Task):

@@ -6,7 +6,7 @@ import lzma
 import numpy as np
 import pytest
 
-from tf_sparse_attention.trainers.shared.compression import compressed_bits_per_byte
+from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
 
 def test_sizes_are_those_of_the_documents_as_one_stream():
