@@ -65,6 +65,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/kernels/triton.py",
     "tf_sparse_attention/layers/data_parallel.py",
     "tf_sparse_attention/models/programs.py",
+    "tf_sparse_attention/models/rebuilding.py",
     "tf_sparse_attention/optimizers/skip_nonfinite.py",
     "tf_sparse_attention/trainers/shared/devices.py",
     "tf_sparse_attention/trainers/shared/shards.py",

@@ -161,7 +161,7 @@ def test_a_text_ends_with_the_positions_that_a_model_has():
 
 
 def test_a_model_of_both_sides_has_no_cache():
-    with pytest.raises(ValueError, match="must be one that decodes with a cache: it sees later tokens"):
+    with pytest.raises(ValueError, match="must be one that decodes with a cache: it attends to later tokens"):
         make([LOCAL], causal=False).init_cache(2, 9)
 
 

@@ -1,4 +1,4 @@
-"""The Transformer without its task: from token ids, or features, to vectors."""
+"""Transformer without a head: from token ids or features to vectors."""
 
 import dataclasses
 import math
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
-from tf_sparse_attention import checks
+from tf_sparse_attention import checks, layers
+from tf_sparse_attention.layers.attention.attention_checks import check_entries
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
-from tf_sparse_attention.layers.parts.call_inputs import as_integers
+from tf_sparse_attention.layers.data_parallel import SeedGenerator
+from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
+from tf_sparse_attention.layers.parts.call_inputs import as_integers, token_mask, zero_padding
 from tf_sparse_attention.models.attention_parts import serialize_attention
-from tf_sparse_attention.models.backbone_cache import BackboneCache
-from tf_sparse_attention.models.backbone_inputs import BackboneInputs
 from tf_sparse_attention.models.backbone_options import (
     GROUPS,
     AttentionOptions,
@@ -30,13 +33,15 @@ from tf_sparse_attention.models.input_dictionary import (
     unpack,
 )
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory
-from tf_sparse_attention.models.token_ids import CheckedInputs
+from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory, in_last_document
+from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
+from tf_sparse_attention.ops.random_bits import derived_seed
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
-class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
+class Backbone(CheckedInputs, Model):
     """Transformer without a head: embedding, blocks with attention of any patterns, and a final norm.
 
     With `causal=False` it is an encoder. With `cross_attention` it is a decoder that reads the output of an encoder.
@@ -67,11 +72,11 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
     Each group of options may also be given as a dictionary of its attributes. `get_config` returns such dictionaries.
 
     Call arguments:
-        inputs: int (B, T) token ids, or a dictionary with "token_ids" and, if wanted, "padding_mask", "segment_ids" and
-            masks that only some layers take, such as "global_mask" of a `GlobalLocalAttention`. Without a vocabulary
-            float (B, T, F), or "features" in place of "token_ids". With `cross_attention` a dictionary that also has
-            "encoder_sequence", float (B, S, D), and may have "encoder_padding_mask", bool (B, S), and
-            "encoder_segment_ids", int (B, S), the documents of the encoder's tokens.
+        inputs: int (B, T) token ids; or a dictionary with "token_ids" and optional "padding_mask", "segment_ids" and
+            masks of some layers, such as "global_mask" of `GlobalLocalAttention`. Without a vocabulary: float
+            (B, T, F), or "features" in place of "token_ids". With `cross_attention`, the dictionary also has
+            "encoder_sequence", float (B, S, D), and optional "encoder_padding_mask", bool (B, S), and
+            "encoder_segment_ids", int (B, S), the document of each encoder token.
         padding_mask: bool (B, T), False for padding.
         segment_ids: int (B, T), the document of each token of a packed batch.
         training: whether to apply dropout and update centroids.
@@ -136,6 +141,36 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
             self.final_norm = make_norm(norms.placement, norms.epsilon, "final_norm", self.dtype_policy)
         self.build((None, None))
 
+    def _make_inputs(self, embedding: EmbeddingOptions, dropout: DropoutOptions, seed: int | None) -> None:
+        self.embedding_dim: int = self.hidden_dim if embedding.dim is None else embedding.dim
+        self._embedding_dropout, self._token_dropout = dropout.embedding, dropout.tokens
+        self.embedding: Any = None
+        if self.vocabulary_size is not None:
+            self.embedding = self._make_embedding(embedding, derived_seed(seed, 0, 0))
+        self.grid_embedding: Any = None
+        self.embedding_projection = self.sinusoidal_embedding = None
+        common = {"dtype": self.dtype_policy}
+        if embedding.grid is not None:
+            self.grid_embedding = layers.GridEmbedding(
+                embedding.grid, seed=derived_seed(seed, 0, 1), name="grid_embedding", **common
+            )
+        if embedding.dim is not None:
+            policy = sublayer_policy(self, "projection")
+            self.embedding_projection = keras.layers.Dense(self.hidden_dim, dtype=policy, name="projection")
+        if embedding.sinusoidal:
+            self.sinusoidal_embedding = layers.SinusoidalEmbedding(name="sinusoidal_embedding", **common)
+        self._seeds = SeedGenerator(seed) if dropout.embedding or dropout.tokens else None
+
+    def _make_embedding(self, options: EmbeddingOptions, seed: int | None) -> keras.layers.Layer:
+        common = {"dtype": sublayer_policy(self, "embedding"), "name": "embedding"}
+        vocabulary_size, size = self.vocabulary_size, self.embedding_dim
+        if options.cutoffs is not None:
+            clusters: dict[str, Any] = {"cutoffs": options.cutoffs}
+            clusters |= {} if options.div_value is None else {"div_value": options.div_value}
+            return layers.AdaptiveEmbedding(vocabulary_size, size, **clusters, seed=seed, **common)
+        start = keras.initializers.RandomNormal(stddev=size**-0.5, seed=seed)
+        return keras.layers.Embedding(vocabulary_size, size, embeddings_initializer=start, **common)
+
     def _make_blocks(
         self, attention, norm, dropout, vocabulary_size, hidden_dim, embedding, memory_length, **arguments
     ):
@@ -181,9 +216,20 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         """The most tokens that a sequence can have; None: any number."""
         return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
 
+    @property
+    def cache_unsupported_reason(self) -> str | None:
+        """Reason why the model cannot decode with a KV cache, or None."""
+        if not self.causal:
+            return "it attends to later tokens"
+        return next((block.cache_unsupported_reason for block in self.blocks if block.cache_unsupported_reason), None)
+
     def build(self, input_shape: Any) -> None:
         hidden = (None, None, self.hidden_dim)
-        self._build_inputs()
+        if self.embedding is not None:
+            self.embedding.build((None, None))
+        for layer in (self.embedding_projection, self.grid_embedding):
+            if layer is not None:
+                layer.build((None, None, self.embedding_dim))
         across = {"encoder_sequence_shape": hidden} if self.reads_encoder else {}
         for block in self.blocks:
             block.build(hidden, **across)
@@ -201,11 +247,11 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
         return self._run(unpack(inputs, self.input_names, padding_mask, segment_ids), training)
 
     def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
-        """Returns the empty segment memory of `batch_size` texts, for `forward_with_memory`.
+        """Create an empty segment memory for `forward_with_memory`.
 
         Args:
-            batch_size: B, texts.
-            masked: whether empty slots are hidden. If not they are zero vectors of document 0, which take part in every
+            batch_size: B, number of sequences.
+            masked: whether to mask empty slots. If False, they are zero vectors of document 0 that take part in every
                 softmax, as in the published code of Sukhbaatar et al. 2019. Default True.
 
         Returns:
@@ -216,17 +262,16 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
     def forward_with_memory(
         self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the next segment of texts, with a segment memory of what came before (Dai et al. 2019).
+        """Compute the output for the next segment of each sequence, with a segment memory (Dai et al. 2019).
 
-        Each block attends to its own inputs at the `memory_length` positions before the segment as well, without a
-        gradient, where they are of the same document. The result equals that of the whole text in one call if no layer
-        looks back further than the memory, dropout is off, and segments are multiples of the `block_size` of layers
-        without a `window`.
+        Each block also attends to its own inputs at the `memory_length` positions before the segment, within the
+        document and without a gradient. The result equals one call for the whole sequence under three conditions: no
+        layer attends further back than the memory, dropout is off, and the length of a segment is a multiple of the
+        `block_size` of layers without a `window`.
 
         Args:
-            inputs: as in a call; the "segment_ids" of a document are the same in all its segments, 0 without them, and
-                never negative.
-            memory: the segment memory that `init_memory`, or the call for the segment before, returned.
+            inputs: as in a call. "segment_ids" of a document are equal in all segments and not negative. Default 0.
+            memory: result of `init_memory`, or of the call for the segment before.
             training: as in a call.
 
         Returns:
@@ -245,6 +290,157 @@ class Backbone(CheckedInputs, BackboneInputs, BackboneCache, Model):
             further |= {} if memory is None else memory.arguments_of(block, x)
             x = block(x, mask=inputs.padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
+
+    def as_inputs(self, name: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return token ids (B, T) as integers, or features (B, T, F) in the compute dtype with zeros in padding.
+
+        Args:
+            name: name of the argument, for messages.
+            x: inputs of the model.
+            mask: bool (B, T), False for padding. None: no padding.
+
+        Raises:
+            ValueError: for another shape, and in eager mode for ids beyond the vocabulary.
+        """
+        shape = tuple(x.shape) if hasattr(x, "shape") else None
+        found = type(x).__name__ if shape is None else f"shape {shape}"
+        if self.vocabulary_size is not None:
+            if shape is None or len(shape) != 2:
+                raise ValueError(f"`{name}` must be token ids of shape (batch, positions). Received: {found}.")
+            return as_token_ids(name, x, self.vocabulary_size)
+        if shape is None or len(shape) != 3 or shape[2] != self.embedding_dim:
+            raise ValueError(
+                f"`{name}` must be features of shape (batch, positions, {self.embedding_dim}), of a backbone without "
+                f"a vocabulary. Received: {found}."
+            )
+        x = ops.cast(x, self.compute_dtype)
+        return zero_padding(x, token_mask("padding_mask", mask, x))
+
+    def embed(self, x: Tensor, training: bool | None = None, positions: Tensor | None = None) -> Tensor:
+        """Return the inputs of the first block, float (B, T, D).
+
+        Args:
+            x: token ids, int (B, T), or features without a vocabulary, float (B, T, F).
+            training: whether to apply dropout.
+            positions: int (B, T), positions of the tokens. None: 0 to T - 1.
+        """
+        if self.embedding is not None:
+            if training and self._token_dropout:
+                keep = keras.random.uniform(ops.shape(x), seed=self._seeds) >= self._token_dropout
+                x = ops.where(keep, x, 0)
+            x = self.embedding(x)
+        if self.grid_embedding is not None:
+            x = self.grid_embedding(x, positions=positions)
+        if training and self._embedding_dropout:
+            x = keras.random.dropout(x, self._embedding_dropout, seed=self._seeds)
+        if self.embedding_projection is not None:
+            x = self.embedding_projection(x)
+        return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)
+
+    def init_cache(
+        self,
+        batch_size: int | Tensor,
+        max_length: int | Tensor | None,
+        memory: dict[str, Tensor] | None = None,
+        positions_in_cache: bool = False,
+        **encoded: Tensor | None,
+    ) -> dict[str, Any]:
+        """Create the cache of empty sequences, for `prefill` and `decode`.
+
+        The cache is a dictionary by names of blocks and layers, down to tensors of static shape. Decoding with a cache
+        gives the results of a call for the whole sequence, without dropout, up to rounding.
+
+        Args:
+            batch_size: B, an integer or a scalar tensor.
+            max_length: maximum number of tokens of a sequence, an integer or a scalar tensor. None: unbounded, for
+                models whose caches have a constant size.
+            memory: result of `forward_with_memory` for the segment before. Each row continues its latest document, and
+                positions count from 0 again. None: no memory.
+            positions_in_cache: as in `AttentionLayer.init_cache`, for all blocks. Default False.
+            **encoded: with `cross_attention`, "encoder_sequence" and, for padding, "encoder_padding_mask". The cache
+                holds the keys and values of the encoder sequence.
+
+        Raises:
+            ValueError: if the model cannot decode with a cache, for a memory if `memory_length` is 0, and for
+                `max_length=None` if the cache of a part grows with the sequence.
+        """
+        check_has_cache(self)
+        if max_length is None and self.max_length is not None:
+            raise ValueError(
+                f"`max_length` must be given: {self.grid_embedding.name} has {self.max_length} positions. "
+                "Received: max_length=None."
+            )
+        if memory is not None and self.memory_length == 0:
+            raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
+        seen = None if memory is None else in_last_document(memory["segment_ids"])
+        return {
+            block.name: block.init_cache(
+                batch_size,
+                max_length,
+                None if memory is None else memory[block.name],
+                seen,
+                positions_in_cache=positions_in_cache,
+                **arguments_of_block(block, encoded),
+            )
+            for block in self.blocks
+        }
+
+    def prefill(
+        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Compute the output for a prompt in one pass, and fill the cache.
+
+        Args:
+            inputs: int (B, T) token ids that start at position 0, or a dictionary as in a call. With `cross_attention`
+                it has the same "encoder_sequence" and "encoder_padding_mask" as in `init_cache`.
+            cache: result of `init_cache`, without tokens.
+            mask: bool (B, T), False for padding, which must be on the right. None: the "padding_mask", if any.
+
+        Returns:
+            Pair of the vectors (B, T, D) and the cache.
+
+        Raises:
+            ValueError: for segment ids, for a cache that holds tokens, and for padding on the left.
+        """
+        unpacked = unpack(inputs, self.input_names, mask)
+        if unpacked.segment_ids is not None or "encoder_segment_ids" in unpacked.further:
+            raise ValueError(
+                "`inputs` must have no 'segment_ids': a cache holds one document per row. Received: segment ids."
+            )
+        mask = unpacked.padding_mask
+        x = self.embed(self.as_inputs("inputs", unpacked.tokens, mask))
+        return self._run_blocks(
+            x,
+            cache,
+            lambda block, x, cache: block.prefill(x, cache, mask, **arguments_of_block(block, unpacked.further)),
+        )
+
+    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Compute the output for the next token, and add the token to the cache.
+
+        Args:
+            token_ids: int (B, 1), or features (B, 1, F).
+            cache: result of `init_cache`, `prefill` or the last `decode`.
+            index: int32 () or (B,), the position of the token: the number of tokens in the cache.
+
+        Returns:
+            Pair of the vectors (B, 1, D) and the cache.
+
+        Raises:
+            ValueError: in eager mode for ids beyond the vocabulary and for another `index`; a compiled program returns
+                NaN for another `index`. See `AttentionLayer.decode`.
+        """
+        token_ids = self.as_inputs("token_ids", token_ids)
+        positions = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))[:, None]
+        x = self.embed(token_ids, positions=positions)
+        return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))
+
+    def _run_blocks(self, x, cache, run):
+        check_entries(cache, [block.name for block in self.blocks])
+        new = {}
+        for block in self.blocks:
+            x, new[block.name] = run(block, x, cache[block.name])
+        return (x if self.final_norm is None else self.final_norm(x)), new
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
         return None

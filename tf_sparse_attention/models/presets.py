@@ -16,10 +16,13 @@ from tf_sparse_attention.models.backbone_options import (
     as_options,
     merge_arguments,
 )
-from tf_sparse_attention.models.decoder_presets import DECODERS
-from tf_sparse_attention.models.image_presets import IMAGE_ROUTING_TRANSFORMERS
-from tf_sparse_attention.models.routing_transformer_presets import ROUTING_TRANSFORMERS, TRANSLATORS
-from tf_sparse_attention.models.sparse_transformer_presets import SPARSE_TRANSFORMERS
+from tf_sparse_attention.models.published_sizes import (
+    DECODERS,
+    IMAGE_ROUTING_TRANSFORMERS,
+    ROUTING_TRANSFORMERS,
+    SPARSE_TRANSFORMERS,
+    TRANSLATORS,
+)
 from tf_sparse_attention.types import Config
 
 PRESETS = {**ROUTING_TRANSFORMERS, **IMAGE_ROUTING_TRANSFORMERS, **SPARSE_TRANSFORMERS}

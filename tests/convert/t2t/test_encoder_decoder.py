@@ -10,10 +10,10 @@ from tf_sparse_attention.convert.t2t.layout import Layout
 from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, write_miniature
 from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
-from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.models.attention_parts import all_parts
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import translation_arguments
+from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.trainers.convert import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")

@@ -9,9 +9,9 @@ import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import SCOPE
 from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
-from tf_sparse_attention.convert.weights import weights_by_path
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import preset_arguments
+from tf_sparse_attention.models.rebuilding import weights_by_path
 
 MAPS = {
     "name_map.tsv": ("pg19_local_cluster8k", 863, 380_330_184 + 2065 * 98_302),

@@ -13,7 +13,7 @@ from tests.convert.t2t.cases import write_checkpoint
 from tests.draws import first
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.convert.t2t.layout import HEADS
-from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.patterns.best_of_cluster import MemberSelector
 
 CASES = ("pg19like_skip2", "seq2seq", "allrouting_timing", "prenorm_n_da_relu")

@@ -7,8 +7,8 @@ import pathlib
 from typing import Any
 
 from tf_sparse_attention.convert.hugging_face.names import NAMES, find_root, name_in_encoder
-from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.models import Encoder
+from tf_sparse_attention.models.rebuilding import initialize_with_zeros
 
 ACTIVATIONS = {
     "gelu": "exact_gelu",

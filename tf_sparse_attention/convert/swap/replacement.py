@@ -21,11 +21,11 @@ from tf_sparse_attention.convert.swap.dense_attention import (
     unsupported_reason,
 )
 from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
-from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
+from tf_sparse_attention.models.rebuilding import initialize_with_zeros
 from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
 CROSS_ATTENTION = "it attends to another sequence"

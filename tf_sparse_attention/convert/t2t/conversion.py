@@ -9,9 +9,9 @@ from tf_sparse_attention.convert.t2t.mapping import identity
 from tf_sparse_attention.convert.t2t.optimizer import restore_optimizer, unsupported_optimizer_settings
 from tf_sparse_attention.convert.t2t.plan import Plan, make_plan
 from tf_sparse_attention.convert.t2t.settings import read_settings
-from tf_sparse_attention.convert.weights import initialize_with_zeros, weights_by_path
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.metrics import language_model_loss
+from tf_sparse_attention.models.rebuilding import initialize_with_zeros, weights_by_path
 from tf_sparse_attention.types import Shape
 
 

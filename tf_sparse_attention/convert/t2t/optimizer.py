@@ -9,7 +9,7 @@ import keras
 from tf_sparse_attention.convert.t2t.files import Checkpoint
 from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP
 from tf_sparse_attention.convert.t2t.plan import Plan
-from tf_sparse_attention.convert.weights import weights_by_path
+from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
 
 SLOT, SECOND_SLOT = "Adafactor", "Adafactor_1"

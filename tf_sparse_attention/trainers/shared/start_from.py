@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import ml_collections
 
-from tf_sparse_attention.convert.weights import rebuilt
 from tf_sparse_attention.models.presets import preset_arguments
+from tf_sparse_attention.models.rebuilding import rebuilt
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared.backbone_settings import settings_of
 from tf_sparse_attention.trainers.shared.loading import load_language_model

@@ -11,9 +11,9 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.convert.weights import rebuilt_backbone
 from tf_sparse_attention.data.batches.labeled import pack_texts
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
+from tf_sparse_attention.models.rebuilding import rebuilt_backbone
 from tf_sparse_attention.trainers.shared import backbone_settings, components, evaluation, loading, sampling
 from tf_sparse_attention.trainers.tasks.language_model import LINE
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings

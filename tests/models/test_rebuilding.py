@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from tf_sparse_attention.convert.weights import initialize_with_zeros
 from tf_sparse_attention.layers import LocalAttention
+from tf_sparse_attention.models.rebuilding import initialize_with_zeros
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends draw random numbers")
 INITIALIZERS = [

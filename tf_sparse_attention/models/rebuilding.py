@@ -1,4 +1,4 @@
-"""Weights of a model by their paths, independent of the model's name, and their creation without draws."""
+"""Models with the weights of another model, weights by path, and creation of weights without random numbers."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.layers.parts.variables import assign_copy
-from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
+from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.backbone_options import merge_arguments
+from tf_sparse_attention.models.language_model import LanguageModel
+from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
 
 # The models inside a model, by its class.
 PARTS: dict[type[keras.Model], tuple[str, ...]] = {
@@ -19,10 +21,10 @@ PARTS: dict[type[keras.Model], tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def initialize_with_zeros() -> Iterator[None]:
-    """Context in which weights that would start as random numbers start as zeros, since they will be overwritten.
+    """Context in which new random weights are zeros instead, because they will be overwritten.
 
-    Drawing random numbers takes three times the memory of a weight, and seconds for large ones. Only affects what this
-    thread creates. On JAX, which has no scope for new variables, weights start as usual.
+    Drawing random numbers takes three times the memory of a weight, and seconds for large weights. Only affects this
+    thread. On JAX, which has no scope for new variables, weights start as usual.
     """
     if keras.backend.backend() != "tensorflow":
         yield
@@ -36,20 +38,20 @@ def initialize_with_zeros() -> Iterator[None]:
 
 
 def _create_without_random(next_creator, **kwargs):
-    """Variable creator: creates a `tf.Variable` of zeros instead of random numbers."""
+    """Create a `tf.Variable`, of zeros instead of random numbers."""
     if callable(kwargs.get("initial_value")):
         kwargs["initial_value"] = _zeros_for_random(kwargs["initial_value"])
     return next_creator(**kwargs)
 
 
 def _zeros_for_random(initial_value):
-    """Returns a function that makes zeros if the given one draws random numbers, else the given one."""
+    """Return a function of zeros if `initial_value` draws random numbers, else `initial_value`."""
     import tensorflow as tf
 
     try:
         with tf.Graph().as_default() as graph:  # traced, never run
             value = initial_value()
-    except Exception:  # whatever code raises that cannot be traced, such as reading a variable
+    except Exception:  # of any class: code that cannot be traced, such as reading a variable
         return initial_value
     types = {operation.type for operation in graph.get_operations()}
     draws = any("Random" in name or "TruncatedNormal" in name for name in types)
@@ -59,11 +61,11 @@ def _zeros_for_random(initial_value):
 
 
 def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the weights of a model by path, without its own name, and its parts by what they are to it.
+    """Return the weights of a model by path, without the name of the model.
 
     Args:
-        model: a `Backbone`, a `LanguageModel`, whose backbone is "backbone", or a `SequenceToSequence` of "encoder" and
-            "decoder".
+        model: a `Backbone`; a `LanguageModel`, with paths that start with "backbone"; or a `SequenceToSequence`, with
+            paths that start with "encoder" and "decoder".
     """
     names = next((names for kind, names in PARTS.items() if isinstance(model, kind)), ())
     parts = [(name, weights_by_path(getattr(model, name))) for name in names]
@@ -74,11 +76,11 @@ def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
-    """Returns a new `LanguageModel` with the weights of another, not compiled.
+    """Return a new `LanguageModel` with the weights of another one, not compiled.
 
     Args:
         model: a `LanguageModel`.
-        **changes: arguments of its `Backbone` that change, except those that a weight's shape depends on. A dictionary
+        **changes: arguments of its `Backbone` that change, except those that change the shape of a weight. A dictionary
             of options changes only the options that it names.
     """
     dtype = changes.get("dtype", model.dtype_policy)
@@ -89,7 +91,7 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
 
 
 def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
-    """Returns a new `Backbone` with the weights of another; arguments as for `rebuilt`."""
+    """Return a new `Backbone` with the weights of another one; arguments as in `rebuilt`."""
     with initialize_with_zeros():
         changed = Backbone(**merge_arguments(backbone.get_config(), changes))
     return _with_weights_of(backbone, changed)
