@@ -27,7 +27,9 @@ class Row(NamedTuple):
 ROWS = {
     "kills": Row("killed at a random moment", kills.random_moments, 20),
     "writes": Row("killed while a file is written", kills.while_writing, 40),
-    "workers": Row("one of two workers killed", kills.two_workers, 5),
+    "jax": Row("killed at a random moment, on JAX", kills.on_jax, 20),
+    "address": Row("killed, with a run at an address", kills.at_address, 20),
+    "workers": Row("one of two workers killed", kills.two_workers, 21),
     "full": Row("disk full, at every kind of file", disk.full_disk, 30),
     "damaged": Row("damaged files", content.damaged, 30),
     "data": Row("bad data", content.bad_data, len(content.BAD_DATA)),

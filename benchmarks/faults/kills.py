@@ -16,18 +16,43 @@ BYTES = (0, 200)  # how much of a file is there when it is killed: nothing, or i
 
 
 def random_moments(lab: Lab, count: int) -> Iterator[Trial]:
-    """Kills a training, from its first moment on, with its data to prepare, and starts it again."""
-    seconds = lab.seconds
+    """Kill a training at a random moment, the preparation of its data included, and start it again."""
     for number in range(count):
         folder = lab.new(f"killed-{number}")
         options = {"data_dir": folder / "data"}
-        after = seconds * (number + lab.random.random()) / count
-        process = lab.start(folder / "run", **options)
-        time.sleep(after)
-        process.kill()
-        process.communicate()
+        after = _kill(lab, folder / "run", (number + lab.random.random()) / count, **options)
         yield Trial(f"killed after {after:.1f} s", lab.resumed(folder / "run", **options))
         shutil.rmtree(folder)
+
+
+def on_jax(lab: Lab, count: int) -> Iterator[Trial]:
+    """Kill a training on JAX as `random_moments` does."""
+    return random_moments(Lab(lab.folder / "jax", environment={"KERAS_BACKEND": "jax"}), count)
+
+
+def at_address(lab: Lab, count: int) -> Iterator[Trial]:
+    """Kill a training with a run directory at an address, and resume it on another machine."""
+    for number in range(count):
+        folder = lab.new(f"address-{number}")
+        address, machines = f"disk://{folder}/bucket/run", []
+        for name in ("first", "second"):
+            (folder / name).mkdir()
+            places = {"TSA_CACHE_DIR": str(folder / name), "TMPDIR": str(folder / name)}
+            machines.append({"fault": {"FAULT": "none"}, "environment": places})
+        after = _kill(lab, address, (number + lab.random.random()) / count, **machines[0])
+        problem = lab.resumed(folder / "bucket" / "run", address, **machines[1])
+        yield Trial(f"killed after {after:.1f} s", problem)
+        shutil.rmtree(folder)
+
+
+def _kill(lab, workdir, share, **options):
+    """Start a training, kill it after a share of the time that a whole one takes, and return the seconds."""
+    after = lab.seconds * share
+    process = lab.start(workdir, **options)
+    time.sleep(after)
+    process.kill()
+    process.communicate()
+    return after
 
 
 def file_kinds(lab: Lab) -> list[tuple[str, str, int]]:

@@ -51,11 +51,12 @@ class Lab:
 
     Args:
         folder: where all that lies; made if it is not there.
-        seed: of the text and of what is random in trials. Default: 0.
+        seed: seed of the text and of the trials. Default: 0.
+        environment: variables of every program. Default: none.
     """
 
-    def __init__(self, folder: pathlib.Path, seed: int = 0) -> None:
-        self.folder = folder.resolve()
+    def __init__(self, folder: pathlib.Path, seed: int = 0, environment: Mapping[str, str] | None = None) -> None:
+        self.folder, self.environment = folder.resolve(), environment or {}
         self.random = random.Random(seed)
         self.text, self.data_dir = self.folder / "text", self.folder / "data"
         write_text(self.text)
@@ -76,7 +77,7 @@ class Lab:
 
     @property
     def seconds(self) -> float:
-        """What the undisturbed run took, preparing its data included."""
+        """Seconds of the undisturbed run, the preparation of its data included."""
         return float((self.reference.parent / "seconds").read_text())
 
     def new(self, name: str) -> pathlib.Path:
@@ -112,7 +113,7 @@ class Lab:
                 f"--config.data.data_dir={data_dir or self.data_dir}",
             ]
         command += [f"--workdir={workdir}", *changes]
-        return start(command, {**(fault or {}), **(environment or {})}, cwd)
+        return start(command, {**self.environment, **(fault or {}), **(environment or {})}, cwd)
 
     def run(self, workdir: str | os.PathLike, **options) -> Ended:
         """Runs a program to its end; see `start`."""
@@ -133,11 +134,11 @@ class Lab:
             return "no model.keras"
         return f"left behind: {left[0]}" if left else None
 
-    def resumed(self, workdir: pathlib.Path, **options) -> str | None:
-        """Give the same command again and return what is wrong with how it ends, or None."""
+    def resumed(self, workdir: pathlib.Path, address: str | None = None, **options) -> str | None:
+        """Give the same command again, for a run directory or its address, and return the problem, or None."""
         for path in workdir.rglob("*incomplete*"):  # as if it came after the time in which another process may write it
             os.utime(path, (0, 0))
-        ended = self.run(workdir, **options)
+        ended = self.run(address or workdir, **options)
         return f"again: {ended}" if ended.status else self.difference(workdir)
 
 
