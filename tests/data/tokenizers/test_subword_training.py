@@ -27,7 +27,7 @@ def test_lines_of_text_give_a_vocabulary_that_its_file_gives_back(tmp_path):
     tokenizer.to_file(tmp_path / "file")
     assert SubwordTokenizer.from_file(tmp_path / "file").vocabulary == tokenizer.vocabulary
     assert tokenizer.detokenize(tokenizer.tokenize("the\n\ncat")) == "the\n\ncat"
-    with pytest.raises(ValueError, match="must have no newline in a subword"):
+    with pytest.raises(ValueError, match="must not have a newline in a subword"):
         SubwordTokenizer([*tokenizer.vocabulary, "a\nb"]).to_file(tmp_path / "file")
 
 

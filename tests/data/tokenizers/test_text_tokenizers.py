@@ -144,7 +144,7 @@ def test_files_are_read(models, tmp_path):
 
 @pytest.mark.parametrize("vocabulary", [["a"], ["[UNK]", "a", "a"]])
 def test_word_pieces_have_the_unknown_one_and_none_twice(vocabulary):
-    with pytest.raises(ValueError, match="and no piece twice"):
+    with pytest.raises(ValueError, match="and no repeated piece"):
         WordPieceTokenizer(vocabulary)
 
 
