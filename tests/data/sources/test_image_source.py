@@ -177,7 +177,7 @@ def test_an_array_with_other_pixels_is_an_error_that_says_what_to_delete(folder,
     content = written.read_bytes()
     written.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     monkeypatch.setattr(array_store, "_checked", set())
-    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with another content"):
+    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with invalid content"):
         source.array("train")
 
 

@@ -65,13 +65,13 @@ def test_a_damaged_or_missing_file_at_the_address_is_named(open_at):
     shutil.rmtree(open_at.cache)
     path = open_at.place / name / "tokens.bin"
     remote_files.write_bytes(path, remote_files.read_bytes(path)[:-1] + b"?")
-    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .* with another content"):
+    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .* with invalid content"):
         open_at([b"never read"])
     remote_files.remove(path)
     with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .*tokens.bin, which is missing"):
         open_at([b"never read"])
     remote_files.write_bytes(open_at.place / name / "metadata.json", b"{")
-    with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with another content"):
+    with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with invalid content"):
         open_at([b"never read"])
 
 

@@ -159,7 +159,7 @@ def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make
     if damage in changed:
         (folder / name).write_bytes(changed[damage])
     monkeypatch.setattr(array_store, "_checked", set())  # a test may be faster than the clock of the files
-    found = "which is missing" if damage == "missing" else "with another content"
+    found = "which is missing" if damage == "missing" else "with invalid content"
     with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
         TokenStore(folder)
     if (damage, name) == ("missing", "metadata.json"):  # which is written last
@@ -190,7 +190,7 @@ def test_a_store_of_another_format_is_not_read(make_store, tmp_path, monkeypatch
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
     monkeypatch.setattr(array_store, "FORMAT", 0)
-    with pytest.raises(ValueError, match=r"metadata.json, with another content"):
+    with pytest.raises(ValueError, match=r"metadata.json, with invalid content"):
         TokenStore(folder)
 
 
