@@ -40,11 +40,11 @@ def test_epochs_of_neighbouring_seeds_share_neither_sequences_nor_batches():
     assert aligned(*np.array(orders)) < 12
 
 
-def test_what_is_too_long_is_told_in_its_own_words(caplog):
+def test_messages_have_the_names_of_items_and_positions(caplog):
     with caplog.at_level("INFO"):
         LengthBuckets([5, 300, 70], 1, 256, names=("utterance", "frame"))
     assert "1 of 3 utterances are left out: they have more than 256 frames." in caplog.text
-    assert "Batches of 2 shapes, for each of which a program is compiled: 2 x 128, 4 x 64." in caplog.text
-    message = r"`max_length`, .*, must be at least the frames of some utterance, of which .* has 5\. Received: 4\."
+    assert "Batches have 2 shapes, which are compiled separately: 2 x 128, 4 x 64." in caplog.text
+    message = r"`max_length`, .*, must be at least .* frames in the shortest utterance, 5\. Received: 4\."
     with pytest.raises(ValueError, match=message):
         LengthBuckets([5], 1, 4, names=("utterance", "frame"))

@@ -144,10 +144,10 @@ def test_what_is_wrong_is_refused(store, tmp_path):
         SpeechBuckets(store, 2, 800).training_batches(masks=FeatureMasks(frequency_width=0))
     for number, (utterance, message) in enumerate(
         [
-            (ODD[0], r"`store` must have recordings whose labels can be learnt\. Received: \{.*'empty': 1"),
+            (ODD[0], r"`store` must have usable recordings\. Received: left_out=\{.*'empty': 1"),
             (
                 Utterance("flat", np.ones((0, F)), ["a"]),
-                r"one frame or more, of 4 features\. Received: flat",
+                r"one or more frames of 4 features\. Received: flat",
             ),
             (
                 Utterance("nan", np.full((3, F), np.nan), ["a"]),
