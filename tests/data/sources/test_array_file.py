@@ -92,12 +92,12 @@ def test_a_file_that_is_missing_or_has_no_names_is_refused(tmp_path):
         (
             [0, 30, 20, 40],
             None,
-            r"`path` must hold `at` that rise from 0 to 40, the length of `sound`\. Received: 4 that",
+            r"`path` must hold `at` that rise from 0 to 40, the length of `sound`\. Received: 4 offsets",
         ),
-        ([1, 40], None, r"Received: 2 that begin \[1, 40\] in a\.npz"),
-        ([0, 39], None, r"Received: 2 that begin \[0, 39\] in a\.npz"),
-        ([0], None, r"Received: 1 that begin \[0\] in a\.npz"),
-        ([0, 40], 2, r"must hold 3 `at` that rise from 0 to 40, .* Received: 2 that begin"),
+        ([1, 40], None, r"Received: 2 offsets, which begin with \[1, 40\], in a\.npz"),
+        ([0, 39], None, r"Received: 2 offsets, which begin with \[0, 39\], in a\.npz"),
+        ([0], None, r"Received: 1 offsets, which begin with \[0\], in a\.npz"),
+        ([0, 40], 2, r"must hold 3 `at` that rise from 0 to 40, .* Received: 2 offsets"),
     ],
 )
 @pytest.mark.parametrize("dtype", ["int32", "uint64"])

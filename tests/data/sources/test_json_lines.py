@@ -168,7 +168,7 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
         ),
         (
             {"tfds": "x/de-en", "target_end": "DANK"},
-            r"`unit` and `target_end` are for JSON lines; .* target_end='DANK'\.",
+            r"`unit` and `target_end` must have their defaults for .* target_end='DANK'\.",
         ),
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None\."),
     ]:

@@ -78,9 +78,9 @@ def test_a_set_of_tfds_has_the_names_of_its_classes(tmp_path):
     found = dict(zip(source.text.documents("train"), source.labels("train"), strict=True))
     assert found == {b"0 0": "neg", b"1 1": "pos", b"1 2": "pos"}
     assert source.classes("train") == ["neg", "pos"] and source.name == "reviews/1.0.0 (text to label)"
-    with pytest.raises(ValueError, match=r"`split` must be one with labels\. Received: test of reviews/1\.0\.0"):
+    with pytest.raises(ValueError, match=r"`split` must have labels\. Received: split=test of reviews/1\.0\.0"):
         source.labels("test")
-    with pytest.raises(ValueError, match=r"`label_feature` must be a feature with labels, .*label_feature=text"):
+    with pytest.raises(ValueError, match=r"`label_feature` must be a feature with classes.*label_feature=text"):
         open_labeled(tfds="reviews", label_feature="text", data_dir=tmp_path)
 
 
@@ -119,5 +119,5 @@ def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):
 
 def test_classes_are_as_many_as_documents(opened):
     store = open_token_store(opened().text, ByteTokenizer(), "train")
-    with pytest.raises(ValueError, match=r"`classes` must be as many as the documents .*Received: 2 classes, 3 docu"):
+    with pytest.raises(ValueError, match=r"`classes` must have one id per document .*Received: 2 classes, 3 docu"):
         LabeledBuckets(store, np.zeros(2), 2, 128)

@@ -46,7 +46,7 @@ def test_the_configuration_names_interpreter_and_content(library, tmp_path):
 
 
 def test_the_configuration_of_another_interpreter_is_an_error(library, tmp_path):
-    with pytest.raises(ValueError, match=r"`config` must be that of this interpreter, .* Received: config=cpython_2_7"):
+    with pytest.raises(ValueError, match=r"`config` must be .*, for this interpreter\. Received: config=cpython_2_7"):
         PythonSource(data_dir=tmp_path, config="cpython_2_7")
 
 

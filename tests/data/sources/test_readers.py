@@ -48,7 +48,7 @@ def test_an_unknown_split_is_an_error_at_once(reader, split):
 
 @pytest.mark.parametrize("split", ["train[:14]", "train[-14:]", "train[:110%]"])
 def test_a_part_beyond_the_examples_is_an_error(reader, split):
-    with pytest.raises(ValueError, match=r"`split` must have bounds of at most 13, the examples of train\. Received: "):
+    with pytest.raises(ValueError, match=r"`split` must have bounds of at most 13, the size of train\. Received: "):
         list(reader.examples(split))
 
 

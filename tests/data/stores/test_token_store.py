@@ -201,7 +201,7 @@ def test_a_split_without_documents_is_an_error(make_source):
 
 @pytest.mark.parametrize("offset", [-2 - ord("a"), -1 - ord("a"), -300, 300])
 def test_special_ids_and_ids_outside_the_vocabulary_are_errors(offset, make_source):
-    with pytest.raises(ValueError, match=r"`tokenizer` must give ids in \[0, 258\) other than .* Received: id -?\d+"):
+    with pytest.raises(ValueError, match=r"`tokenizer` must convert text to ids in \[0, 258\) .* Received: id -?\d+"):
         open_token_store(make_source([b"a"]), CountingTokenizer(offset=offset), "train")
 
 
