@@ -1,4 +1,4 @@
-"""Sequences by length: no row is mostly padding, and each sequence is once in an epoch."""
+"""Length buckets: no row is mostly padding, and each sequence occurs once per epoch."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ SIZES = np.random.default_rng(0).integers(100, 1600, 60)
 
 
 class Numbers(LengthBuckets):
-    """Buckets whose batches are the numbers of their sequences."""
+    """Buckets with sequence numbers as batches."""
 
     def read(self, rows):
         return rows.items
@@ -24,7 +24,7 @@ def test_a_row_is_at_least_half_full_and_all_batches_have_as_many_positions():
         assert length == 200 or (SIZES[items[items >= 0]] > length // 2).all()
 
 
-def test_an_epoch_has_each_sequence_once_in_an_order_of_its_own():
+def test_an_epoch_has_each_sequence_once_in_another_order():
     buckets = Numbers(SIZES, batch_size=1, max_length=1600)
     batches = buckets.training_batches(seed=5)
     steps = np.arange(2 * buckets.num_batches).reshape(2, -1)

@@ -1,4 +1,4 @@
-"""The data set of the standard library's own source: which files, and under which name."""
+"""The data set of the source code of the standard library: its files and its configuration name."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tf_sparse_attention.data.sources.python_source import PythonSource, library
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """A small standard library in place of the interpreter's."""
+    """A small standard library instead of the interpreter's."""
     folder = tmp_path / "library"
     for name in ("a.py", "json/b.py", "test/c.py", "unittest/test/d.py", "site-packages/e.py", "_sysconfigdata_x.py"):
         path = folder / name
@@ -24,7 +24,7 @@ def library(tmp_path, monkeypatch):
     return folder
 
 
-def test_only_the_library_itself_is_taken(library):
+def test_only_library_files_are_included(library):
     assert {path.relative_to(library).as_posix() for path in library_files(library)} == {
         "a.py",
         "json/b.py",

@@ -1,4 +1,4 @@
-"""Subwords are those of tensor2tensor, in Python, in a graph and in a SavedModel, and any text comes back."""
+"""Subword tokenizer: ids of tensor2tensor in Python, graphs and SavedModels, and round trips of any text."""
 
 import json
 import pathlib
@@ -19,14 +19,14 @@ from tf_sparse_attention.data.tokenizers.subword_rules import WORDS, alphanumeri
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "subword.npz"
 ESCAPES = list("\\_u;0123456789")
 SMALL = ["<pad>_", "<EOS>_", "ab_", "ab", "a", "b", "é", "日本", "日", "本", " ", "_ ", *"<>pdEOS", *ESCAPES]
-# Texts in which words, spaces, escapes and characters that a vocabulary lacks meet.
+# Texts that mix words, spaces, escapes and characters that the vocabulary lacks.
 TEXTS = st.text(alphabet=st.sampled_from(list("ab  \n\\_u;19é日本ß\u2028\U0001f600'")), max_size=30) | st.text(
     max_size=20
 )
 
 
 class Case:
-    """A vocabulary of the published code with strings, their ids and what comes back."""
+    """A vocabulary of the published code, with strings, ids and decoded strings."""
 
     def __init__(self, name, folder):
         with np.load(GOLDEN) as goldens:
@@ -77,7 +77,7 @@ def test_a_graph_gives_the_published_ids_and_texts(case):
 @example(["", " "])
 @example([" a ", "a b", "a  b "])
 @example(["\\u", "\\\\u", "\\_\\", "\\9;"])
-def test_any_text_comes_back_and_a_graph_agrees(small, texts):
+def test_any_text_has_a_round_trip_and_a_graph_agrees(small, texts):
     ids = [small.tokenize(text) for text in texts]
     assert [small.detokenize(row) for row in ids] == texts
     batch = small.tokenize(tf.constant([text.encode() for text in texts]))
@@ -113,13 +113,13 @@ def test_letters_and_numbers_are_those_of_their_unicode_categories():
     np.testing.assert_array_equal(in_graph, expected)
 
 
-def test_special_ids_leave_no_text(small):
+def test_special_ids_are_left_out_of_text(small):
     ids = [0, *small.tokenize("ab"), 1, 0]
     assert small.detokenize(ids) == "ab"
     assert small.detokenize(tf.constant(ids)).numpy() == b"ab"
 
 
-def test_a_number_that_is_no_character_decodes_to_the_geta_mark(small):
+def test_an_invalid_code_point_decodes_to_the_geta_mark(small):
     for number in ("1114112", "99999999999999999999", "55296"):
         ids = [SMALL.index(piece) for piece in ["\\", *number, ";", "_"]]
         assert small.detokenize(ids) == "\u3013"
@@ -139,7 +139,7 @@ def test_other_types_are_an_error(small, text):
         small.tokenize(text)
 
 
-def test_half_of_a_pair_is_an_error(small):
+def test_a_lone_surrogate_is_an_error(small):
     with pytest.raises(ValueError, match="surrogates not allowed"):
         small.tokenize("\ud800")
 
@@ -167,7 +167,7 @@ def test_the_error_names_a_character_that_is_only_inside_longer_subwords():
 
 
 @pytest.mark.parametrize("vocabulary", [[], ["a", "b"], ["<EOS>_", "<pad>_", *ESCAPES]])
-def test_a_vocabulary_begins_with_the_special_ones(vocabulary):
+def test_a_vocabulary_begins_with_the_special_subwords(vocabulary):
     with pytest.raises(ValueError, match="`vocabulary` must begin with"):
         SubwordTokenizer(vocabulary)
 
@@ -184,7 +184,7 @@ def test_a_repeated_subword_has_its_last_id():
     assert tokenizer.detokenize([2]) == "ab"
 
 
-def test_a_vocabulary_file_comes_back_byte_by_byte(case, tmp_path):
+def test_a_vocabulary_file_has_an_exact_round_trip(case, tmp_path):
     case.tokenizer.to_file(tmp_path / "folder" / "copy")
     assert (tmp_path / "folder" / "copy").read_bytes() == case.content
     assert [file.name for file in (tmp_path / "folder").iterdir()] == ["copy"]
@@ -209,12 +209,12 @@ def test_an_empty_or_missing_file_or_another_encoding_is_an_error(tmp_path):
             SubwordTokenizer.from_file(tmp_path / name)
 
 
-def test_a_configuration_makes_the_tokenizer_again(small):
+def test_a_config_round_trip_gives_an_equal_tokenizer(small):
     again = SubwordTokenizer.from_config(json.loads(json.dumps(small.get_config())))
     np.testing.assert_array_equal(again.tokenize("日本 ab"), small.tokenize("日本 ab"))
 
 
-def test_ids_stay_right_when_the_memory_of_words_is_emptied(small, monkeypatch):
+def test_clearing_the_word_cache_does_not_change_ids(small, monkeypatch):
     monkeypatch.setattr("tf_sparse_attention.data.tokenizers.subword_tokenizer.MAX_CACHE_SIZE", 2)
     tokenizer = SubwordTokenizer(SMALL)
     for text in ("a b ab", "b a", "a ab a b"):
@@ -246,7 +246,7 @@ print(ids.numpy()[1][:2].tolist())
     assert printed.splitlines() == ["ab \\ \U0001f600", str(small.tokenize("b").tolist())]
 
 
-def test_a_token_store_of_subwords_tells_vocabularies_apart(small, make_source):
+def test_token_stores_depend_on_the_vocabulary(small, make_source):
     source = make_source(["ab a", "b"])
     store = open_token_store(source, small, "train")
     np.testing.assert_array_equal(store.tokens, [*small.tokenize("ab a"), 1, *small.tokenize("b"), 1])
