@@ -32,9 +32,9 @@ class SpeechRecognizer(Model):
         vocabulary_size: V, number of labels, with ids 1 to V. Id 0 is the blank.
         num_features: F, features per frame. Default: the number of features of the encoder, which is required if
             `subsampling` is 1.
-        subsampling: number of frames that become one: 1, 2 or 4. Default 1.
+        subsampling: subsampling factor: 1, 2 or 4. Default 1.
         feature_mean: F numbers, subtracted from the features. None: zeros.
-        feature_std: F positive numbers, by which the result is divided. None: ones.
+        feature_std: F positive divisors of the centred features. None: ones.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -95,7 +95,7 @@ class SpeechRecognizer(Model):
 
     @property
     def subsampling(self) -> int:
-        """Number of frames that become one."""
+        """Subsampling factor."""
         return self.frame_subsampling.factor
 
     def build(self, input_shape: Any = None) -> None:
@@ -153,7 +153,7 @@ class SpeechRecognizer(Model):
         return results
 
     def with_attention(self, attention: Sequence[Any]) -> "SpeechRecognizer":
-        """Return a copy with the same weights and other attention.
+        """Return a copy with the same weights and different attention.
 
         For example, to approximate dense attention by clustered attention (Vyas et al. 2020, table 1).
 

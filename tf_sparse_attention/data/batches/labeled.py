@@ -80,7 +80,7 @@ def pack_texts(documents: Sequence[np.ndarray], length: int, num_rows: int | Non
 
     Args:
         documents: ids of each document with its end id. Id 0 is added before them.
-        length: T, to which longer rows are truncated.
+        length: T, the maximum row length; longer rows are truncated.
         num_rows: B; rows without a document have only id 0. Default: None, the number of documents.
     """
     num_rows = len(documents) if num_rows is None else num_rows

@@ -25,7 +25,7 @@ class ImageCodec:
     a row of the image.
 
     For a `LocalAttention2D` with blocks of h x w pixels, set `width=W * C`, `block_shape=(h, w * C)`, and `order` to
-    the order of the codec. In the order "blocks", h and w must be those of the codec.
+    the order of the codec. In the order "blocks", (h, w) must be the `block_shape` of the codec.
 
     Args:
         height: H, rows of an image.

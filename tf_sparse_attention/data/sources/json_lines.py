@@ -97,18 +97,16 @@ class JsonLinesReader:
         return itertools.chain.from_iterable(map(self._read_part, parse_split(split, self.name, known)))
 
     def _read_part(self, part: Part) -> Iterator[dict[str, str]]:
-        counts: collections.Counter[str] = collections.Counter()
+        seen: collections.Counter[str] = collections.Counter()
         count = self._counts[part.split] if part.is_slice else 0
         chosen, step = part.indices(count), _coprime_step(count)
         for split, example in self._read(part.split if part.split in self._files else ""):
             # Multiples of the step visit each index below `count` once, evenly.
-            if split == part.split and (not part.is_slice or counts[split] * step % count in chosen):
+            if split == part.split and (not part.is_slice or seen[split] * step % count in chosen):
                 yield example
-            counts[split] += 1
-        if not counts[part.split]:
-            others = [split for split in SPLITS if counts[split]] or [
-                name for name in self._files if name != part.split
-            ]
+            seen[split] += 1
+        if not seen[part.split]:
+            others = [split for split in SPLITS if seen[split]] or [name for name in self._files if name != part.split]
             raise split_error(part.split, self.name, others)
 
     def _read(self, part):
@@ -172,10 +170,8 @@ class JsonLinesReader:
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                location = f"{field!r} of {file.name}, line {number}"
-                raise ValueError(
-                    f"Fields of JSON lines must be Unicode text. Received: {location}: {error}."
-                ) from error
+                source = f"{field!r} of {file.name}, line {number}"
+                raise ValueError(f"Fields of JSON lines must be Unicode text. Received: {source}: {error}.") from error
         return text
 
     def _split(self, line, example, file, number):

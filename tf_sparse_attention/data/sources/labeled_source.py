@@ -132,12 +132,12 @@ def open_labeled(
 def _find_label_feature(features, text_feature, name):
     """Return the name of the feature with the labels."""
     kinds = {kind: getattr(import_tfds().features, kind) for kind in ("ClassLabel", "Text")}
-    found = {kind: [key for key, feature in features.items() if isinstance(feature, kinds[kind])] for kind in kinds}
-    if name is None and len(found["ClassLabel"]) == 1:
-        return found["ClassLabel"][0]
-    if name is None or name not in found["ClassLabel"] + found["Text"] or name == text_feature:
+    names = {kind: [key for key, feature in features.items() if isinstance(feature, kinds[kind])] for kind in kinds}
+    if name is None and len(names["ClassLabel"]) == 1:
+        return names["ClassLabel"][0]
+    if name is None or name not in names["ClassLabel"] + names["Text"] or name == text_feature:
         raise ValueError(
             "`label_feature` must be a feature with classes or text, and not the feature of the texts. "
-            f"Received: label_feature={name}, with classes in {found['ClassLabel']} and text in {found['Text']}."
+            f"Received: label_feature={name}, with classes in {names['ClassLabel']} and text in {names['Text']}."
         )
     return name

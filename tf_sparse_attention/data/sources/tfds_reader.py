@@ -162,14 +162,14 @@ def find_media_feature(features: Any, kind: str, item: str) -> str:
         ValueError: If there is no such feature, or the choice is ambiguous.
     """
     flat = _flat(features)
-    found = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
-    if len(found) != 1 and kind.lower() not in found:
+    names = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
+    if len(names) != 1 and kind.lower() not in names:
         raise ValueError(
             f"`tfds` must be a data set with {item} in each example. If there are several, one must be named "
             f"{kind.lower()!r}. "
             f"Received: features {', '.join(flat) or features}."
         )
-    return found[0] if len(found) == 1 else kind.lower()
+    return names[0] if len(names) == 1 else kind.lower()
 
 
 def _flat(features):

@@ -62,11 +62,10 @@ class SubwordGraph:
 
         written = self._escape(words)
         whole = self._look_up(written)
-        found = tf.where(whole >= 0)[:, 0]
-        missed = tf.where(whole < 0)[:, 0]
-        ids, rows = self._split_words(tf.gather(written, missed))
-        rows = tf.concat([found, tf.gather(missed, rows)], axis=0)
-        ids = tf.concat([tf.gather(whole, found), ids], axis=0)
+        known, unknown = tf.where(whole >= 0)[:, 0], tf.where(whole < 0)[:, 0]
+        ids, rows = self._split_words(tf.gather(written, unknown))
+        rows = tf.concat([known, tf.gather(unknown, rows)], axis=0)
+        ids = tf.concat([tf.gather(whole, known), ids], axis=0)
         order = tf.argsort(rows, stable=True)
         return tf.RaggedTensor.from_value_rowids(
             tf.gather(ids, order), tf.gather(rows, order), nrows=tf.size(words, out_type=tf.int64), validate=False
