@@ -20,14 +20,9 @@ SHORTEST = 200  # frames of the shortest bucket, two seconds
 class SpeechBuckets(LengthBuckets):
     """Recordings of a store in buckets of similar length.
 
-    Recordings are left out if they are too long or have
-
-    - unknown labels,
-    - an empty transcript,
-    - the transcript "nan" or "<NA>" in characters, a missing value of pandas, or
-    - too few frames: one per label, and one for a blank between equal labels.
-
-    The log reports how many are left out.
+    Recordings are left out if they are too long, have unknown labels or an empty transcript, or have the transcript
+    "nan" or "<NA>" in characters (missing values of pandas). They also need enough frames: one per label, and one for a
+    blank between equal labels. The log reports how many recordings are left out.
 
     Args:
         store: `SpeechStore`.

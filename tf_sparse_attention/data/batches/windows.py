@@ -84,7 +84,7 @@ def evaluation_batches(
 
     The last window is padded on the right and the last batch has empty rows, both of weight 0, so that all batches have
     the same shape. Bits per byte are the summed loss in nats, divided by ln 2 and `store.num_bytes`; end ids are scored
-    too, as part of the text. The perplexity per word is exp of the summed loss divided by `store.num_words`.
+    too, as part of the text. The perplexity per word is exp(summed loss / `store.num_words`).
 
     Note: each window starts without context, which alone makes metrics improve with `sequence_length`. With `overlap`,
     each token after the first window has at least that many tokens as context, at T / (T - overlap) times the cost.

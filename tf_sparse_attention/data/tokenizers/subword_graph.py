@@ -37,10 +37,7 @@ class SubwordGraph:
         order = np.argsort(hashes)
         self._hashes, self._ids = hashes[order], np.fromiter(ids.values(), np.int32)[order]
         if len(np.unique(hashes)) < len(hashes):
-            raise ValueError(
-                f"`vocabulary` must have subwords with different hashes. Received: {len(hashes)} subwords with "
-                f"{len(np.unique(hashes))} hashes."
-            )
+            raise ValueError("`vocabulary` must have subwords with different hashes. Received: two with equal hashes.")
         self._lengths = np.array(sorted({len(piece) for piece in ids}, reverse=True), np.int32)
         alphabet = {character for piece in vocabulary for character in piece} | set(ESCAPES)
         self._alphabet = np.array(sorted(map(ord, alphabet - {"\n"})), np.int32)

@@ -91,7 +91,7 @@ class _Corpus:
         self._initial_suffixes = self._count_suffixes(set(self._alphabet))  # the first round of every search
 
     def vocabulary(self, min_count):
-        """Return the reserved subwords, then the others that occur `min_count` times, most frequent first."""
+        """Return the reserved subwords, then by count all characters and the strings that occur `min_count` times."""
         ordered = self._most_frequent(self._candidates(self._initial_suffixes, min_count), min_count)
         for _ in range(1, self._num_iterations):
             suffixes = self._count_suffixes({*self._reserved, *ordered})
