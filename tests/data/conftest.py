@@ -1,4 +1,4 @@
-"""Sources and stores that the tests of the data part share."""
+"""Sources and stores for the tests of data."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from tf_sparse_attention.data import ByteTokenizer, open_token_store
 
 
 class ListSource:
-    """A source that needs no TFDS: its documents are given."""
+    """A source of the given documents, without TFDS."""
 
     def __init__(self, documents, data_dir, fingerprint="list"):
-        self.given, self.data_dir, self.fingerprint = documents, str(data_dir), fingerprint
+        self._documents, self.data_dir, self.fingerprint = documents, str(data_dir), fingerprint
 
     def documents(self, split):
-        return iter(self.given)
+        return iter(self._documents)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Texts and other data at an address are read from a local copy, which is kept up to date."""
+"""Remote data are read from a local copy, which is kept up to date."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tf_sparse_attention.data.local_paths import local_path
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def place(request, tmp_path, monkeypatch):
-    """A remote folder with two files, one of them in a folder of its own."""
+    """A remote folder with two files, one of them in a subfolder."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
     place = remote_files.remote_path(f"{request.param}://{tmp_path}/bucket/books")
     remote_files.write_bytes(place / "train" / "a.txt", b"one")
@@ -27,7 +27,7 @@ def texts_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.txt")}
 
 
-def test_a_folder_is_copied_under_its_own_name(place):
+def test_a_copy_has_the_name_of_the_folder(place):
     found = local_path(str(place))
     assert found.name == "books"
     assert texts_of(found) == {"train/a.txt": "one", "test/b.txt": "two"}
@@ -70,7 +70,7 @@ def test_what_was_copied_before_an_interruption_is_not_copied_again(place, monke
     assert sorted(copied) == ["a.txt", "b.txt"]
 
 
-def test_a_text_at_an_address_is_that_of_a_folder_of_the_same_name(place, tmp_path):
+def test_a_remote_source_equals_the_local_source(place, tmp_path):
     names = {open_source(path=path, data_dir=tmp_path).name for path in (str(place), local_path(str(place)))}
     assert len(names) == 1
 
@@ -83,7 +83,7 @@ def test_a_single_file_is_copied(place, tmp_path):
     assert open_labeled(path=address, data_dir=tmp_path).text.name.startswith("json_lines/reviews")
 
 
-def test_paths_on_the_disk_are_left_as_they_are_and_nothing_is_an_error(place):
+def test_local_paths_are_unchanged_and_a_missing_remote_path_is_an_error(place):
     assert (local_path(None), local_path("books")) == (None, "books")
     with pytest.raises(ValueError, match=rf"`path` must be an existing folder or file. Received: path={place}/none"):
         local_path(f"{place}/none")

@@ -1,4 +1,4 @@
-"""Where data sets lie, with tensorflow-datasets and without it."""
+"""The folder of data sets, with and without tensorflow-datasets."""
 
 import os
 
@@ -27,7 +27,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_all_that_is_prepared_goes_there(files, monkeypatch):
+def test_all_prepared_data_are_in_the_data_folder(files, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", "/mine")
     opened = (open_images, "images.npz"), (open_audio, "sounds.npz"), (open_speech, "spoken")
     assert [opener(path=files / name).data_dir for opener, name in opened] == ["/mine"] * 3

@@ -114,7 +114,7 @@ def test_a_row_whose_labels_have_no_place_makes_the_loss_infinite_and_no_gradien
     without, expected = loss_and_gradient(fewer, labels, others)
     assert loss == np.inf and np.isfinite(without) and not gradient[1].numpy().any()
     assert_close(gradient * 8 / 5, to_numpy(expected), 1e-6)  # the mean over 8 labels, and over 5
-    with pytest.raises(ValueError, match=r"need 5 frames, of which there are 4 in row 1\."):
+    with pytest.raises(ValueError, match=r"need 5 frames, and 4 frames in row 1\."):
         CTCLoss()(labels, fewer)
 
 
@@ -151,7 +151,7 @@ def test_attention_is_replaced_and_the_weights_stay():
     clustered = model.with_attention(CLUSTERED)
     assert np.abs(to_numpy(clustered(FEATURES)) - to_numpy(model(FEATURES))).max() > 1e-3
     assert_close(to_numpy(clustered.with_attention(dense)(FEATURES)), to_numpy(model(FEATURES)), 0)
-    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model\. Received: others, "):
+    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model\. Received: differences, "):
         model.with_attention([{"layer": "LSHAttention", "num_buckets": 4, "bucket_size": 4, **HEADS}])
 
 
@@ -184,8 +184,8 @@ def test_error_rates_stream_over_batches():
 
 def test_padding_before_labels_and_negative_ones_are_refused_by_error_rates():
     for references, hypotheses, message in [
-        ([[1, 2]], [[1, 0, 2]], r"`y_pred` must have padding, 0, on the right alone"),
-        ([[0, 2]], [[1, 2]], r"`y_true` must have padding, 0, on the right alone"),
+        ([[1, 2]], [[1, 0, 2]], r"`y_pred` must have padding, 0, on the right only"),
+        ([[0, 2]], [[1, 2]], r"`y_true` must have padding, 0, on the right only"),
         ([[1, -1]], [[1, 2]], r"`y_true` must be ids from 1 on, and 0 for padding\. Received: -1\."),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_refused():
         ({"subsampling": 1, "num_features": 3}, r"`num_features` must be the number of features of the encoder"),
         ({"subsampling": 3}, r"`factor` must be one of"),
         ({"vocabulary_size": 0}, r"`vocabulary_size` must be"),
-        ({"feature_mean": [1.0]}, r"`feature_mean` must be 12 finite numbers, one for each feature\. Received: 1\."),
+        ({"feature_mean": [1.0]}, r"`feature_mean` must be 12 finite numbers, one per feature\. Received: 1\."),
         ({"feature_std": np.zeros(12)}, r"`feature_std` must be positive numbers\. Received: 0\.0 among them\."),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -215,17 +215,17 @@ def test_what_does_not_fit_is_refused():
     ):
         model(FEATURES[..., :3])
     with pytest.raises(
-        ValueError, match=r"`features` must be arrays \(frames, 5\), none of them empty\. Received: shape"
+        ValueError, match=r"`features` must be arrays \(frames, 5\) that are not empty\. Received: shape"
     ):
         model.transcribe([FEATURES[0, :0]])
     with pytest.raises(
-        ValueError, match=r"`y_true` must be labels that the frames can be aligned with: .* need 5 frames"
+        ValueError, match=r"`y_true` must have labels for which there are enough frames: .* need 5 frames"
     ):
         CTCLoss()(np.array([[1, 1, 1]]), np.zeros((1, 4, 3)))
     for labels, message in [
         ([[1, -1]], r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: -1\."),
         ([[3, 0]], r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: 3\."),
-        ([[1, 0, 2]], r"`y_true` must have padding, 0, on the right alone\."),
+        ([[1, 0, 2]], r"`y_true` must have padding, 0, on the right only\."),
     ]:
         with pytest.raises(ValueError, match=message):
             CTCLoss()(np.array(labels), np.zeros((1, 4, 3)))

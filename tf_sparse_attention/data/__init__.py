@@ -102,4 +102,4 @@ __all__ = [
     "train_subwords",
     "training_batches",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # without submodules

@@ -8,7 +8,7 @@ def import_tfds() -> ModuleType:
     """Import and return `tensorflow_datasets`.
 
     Raises:
-        ImportError: If it, or a package that it needs, is not installed. The message names the extra.
+        ImportError: If it, or a package that it needs, is not installed. The message names the extra to install.
     """
     try:
         import tensorflow_datasets
@@ -25,7 +25,7 @@ def import_tensorflow_text() -> ModuleType:
     """Import and return `tensorflow_text`.
 
     Raises:
-        ImportError: If it is not installed. The message names the extra.
+        ImportError: If it is not installed. The message names the extra to install.
     """
     try:
         import tensorflow_text
@@ -38,11 +38,11 @@ def import_tensorflow_text() -> ModuleType:
 
 
 def data_folder(data_dir: str | os.PathLike | None = None) -> str:
-    """Return the folder of data sets, without an import of tensorflow-datasets.
+    """Return the folder of data sets without importing tensorflow-datasets.
 
     Args:
-        data_dir: the folder; "~" is the home folder. None: the default of TFDS, which is the environment variable
-            `TFDS_DATA_DIR`, or ~/tensorflow_datasets.
+        data_dir: the folder; "~" is the home folder. None: the default of TFDS, the environment variable
+            `TFDS_DATA_DIR` or ~/tensorflow_datasets.
     """
     default = os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets"))
     return os.path.expanduser(default if data_dir is None else data_dir)

@@ -1,4 +1,4 @@
-"""Decoding of connectionist temporal classification: from log-probabilities of each frame to labels."""
+"""Decoding of connectionist temporal classification (CTC): from log-probabilities of frames to labels."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ BLANK = 0
 
 
 class Transcript(NamedTuple):
-    """Labels that a search found.
+    """Result of a beam search.
 
     Attributes:
-        ids: int32 (U,).
-        log_prob: of the labels, summed over the alignments that the search kept, in nats.
+        ids: int32 (U,), label ids.
+        log_prob: log-probability of the labels in nats, summed over the alignments that the search kept.
     """
 
     ids: np.ndarray
@@ -24,14 +24,14 @@ class Transcript(NamedTuple):
 
 
 def ctc_greedy(log_probs: Tensor) -> Tensor:
-    """Returns the labels of the likeliest id of each frame: repeats are collapsed and blanks, id 0, dropped.
+    """Decode the most likely id of each frame: collapse repeats and remove blanks, id 0.
 
-    Padded frames must be certainly blank, as those of a `SpeechRecognizer` are.
+    Padded frames must have blank probability 1, as in the output of a `SpeechRecognizer`.
 
-    Note: `keras.ops.ctc_decode` does the same, but on TensorFlow XLA compiles no program with it.
+    Note: equals `keras.ops.ctc_decode`, which XLA cannot compile on TensorFlow.
 
     Args:
-        log_probs: float (B, T, V), of the blank and the labels 1 to V - 1.
+        log_probs: float (B, T, V), log-probabilities of the blank and the labels 1 to V - 1.
 
     Returns:
         int32 (B, T), 0 for padding on the right.
@@ -40,7 +40,7 @@ def ctc_greedy(log_probs: Tensor) -> Tensor:
 
 
 def collapse(ids: Tensor) -> Tensor:
-    """Returns the labels of an alignment, int32 (B, T): repeats as one and no blanks, 0 for padding on the right."""
+    """Collapse repeats and remove blanks of alignments, int32 (B, T), with 0 for padding on the right."""
     before = ops.pad(ids[:, :-1], [[0, 0], [1, 0]])
     kept = ops.logical_and(ids != BLANK, ids != before)
     position = ops.arange(ops.shape(ids)[1])[None, :]
@@ -49,25 +49,26 @@ def collapse(ids: Tensor) -> Tensor:
 
 
 def ctc_beam_search(log_probs: np.ndarray, num_beams: int = 16, num_results: int = 1) -> list[Transcript]:
-    """Finds the likeliest labels of a recording, summed over their alignments (Graves and Jaitly 2014).
+    """Find the most likely labels of a recording by prefix beam search (Graves and Jaitly 2014).
 
-    Frame by frame the `num_beams` likeliest beginnings are kept, each with the probability that it ends in a blank and
-    that it does not, O(T num_beams V). It is exact where no beginning falls off.
+    For each frame, the search keeps the `num_beams` most likely prefixes, with the probabilities that they end in a
+    blank and in a label. The probability of a prefix is summed over its alignments. Cost: O(T num_beams V). The result
+    is exact if no prefix is dropped.
 
-    Note: in NumPy, the same on all backends. `keras.ops.ctc_decode(strategy="beam_search")` finds the same labels; but
-    on JAX it sorts all beginnings, of T ids each, in every frame: 9 s for 128 frames of 60 ids and 16 beams, where
-    TensorFlow takes 0.1 s, and XLA compiles no program with TensorFlow's.
+    Note: computed in NumPy on all backends. `keras.ops.ctc_decode(strategy="beam_search")` finds the same labels. On
+    JAX it sorts all prefixes, of T ids each, in every frame: 9 s for 128 frames of 60 ids and 16 beams. On TensorFlow
+    it takes 0.1 s, but XLA cannot compile it.
 
     Args:
-        log_probs: float (T, V), of the blank, id 0, and the labels 1 to V - 1.
-        num_beams: beginnings that are kept. Default 16.
-        num_results: transcripts that are returned, at most `num_beams`. Default 1.
+        log_probs: float (T, V), log-probabilities of the blank, id 0, and the labels 1 to V - 1.
+        num_beams: beam width. Default 16.
+        num_results: maximum number of results, at most `num_beams`. Default 1.
 
     Returns:
-        List of `Transcript`, the likeliest first; fewer than `num_results` where no others were found.
+        List of `Transcript`, most likely first; fewer than `num_results` if the search finds fewer.
 
     Raises:
-        ValueError: for another shape, and for numbers that are not positive.
+        ValueError: If `log_probs` has another shape, or a number is not positive.
 
     Example:
         >>> frames = np.log([[0.1, 0.8, 0.1], [0.6, 0.2, 0.2], [0.2, 0.1, 0.7]])
@@ -83,44 +84,44 @@ def ctc_beam_search(log_probs: np.ndarray, num_beams: int = 16, num_results: int
     for frame in log_probs:
         beams.read(frame, num_beams)
     order = np.argsort(-beams.totals, kind="stable")[:num_results]
-    return [Transcript(beams.labels_of(beams.nodes[i]), float(beams.totals[i])) for i in order]
+    return [Transcript(beams.backtrace(beams.nodes[i]), float(beams.totals[i])) for i in order]
 
 
 class _Beams:
-    """Beginnings of transcripts, the nodes of a tree, each with log p of ending in a blank and in its last label."""
+    """Prefixes of transcripts as nodes of a tree, with log p of ending in a blank and in the last label."""
 
     def __init__(self):
-        self._numbers = {}  # of the child of a node with a label
+        self._numbers = {}  # child node of each (node, label)
         self._parents, self._labels = [-1], [BLANK]
         self.nodes = [0]
         self._in_blank, self._in_label = np.zeros(1), np.full(1, -np.inf)
 
     @property
     def totals(self):
-        """log p of each beginning."""
+        """Log-probability of each prefix."""
         return np.logaddexp(self._in_blank, self._in_label)
 
     def read(self, frame, num_beams):
-        """Extends the beginnings by a frame, log-probabilities (V,), and keeps the likeliest."""
+        """Extend the prefixes by a frame, log-probabilities (V,), and keep the most likely."""
         totals, labels = self.totals, np.array([self._labels[node] for node in self.nodes])
         in_blank, in_label = totals + frame[BLANK], self._in_label + frame[labels]
-        longer = totals[:, None] + frame  # (beams, V), a label more
+        longer = totals[:, None] + frame  # (beams, V), one more label
         rows = np.arange(len(self.nodes))
         longer[rows, labels] = self._in_blank + frame[labels]  # equal labels need a blank between
         longer[:, BLANK] = -np.inf
-        places = {node: place for place, node in enumerate(self.nodes)}
-        for place, node in enumerate(self.nodes):  # a beginning that is also another one and a label
-            parent = places.get(self._parents[node])
+        beams = {node: beam for beam, node in enumerate(self.nodes)}
+        for beam, node in enumerate(self.nodes):  # merge a prefix with its extended parent, which is the same prefix
+            parent = beams.get(self._parents[node])
             if parent is not None:
-                in_label[place] = np.logaddexp(in_label[place], longer[parent, labels[place]])
-                longer[parent, labels[place]] = -np.inf
+                in_label[beam] = np.logaddexp(in_label[beam], longer[parent, labels[beam]])
+                longer[parent, labels[beam]] = -np.inf
         candidates = np.concatenate([np.logaddexp(in_blank, in_label), longer.reshape(-1)])
         best = np.argsort(-candidates, kind="stable")[:num_beams]
         best = best[candidates[best] > -np.inf]
         old, new = best[best < len(rows)], best[best >= len(rows)] - len(rows)
         parents, added = np.divmod(new, len(frame))
         children = [self._child(self.nodes[parent], int(label)) for parent, label in zip(parents, added, strict=True)]
-        self.nodes = [self.nodes[place] for place in old] + children
+        self.nodes = [self.nodes[beam] for beam in old] + children
         self._in_blank = np.concatenate([in_blank[old], np.full(len(new), -np.inf)])
         self._in_label = np.concatenate([in_label[old], longer[parents, added]])
 
@@ -131,10 +132,10 @@ class _Beams:
             self._labels.append(label)
         return number
 
-    def labels_of(self, node):
-        """Returns the labels from the beginning to a node."""
-        found = []
+    def backtrace(self, node):
+        """Return the labels on the path from the root to a node."""
+        labels = []
         while node:
-            found.append(self._labels[node])
+            labels.append(self._labels[node])
             node = self._parents[node]
-        return np.array(found[::-1], "int32")
+        return np.array(labels[::-1], "int32")

@@ -1,4 +1,4 @@
-"""The loss of a speech recognizer."""
+"""Loss of speech recognizers."""
 
 from typing import Any
 
@@ -14,26 +14,25 @@ from tf_sparse_attention.types import Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class CTCLoss(keras.losses.Loss):
-    """The mean of -log p over labels, in nats per label; p of a row is summed over all alignments with frames.
+    """Mean CTC loss per label, in nats: -log p of the labels of each row, summed over all alignments with frames.
 
-    Called with labels, int (B, U), 0 for padding on the right, and what a `SpeechRecognizer` returns, log-probabilities
-    (B, T, V + 1) with the blank first. Rows of the batch that are empty count nothing, nor do those with a
-    `sample_weight` of 0; a batch without labels has the nats of its frames. In a step of `tsa.models.Model` on several
-    replicas of TensorFlow the mean is over the labels of all of them. In float32 whatever the dtype policy; see
+    Called with labels, int (B, U), 0 for padding on the right, and the output of a `SpeechRecognizer`,
+    log-probabilities (B, T, V + 1) with the blank first. Empty rows and rows with a `sample_weight` of 0 are left out.
+    The loss of a batch without labels is the sum of the nats of its frames. In a step of `tsa.models.Model` on several
+    TensorFlow replicas, the mean is over the labels of all replicas. Always computed in float32; see
     `tf_sparse_attention.ops.ctc.ctc_loss`.
 
-    Note: `keras.losses.CTC` is the sum for each row. The mean over labels is the same for rows of all lengths.
+    Note: differs from `keras.losses.CTC`, which is the sum per row. The mean per label does not depend on row lengths.
 
     Args:
         name: default "ctc".
         reduction: as in Keras, default "sum_over_batch_size".
-        dtype: of the loss, default float32.
+        dtype: dtype of the loss, default float32.
 
     Raises:
-        ValueError: in a call outside of a program, for labels that need more frames than a row has without its padding,
-            that are no ids from 1 to V, or that have padding before others. In a program the loss of a row that needs
-            more frames is infinite, and so is that of its batch; the row has no gradient, that of the others stays as
-            it is.
+        ValueError: In an eager call, if labels need more frames than a row has without padding, are not ids from 1 to
+            V, or have padding before labels. In a compiled call, the loss of a row with too few frames is infinite, and
+            so is the loss of the batch. This row has no gradient; the gradients of other rows do not change.
 
     Example:
         >>> log_probs = ops.log_softmax(keras.random.normal((2, 10, 5)))
@@ -46,36 +45,36 @@ class CTCLoss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        return super().__call__(_counted(y_true, sample_weight), y_pred, sample_weight)
+        return super().__call__(_mask_rows(y_true, sample_weight), y_pred, sample_weight)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         labels = ops.cast(y_true, "int32")
         _check_labels(labels, y_pred)
-        # Keras divides the sum by the rows.
+        # Keras divides the sum by the number of rows.
         rows = ops.cast(ops.shape(labels)[0], "float32")
         return ctc_loss(labels, y_pred) * (mean_factor() * rows / ops.maximum(self.count_targets(labels), 1))
 
     def count_targets(self, y_true: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        """Returns how many labels the loss is the mean of, float32 (); the arguments are those of a call."""
-        return ops.sum(ops.cast(_counted(y_true, sample_weight) != 0, "float32"))
+        """Count the labels of a batch, float32 (); arguments as in a call."""
+        return ops.sum(ops.cast(_mask_rows(y_true, sample_weight) != 0, "float32"))
 
 
-def _counted(labels, sample_weight):
-    """Returns labels without those of rows of weight 0: an infinite loss times 0 would be no number."""
+def _mask_rows(labels, sample_weight):
+    """Remove the labels of rows with weight 0: weight 0 times an infinite loss is NaN."""
     if sample_weight is None:
         return labels
-    counts = ops.reshape(ops.convert_to_tensor(sample_weight), (-1, 1)) != 0
-    return ops.where(counts, labels, ops.zeros_like(labels))
+    has_weight = ops.reshape(ops.convert_to_tensor(sample_weight), (-1, 1)) != 0
+    return ops.where(has_weight, labels, ops.zeros_like(labels))
 
 
 def _check_labels(labels, log_probs):
-    """Raises a `ValueError` for labels that are none, or that no frames can be aligned with, where they can be seen."""
+    """Raise a `ValueError` in eager calls for invalid labels, or for more labels than frames."""
     check_labels("y_true", labels, log_probs.shape[-1])
-    needed, found = (concrete_values(count) for count in (min_frames(labels), count_label_frames(log_probs)))
-    if needed is None or found is None or not (needed > found).any():
+    needed, available = (concrete_values(count) for count in (min_frames(labels), count_label_frames(log_probs)))
+    if needed is None or available is None or not (needed > available).any():
         return
-    row = int((needed > found).argmax())
+    row = int((needed > available).argmax())
     raise ValueError(
-        "`y_true` must be labels that the frames can be aligned with: one each, and a blank between equal ones in a "
-        f"row. Received: labels that need {needed[row]} frames, of which there are {found[row]} in row {row}."
+        "`y_true` must have labels for which there are enough frames: one per label, and a blank between equal labels. "
+        f"Received: labels that need {needed[row]} frames, and {available[row]} frames in row {row}."
     )

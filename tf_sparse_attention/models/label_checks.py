@@ -1,23 +1,23 @@
-"""Checks of labels of recordings."""
+"""Checks of the labels of recordings."""
 
 from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.types import Tensor
 
 
 def check_labels(name: str, labels: Tensor, num_ids: int | None = None) -> None:
-    """Raises a `ValueError` for labels that are none, where they can be seen: not inside of a program.
+    """Raise a `ValueError` for invalid labels in eager calls. Compiled calls are not checked.
 
     Args:
-        name: of the argument, for messages.
+        name: name of the argument in errors.
         labels: int (B, U), ids from 1 on, 0 for padding on the right.
-        num_ids: the ids that there are, 0 included. None: any.
+        num_ids: number of ids, including 0. None: no limit.
     """
-    known = concrete_values(labels)
-    if known is None:
+    values = concrete_values(labels)
+    if values is None:
         return
-    wrong = known[(known < 0) | (known >= (float("inf") if num_ids is None else num_ids))]
+    wrong = values[(values < 0) | (values >= (float("inf") if num_ids is None else num_ids))]
     if wrong.size:
-        most = "on" if num_ids is None else f"to {num_ids - 1}"
-        raise ValueError(f"`{name}` must be ids from 1 {most}, and 0 for padding. Received: {wrong[0]}.")
-    if ((known[:, :-1] == 0) & (known[:, 1:] != 0)).any():
-        raise ValueError(f"`{name}` must have padding, 0, on the right alone. Received: 0 before another label.")
+        limit = "on" if num_ids is None else f"to {num_ids - 1}"
+        raise ValueError(f"`{name}` must be ids from 1 {limit}, and 0 for padding. Received: {wrong[0]}.")
+    if ((values[:, :-1] == 0) & (values[:, 1:] != 0)).any():
+        raise ValueError(f"`{name}` must have padding, 0, on the right only. Received: 0 before another label.")

@@ -1,4 +1,4 @@
-"""The speech recognizer: from the frames of a recording to labels, such as phonemes or characters."""
+"""Speech recognizer: from the frames of a recording to labels, such as phonemes or characters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,34 +21,33 @@ INPUTS = ("features", "padding_mask")
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SpeechRecognizer(Model):
-    """Log-probabilities of a label, or of the blank, in each frame; trained by `CTCLoss`, in which no times are needed.
+    """Speech recognizer that is trained with `CTCLoss`: log-probabilities of labels and of the blank for each frame.
 
-    Features are normalised, every second or fourth frame is kept (`FrameSubsampling`), an encoder of any bidirectional
-    patterns sees the whole recording, and a dense layer gives each frame its labels (Graves et al. 2006). Vyas et al.
-    2020, section 4.1, recognise speech so, with clustered attention.
+    Features are normalised and subsampled (`FrameSubsampling`). A bidirectional encoder of any attention patterns reads
+    the recording, and a dense layer computes the label scores of each frame (Graves et al. 2006). Vyas et al. 2020,
+    section 4.1, use this model with clustered attention.
 
     Args:
-        encoder: a `Backbone` without a vocabulary and with `causal=False`. Positions are those of its `embedding`, or
-            of its layers.
-        vocabulary_size: V, kinds of labels, whose ids are 1 to V. Id 0 is the blank.
-        num_features: F, features of a frame. Default: the size of the encoder's features, which is required without
-            `subsampling`.
-        subsampling: 1, 2 or 4: as many frames become one. Default 1.
-        feature_mean: F numbers that are subtracted from features first. None: zeros.
-        feature_std: F positive numbers that they are divided by then. None: ones.
+        encoder: a `Backbone` without a vocabulary and with `causal=False`. Its `embedding` or its layers add positions.
+        vocabulary_size: V, number of labels, with ids 1 to V. Id 0 is the blank.
+        num_features: F, features per frame. Default: the number of features of the encoder, which is required if
+            `subsampling` is 1.
+        subsampling: subsampling factor: 1, 2 or 4. Default 1.
+        feature_mean: F numbers, subtracted from the features. None: zeros.
+        feature_std: F positive divisors of the centred features. None: ones.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: float (B, T, F), or a dictionary of "features" and, if wanted, "padding_mask", bool (B, T), False for
+        inputs: float (B, T, F), or a dictionary of "features" and optionally "padding_mask", bool (B, T), False for
             padding on the right.
-        training: whether to drop and to update centroids.
+        training: whether to apply dropout and update centroids.
 
     Returns:
-        Float32 (B, ceil(T / subsampling), V + 1), log-probabilities of the blank first. Padded frames are certainly
-        blank, so that neither the loss nor decoding needs the mask.
+        float32 (B, ceil(T / subsampling), V + 1), log-probabilities, blank first. The blank has probability 1 in padded
+        frames, so neither the loss nor decoding needs the mask.
 
     Raises:
-        ValueError: for a wrong argument, and for inputs that lack one or have others.
+        ValueError: If an argument is invalid, or `inputs` has missing or unknown keys.
 
     Example:
         >>> heads = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 16, "position": "rotary"}
@@ -76,8 +75,8 @@ class SpeechRecognizer(Model):
         self.encoder = encoder
         self.vocabulary_size = vocabulary_size
         self.num_features = encoder.embedding_dim if num_features is None else num_features
-        self.feature_mean = _checked("feature_mean", feature_mean, self.num_features)
-        self.feature_std = _checked("feature_std", feature_std, self.num_features)
+        self.feature_mean = _checked_statistics("feature_mean", feature_mean, self.num_features)
+        self.feature_std = _checked_statistics("feature_std", feature_std, self.num_features)
         if self.feature_std is not None and min(self.feature_std) <= 0:
             raise ValueError(f"`feature_std` must be positive numbers. Received: {min(self.feature_std)} among them.")
         self.frame_subsampling = FrameSubsampling(
@@ -96,7 +95,7 @@ class SpeechRecognizer(Model):
 
     @property
     def subsampling(self) -> int:
-        """As many frames become one."""
+        """Subsampling factor."""
         return self.frame_subsampling.factor
 
     def build(self, input_shape: Any = None) -> None:
@@ -107,10 +106,10 @@ class SpeechRecognizer(Model):
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
         features, mask = _unpack(inputs, self.num_features)
         x = self.frame_subsampling(self._normalized(features), padding_mask=mask)
-        given = {"features": x}
+        encoder_inputs = {"features": x}
         if mask is not None:
-            mask = given["padding_mask"] = mask[:, :: self.subsampling]
-        x = self.to_labels(self.encoder(given, training=training))
+            mask = encoder_inputs["padding_mask"] = mask[:, :: self.subsampling]
+        x = self.to_labels(self.encoder(encoder_inputs, training=training))
         log_probs = ops.log_softmax(ops.cast(x, "float32"), axis=-1)
         return log_probs if mask is None else force_blanks(log_probs, mask)
 
@@ -123,55 +122,54 @@ class SpeechRecognizer(Model):
         return ops.cast(x, self.compute_dtype)
 
     def transcribe(self, features: Sequence[Any], num_beams: int | None = None) -> list[np.ndarray]:
-        """Returns the labels of recordings.
+        """Return the labels of recordings, one recording at a time and without compilation.
 
-        One after the other and without compiling, which for a few of them takes longer. For many, `predict` gives the
-        log-probabilities of batches.
+        For many recordings, compute log-probabilities in batches with `predict`.
 
         Args:
-            features: float arrays (T, F), one each, of any lengths but 0.
-            num_beams: of `ctc_beam_search`. None: the likeliest label of each frame, `ctc_greedy`.
+            features: float arrays (T, F) with T > 0, one per recording.
+            num_beams: beam width of `ctc_beam_search`. None: `ctc_greedy`.
 
         Returns:
             List of int32 arrays (U,), ids from 1 to V.
 
         Raises:
-            ValueError: for features of another shape.
+            ValueError: If features have another shape.
         """
-        found = []
+        results = []
         for recording in features:
             recording = np.asarray(recording, "float32")
             if recording.ndim != 2 or not recording.size or recording.shape[1] != self.num_features:
                 raise ValueError(
-                    f"`features` must be arrays (frames, {self.num_features}), none of them empty. "
+                    f"`features` must be arrays (frames, {self.num_features}) that are not empty. "
                     f"Received: shape {recording.shape}."
                 )
             log_probs = ops.convert_to_numpy(self(recording[None], training=False))
             if num_beams is None:
                 (ids,) = ops.convert_to_numpy(ctc_greedy(log_probs))
-                found.append(ids[ids > 0])
+                results.append(ids[ids > 0])
             else:
-                found.append(ctc_beam_search(log_probs[0], num_beams)[0].ids)
-        return found
+                results.append(ctc_beam_search(log_probs[0], num_beams)[0].ids)
+        return results
 
     def with_attention(self, attention: Sequence[Any]) -> "SpeechRecognizer":
-        """Returns a recognizer with the weights of this one and attention of another kind.
+        """Return a copy with the same weights and different attention.
 
-        What trained with dense attention is so approximated, as by clustered attention (Vyas et al. 2020, table 1).
+        For example, to approximate dense attention by clustered attention (Vyas et al. 2020, table 1).
 
         Args:
             attention: as in `Backbone`, with the same weights.
 
         Raises:
-            ValueError: for attention whose weights have other names or shapes.
+            ValueError: If the names or shapes of weights differ.
         """
         config = self.get_config()
         settings = {**self.encoder.get_config(), "attention": attention}
         other = type(self)(**{**config, "encoder": Backbone.from_config(settings)})
-        mine, theirs = ([(each.name, tuple(each.shape)) for each in model.trainable_weights] for model in (self, other))
-        if mine != theirs:
-            differing = sorted(set(theirs) ^ set(mine)) or "another order"
-            raise ValueError(f"`attention` must have the weights of the model. Received: others, {differing}.")
+        old, new = ([(each.name, tuple(each.shape)) for each in model.trainable_weights] for model in (self, other))
+        if old != new:
+            differing = sorted(set(new) ^ set(old)) or "another order"
+            raise ValueError(f"`attention` must have the weights of the model. Received: differences, {differing}.")
         for target, source in zip(other.trainable_weights, self.trainable_weights, strict=True):
             target.assign(source)
         return other
@@ -205,22 +203,22 @@ def _check_encoder(encoder, num_features, subsampling):
     if subsampling == 1 and num_features not in (None, encoder.embedding_dim):
         raise ValueError(
             "`num_features` must be the number of features of the encoder if `subsampling` is 1. "
-            f"Received: num_features={num_features}, the encoder takes {encoder.embedding_dim} features."
+            f"Received: num_features={num_features}, with {encoder.embedding_dim} features of the encoder."
         )
 
 
-def _checked(name, values, count):
-    """Returns numbers as a list, one for each feature; None for None."""
+def _checked_statistics(name, values, count):
+    """Return a list of numbers, one per feature, or None."""
     if values is None:
         return None
     values = [float(value) for value in np.asarray(values, "float64").reshape(-1)]
     if len(values) != count or not np.isfinite(values).all():
-        raise ValueError(f"`{name}` must be {count} finite numbers, one for each feature. Received: {len(values)}.")
+        raise ValueError(f"`{name}` must be {count} finite numbers, one per feature. Received: {len(values)}.")
     return values
 
 
 def _unpack(inputs, num_features):
-    """Returns the features and the padding mask, or None."""
+    """Return the features and the padding mask, which can be None."""
     if isinstance(inputs, dict) and (INPUTS[0] not in inputs or set(inputs) - set(INPUTS)):
         raise ValueError(
             f"`inputs` must have the key {INPUTS[0]!r} and may have {INPUTS[1]!r}. Received: keys {sorted(inputs)}."

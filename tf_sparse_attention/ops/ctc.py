@@ -1,4 +1,4 @@
-"""Connectionist temporal classification (CTC): the likelihood of labels over all alignments with frames."""
+"""Loss of connectionist temporal classification (CTC)."""
 
 from keras import ops
 
@@ -19,9 +19,9 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     The gradient with respect to `log_probs` is minus the probability of each id in each frame. It follows from the two
     passes, which are not differentiated.
 
-    Note: `keras.ops.ctc_loss` computes the same result. On TensorFlow it forms an array (B, T, U, V). For one row with
-    1,152 frames, 576 labels and a vocabulary of 59 labels, `keras.ops.ctc_loss` takes 5.6 s for loss and gradient on
-    one core, or 2.0 s with XLA. This function takes 0.08 s, or 0.014 s with XLA.
+    Note: equals `keras.ops.ctc_loss`, which forms an array (B, T, U, V) on TensorFlow. For one row with 1,152 frames,
+    576 labels and a vocabulary of 59 labels, it takes 5.6 s for loss and gradient on one core, or 2.0 s with XLA. This
+    function takes 0.08 s, or 0.014 s with XLA.
 
     Args:
         labels: int (B, U), 0 for padding on the right.
@@ -31,7 +31,7 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     Returns:
         float32 (B,), in nats. A row without labels and frames has loss 0. If the labels need more frames than the row
         has, see `min_frames`, the loss is infinite and has no gradient. Frames that `frame_lengths` or `force_blanks`
-        mark as padding do not count.
+        mark as padding have no effect.
     """
     labels, log_probs = ops.cast(labels, "int32"), ops.cast(log_probs, "float32")
     if frame_lengths is not None:
@@ -54,7 +54,7 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     state_ids = ops.one_hot(states, log_probs.shape[-1], dtype="float32")
     occupied = ops.stop_gradient(ops.einsum("TBS,BSV->BTV", posteriors, state_ids))
     value = ops.stop_gradient(ops.where(possible, -total, float("inf")))
-    # Only its gradient is used, which is that of the loss. Where the probability is 0, log_probs may not be finite.
+    # Only the gradient is used; it equals the gradient of the loss. At probability 0, log_probs can be infinite.
     linear = -ops.sum(ops.where(occupied > 0, occupied * log_probs, 0), axis=(1, 2))
     return value + (linear - ops.stop_gradient(linear))
 
@@ -62,7 +62,7 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
 def min_frames(labels: Tensor) -> Tensor:
     """Return the number of frames that labels (B, U) need, int32 (B,).
 
-    Each label needs one, and consecutive equal labels need a blank between them. Labels of 0 are padding on the right.
+    Each label needs a frame, and so does a blank between equal labels. Labels of 0 are padding on the right.
     """
     labels = ops.cast(labels, "int32")
     exists = labels != BLANK
@@ -76,7 +76,7 @@ def count_label_frames(log_probs: Tensor) -> Tensor:
 
 
 def force_blanks(log_probs: Tensor, exists: Tensor) -> Tensor:
-    """Set the blank's log-probability to 0 where `exists` (B, T) is False, so that padding does not change the loss."""
+    """Set the probability of the blank to 1 where `exists` (B, T) is False, so padding does not change the loss."""
     blank = ops.where(ops.arange(ops.shape(log_probs)[-1]) == BLANK, 0.0, NEVER)
     return ops.where(exists[..., None], log_probs, ops.cast(blank, log_probs.dtype))
 
@@ -89,7 +89,7 @@ def _states(labels):
 
 
 def _can_skip(states):
-    """Return whether a path may skip the blank before a state, bool (B, 2U + 1): between different labels."""
+    """Return whether a path can skip the blank before a state, bool (B, 2U + 1): between different labels."""
     before = ops.pad(states, [[0, 0], [2, 0]])[:, :-2]
     return ops.logical_and(states != BLANK, states != before)
 

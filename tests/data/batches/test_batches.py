@@ -1,4 +1,4 @@
-"""What all batches promise: each is a function of its number, divided among processes and replicas without a change."""
+"""Properties of all batches: pure functions of their number, and equal on processes and replicas."""
 
 import keras
 import numpy as np
@@ -117,7 +117,7 @@ def test_the_first_epochs_have_all_shapes(kind, kinds):
         assert_equal(batch, batches[number])
 
 
-def test_far_batches_cost_as_much_as_the_first_one(kinds):
+def test_late_batches_are_as_fast_as_the_first(kinds):
     assert_equal(next(iter(kinds["windows"].dataset(10**15))), kinds["windows"][10**15])
 
 

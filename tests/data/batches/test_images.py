@@ -1,4 +1,4 @@
-"""Batches of images: pure functions of seed and step, and each byte once in an evaluation."""
+"""Batches of images: pure functions of seed and step. Evaluation scores each byte once."""
 
 import collections
 
@@ -16,7 +16,7 @@ def elements(batches, start=0, stop=None):
 
 
 def images_of(batches, codec=CODEC):
-    """The images of all rows that have some, with the checks that every batch has to pass."""
+    """Return the images of all non-empty rows, and check each batch."""
     found = []
     for inputs, targets, weights in batches:
         assert set(inputs) == {"token_ids"} and targets.dtype == inputs["token_ids"].dtype == np.int32
@@ -35,7 +35,7 @@ def test_an_epoch_has_each_image_once_and_the_next_another_order():
     assert sorted(first) == sorted(second) == sorted(image.tobytes() for image in IMAGES) and first != second
 
 
-def test_half_of_the_images_are_mirrored_where_that_is_wanted():
+def test_flips_mirror_half_of_the_images():
     kinds = {image.tobytes(): "own" for image in IMAGES}
     kinds |= {image[:, ::-1].tobytes(): "mirrored" for image in IMAGES}
     found = images_of(elements(image_batches(IMAGES, CODEC, 10, use_flips=True), stop=30))
@@ -53,14 +53,14 @@ def test_an_evaluation_has_each_byte_once():
     assert images_of(elements(image_evaluation_batches(IMAGES, CODEC, 4, max_images=5))) == expected[::2]
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_an_error():
     for arguments, message in [
         (
             (IMAGES, ImageCodec(6, 4), 2),
-            r"`images` must be uint8 .*\(6, 4, 3\), that of `codec`\. Received: uint8 of sh",
+            r"`images` must be uint8 .*\(6, 4, 3\)\. Received: uint8 of sh",
         ),
         ((IMAGES.astype("float32"), CODEC, 2), r"Received: float32 of shape \(10, 4, 6, 3\)"),
-        ((IMAGES[:0], CODEC, 2), r"one or more.*Received: uint8 of shape \(0, 4, 6, 3\)"),
+        ((IMAGES[:0], CODEC, 2), r"with N > 0 .*Received: uint8 of shape \(0, 4, 6, 3\)"),
         ((IMAGES, CODEC, 0), r"`batch_size` must be a positive integer"),
         ((IMAGES, CODEC, 2, -1), r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."),
         ((IMAGES, CODEC, 2, 0, 1), r"`use_flips` must be"),

@@ -1,4 +1,4 @@
-"""Sequences by length: no row is mostly padding, and each sequence is once in an epoch."""
+"""Length buckets: no row is mostly padding, and each sequence occurs once per epoch."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ SIZES = np.random.default_rng(0).integers(100, 1600, 60)
 
 
 class Numbers(LengthBuckets):
-    """Buckets whose batches are the numbers of their sequences."""
+    """Buckets with sequence numbers as batches."""
 
     def read(self, rows):
         return rows.items
@@ -24,7 +24,7 @@ def test_a_row_is_at_least_half_full_and_all_batches_have_as_many_positions():
         assert length == 200 or (SIZES[items[items >= 0]] > length // 2).all()
 
 
-def test_an_epoch_has_each_sequence_once_in_an_order_of_its_own():
+def test_an_epoch_has_each_sequence_once_in_another_order():
     buckets = Numbers(SIZES, batch_size=1, max_length=1600)
     batches = buckets.training_batches(seed=5)
     steps = np.arange(2 * buckets.num_batches).reshape(2, -1)
@@ -40,11 +40,11 @@ def test_epochs_of_neighbouring_seeds_share_neither_sequences_nor_batches():
     assert aligned(*np.array(orders)) < 12
 
 
-def test_what_is_too_long_is_told_in_its_own_words(caplog):
+def test_messages_have_the_names_of_items_and_positions(caplog):
     with caplog.at_level("INFO"):
         LengthBuckets([5, 300, 70], 1, 256, names=("utterance", "frame"))
     assert "1 of 3 utterances are left out: they have more than 256 frames." in caplog.text
-    assert "Batches of 2 shapes, for each of which a program is compiled: 2 x 128, 4 x 64." in caplog.text
-    message = r"`max_length`, .*, must be at least the frames of some utterance, of which .* has 5\. Received: 4\."
+    assert "Batches have 2 shapes, which are compiled separately: 2 x 128, 4 x 64." in caplog.text
+    message = r"`max_length`, .*, must be at least .* frames in the shortest utterance, 5\. Received: 4\."
     with pytest.raises(ValueError, match=message):
         LengthBuckets([5], 1, 4, names=("utterance", "frame"))

@@ -1,4 +1,4 @@
-"""Batches of pairs: each pair once an epoch, source and target side by side, whatever the division."""
+"""Batches of pairs: each pair occurs once per epoch."""
 
 import collections
 
@@ -37,7 +37,7 @@ def texts_of(ids):
 
 
 def pairs_of(batches):
-    """The texts of all rows that hold a pair, with the checks that every batch has to pass."""
+    """Return the texts of all non-empty rows, and check each batch."""
     found = []
     for inputs, targets, weights in batches:
         assert inputs["encoder_token_ids"].shape == targets.shape
@@ -104,13 +104,13 @@ def test_as_a_prefix_the_source_is_read_and_the_target_scored(stores, use_source
     assert sorted(found) == sorted((source if use_source else "", target) for source, target, fit in pairs if fit)
 
 
-def test_what_is_too_long_is_told_and_what_does_not_fit_refused(stores, caplog):
+def test_long_pairs_are_logged_and_invalid_arguments_are_an_error(stores, caplog):
     with caplog.at_level("INFO"):
         buckets = PairBuckets(*stores, 2, 256)
     assert np.flatnonzero(buckets.is_too_long).tolist() == [40]
     assert "1 of 41 pairs are left out: they have more than 256 tokens." in caplog.text
-    assert "Batches of 3 shapes" in caplog.text
-    with pytest.raises(ValueError, match=r"must be at least the tokens of some pair, of .*\. Received: 2\."):
+    assert "Batches have 3 shapes" in caplog.text
+    with pytest.raises(ValueError, match=r"number of tokens in the shortest pair, \d+\. Received: 2\."):
         PairBuckets(*stores, 2, 2)
     with pytest.raises(ValueError, match=r"`batch_size` must be"):
         PairBuckets(*stores, 0, 256)
@@ -128,7 +128,7 @@ def test_empty_texts_are_counted_and_kept(tmp_path, caplog):
     assert sorted(pairs_of(elements(buckets.evaluation_batches()))) == [("", ""), ("", "y"), ("a", "x"), ("c", "")]
 
 
-def test_stores_of_other_numbers_of_documents_are_refused(stores, tmp_path):
+def test_stores_must_have_equal_numbers_of_documents(stores, tmp_path):
     short = open_token_store(Texts(["a"], "short", tmp_path), ByteTokenizer(), "train")
-    with pytest.raises(ValueError, match=r"`source` and `target` must have as many documents, which are pairs\. Rec"):
+    with pytest.raises(ValueError, match=r"`source` and `target` must have the same number of documents\. Rec"):
         PairBuckets(stores[0], short, 2, 256)

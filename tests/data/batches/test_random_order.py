@@ -1,4 +1,4 @@
-"""Permutations of a seed and an epoch: each is one, and no two have to do with each other."""
+"""Random orders: each is a permutation, and orders of different seeds and epochs are independent."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def shuffled(size, seed=0, epoch=0):
 
 
 @pytest.mark.parametrize("size", first([*SIZES, *FURTHER], len(SIZES)))
-def test_every_index_is_there_once(size):
+def test_every_index_occurs_once(size):
     assert (np.bincount(shuffled(size, seed=3, epoch=1), minlength=size) == 1).all()
 
 
@@ -43,7 +43,7 @@ def test_orders_of_another_seed_or_epoch_are_independent(size, other):
 
 
 @pytest.mark.parametrize("size", [4000, 2**17 + 1])
-def test_an_order_has_nothing_of_the_order_of_numbers(size):
+def test_an_order_is_independent_of_the_sorted_order(size):
     assert_independent(np.arange(size), shuffled(size))
 
 

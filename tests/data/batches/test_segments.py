@@ -1,4 +1,4 @@
-"""Segments that go on from batch to batch, by hand and over random stores."""
+"""Segments that continue in the next batch, in hand-worked cases and random stores."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def steps(batches, count, start=0):
 
 @pytest.fixture
 def starting_at(monkeypatch):
-    """Function that makes batches whose epochs all start at one position, which makes cases by hand readable."""
+    """Function that makes batches with a fixed offset in all epochs, for readable cases."""
 
     def make(offset, store, *arguments, **options):
         monkeypatch.setattr(segments, "random_offset", lambda *_: offset)
@@ -80,7 +80,7 @@ def test_an_epoch_reads_every_row_from_start_to_end(random_store, batch_size, le
 
 
 @pytest.mark.parametrize(("batch_size", "length"), [(1, 7), (3, 5), (4, 100)])
-def test_evaluation_scores_every_token_once_in_rows_that_go_on(random_store, batch_size, length):
+def test_evaluation_scores_every_token_once_in_continued_rows(random_store, batch_size, length):
     store = random_store()
     batches = evaluation_segments(store, batch_size, length)
     elements = [batches[number] for number in range(batches.num_batches)]

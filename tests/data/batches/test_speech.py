@@ -1,4 +1,4 @@
-"""Batches of recordings: each once an epoch, whatever the division; what cannot be learnt is counted."""
+"""Batches of recordings: each occurs once per epoch, and unusable recordings are counted."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def elements(batches, start=0, stop=None):
 
 
 def recordings_of(batches):
-    """The recordings of all rows, by their number, with the checks that each has to pass."""
+    """Return the recordings of all rows by number, and check each row."""
     found = []
     for inputs, labels, weights in batches:
         assert (weights == inputs["padding_mask"].any(axis=1)).all()
@@ -59,7 +59,7 @@ def recordings_of(batches):
     return found
 
 
-def test_a_store_at_an_address_is_read_from_a_local_copy(tmp_path, monkeypatch):
+def test_a_remote_store_is_read_from_a_local_copy(tmp_path, monkeypatch):
     source = Source(f"disk://{tmp_path}/bucket", train=UTTERANCES[:3])
     for machine in ("one", "two"):
         monkeypatch.setenv(remote_files.CACHE, str(tmp_path / machine))
@@ -82,7 +82,7 @@ def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):
     assert open_speech_store(source, "test", store.labels).num_utterances == 2
 
 
-def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):
+def test_unusable_recordings_are_counted_and_logged(store, caplog):
     buckets = SpeechBuckets(store, batch_size=2, max_length=800, subsampling=4)
     counts = {"unknown_labels": 0, "empty": 1, "missing_transcript": 0, "more_labels_than_frames": 1, "too_long": 1}
     assert buckets.left_out == counts
@@ -95,7 +95,7 @@ def test_what_cannot_be_learnt_is_counted_and_told(store, caplog):
     assert SpeechBuckets(store, 2, 800, subsampling=2).left_out["more_labels_than_frames"] == 0
 
 
-def test_transcripts_that_say_missing_are_counted(tmp_path, caplog):
+def test_missing_transcripts_are_counted(tmp_path, caplog):
     missing = [Utterance("m", np.ones((300, F), "float32"), list(text)) for text in ("nan", "<na>", "an", "nanna")]
     buckets = SpeechBuckets(open_speech_store(Source(tmp_path, train=missing), "train"), 2, 800)
     assert buckets.left_out["missing_transcript"] == 2 and buckets.numbers.tolist() == [2, 3]
@@ -114,7 +114,7 @@ def test_an_epoch_has_each_recording_once_and_the_next_another_order(store):
     assert sorted(recordings_of(elements(buckets.evaluation_batches()))) == list(range(30))
 
 
-def test_hidden_bands_are_as_wide_as_they_may_be_and_others_each_step():
+def test_masked_bands_have_limited_widths_and_change_with_the_step():
     features, fill = np.ones((1000, 8), "float32"), np.zeros(8, "float32")
     masks = FeatureMasks(time_masks=2, time_width=50, frequency_masks=1, frequency_width=3)
     found = [masks.apply(features, fill, (0, step, 0)) for step in range(40)]
@@ -129,13 +129,13 @@ def test_hidden_bands_are_as_wide_as_they_may_be_and_others_each_step():
     assert (short == 0).all(axis=1).sum() <= 2
 
 
-def test_of_few_features_some_are_never_hidden():
+def test_features_are_never_all_masked():
     masks, fill = FeatureMasks(frequency_masks=2), np.zeros(5, "float32")
     found = [masks.apply(np.ones((10, 5), "float32"), fill, (step,)) for step in range(50)]
     assert {int(each[0].sum()) for each in found} == {1, 2, 3, 4, 5}
 
 
-def test_what_is_wrong_is_refused(store, tmp_path):
+def test_invalid_arguments_and_recordings_are_an_error(store, tmp_path):
     with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
         SpeechBuckets(store, 2, 800).training_batches(seed=-1)
     with pytest.raises(ValueError, match=r"`time_masks` must be"):
@@ -144,10 +144,10 @@ def test_what_is_wrong_is_refused(store, tmp_path):
         SpeechBuckets(store, 2, 800).training_batches(masks=FeatureMasks(frequency_width=0))
     for number, (utterance, message) in enumerate(
         [
-            (ODD[0], r"`store` must have recordings whose labels can be learnt\. Received: \{.*'empty': 1"),
+            (ODD[0], r"`store` must have usable recordings\. Received: left_out=\{.*'empty': 1"),
             (
                 Utterance("flat", np.ones((0, F)), ["a"]),
-                r"one frame or more, of 4 features\. Received: flat",
+                r"one or more frames of 4 features\. Received: flat",
             ),
             (
                 Utterance("nan", np.full((3, F), np.nan), ["a"]),

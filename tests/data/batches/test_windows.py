@@ -1,4 +1,4 @@
-"""Windows of a token stream: random in training, each token once in an evaluation, with masked tokens."""
+"""Windows of a token stream: random in training, each token once in evaluation, with masked tokens."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_every_window_of_an_epoch_is_visited_once(random_store):
     assert sorted(found[0]) != sorted(found[1]) and found[0] != sorted(found[0])
 
 
-def test_an_epoch_sees_all_tokens_but_the_rest_of_one_window(random_store):
+def test_an_epoch_has_all_tokens_except_for_an_incomplete_window(random_store):
     store = random_store()
     targets = targets_of_epoch(training_batches(store, 4, 16), 0, store.num_tokens // 16, 4)
     missing = np.bincount(store.tokens, minlength=258) - np.bincount(targets.ravel(), minlength=258)
@@ -39,7 +39,7 @@ def test_an_epoch_sees_all_tokens_but_the_rest_of_one_window(random_store):
     assert missing.sum() == store.num_tokens % 16
 
 
-def test_seeds_differ_and_one_seed_agrees_with_itself(random_store):
+def test_batches_depend_only_on_the_seed(random_store):
     first, again, other = (training_batches(random_store(), 4, 16, seed=seed)[5][1] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
@@ -124,7 +124,7 @@ def test_rows_that_fill_the_last_batch_have_no_weight(make_store):
     assert not targets[1:].any() and not inputs["segment_ids"][1:].any()
 
 
-def test_some_windows_are_spread_over_the_text(random_store):
+def test_max_windows_are_spread_over_the_stream(random_store):
     store = random_store()
     windows = [store.tokens[start : start + 16] for start in range(0, store.num_tokens, 16)]
     picked = [windows[place * len(windows) // 5] for place in range(5)]
@@ -171,7 +171,7 @@ def test_empty_documents_are_segments_of_one():
     assert packed([END, END, C])["token_ids"] == [0, 0, 0]
 
 
-def test_a_plain_stream_has_no_segments_and_shows_the_end_id():
+def test_without_packing_there_are_no_segments_and_the_end_id_is_an_input():
     assert packed([A, END, C, END, 0], use_packing=False) == {
         "token_ids": [0, A, END, C, 0],
         "targets": [A, END, C, END, 0],
@@ -183,7 +183,7 @@ def test_an_empty_row_has_no_segment_and_no_weight():
     assert packed([0, 0]) == {"token_ids": [0, 0], "segment_ids": [0, 0], "targets": [0, 0], "w": [0, 0]}
 
 
-def test_a_packed_document_is_read_as_it_would_be_alone(make_store):
+def test_packing_does_not_change_the_inputs_of_a_document(make_store):
     documents = [b"first", b"", b"second one", b"third"]
     store = make_store(documents)
     inputs, targets, _ = evaluation_batches(store, 1, store.num_tokens)[0]
@@ -225,7 +225,7 @@ def test_masked_positions_depend_on_the_seed_and_the_window_alone():
     assert np.mean(masked_positions(range(100), 200, 0.15)) == pytest.approx(0.15, abs=0.01)
 
 
-def test_a_window_has_other_masked_positions_in_another_epoch(make_store):
+def test_masked_positions_change_with_the_epoch(make_store):
     batches = training_batches(make_store([b"abcdefghijklmnopqrstuvwxyzabcde"]), 1, 32, mask_rate=0.3)
     assert batches.steps_per_epoch == 1
     assert np.any(batches[0][2] != batches[1][2])

@@ -1,4 +1,4 @@
-"""Images as ids and back: exactly, in both orders, in places that fit the positions of models."""
+"""Image codec: exact round trips in both orders, and positions that match the models."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def images_of(codec, count=3, seed=0):
 
 @draws(15, 200)
 @given(codec=codecs(), count=st.integers(0, 3), seed=st.integers(0, 2**31))
-def test_images_come_back_exactly(codec, count, seed):
+def test_images_have_an_exact_round_trip(codec, count, seed):
     images = images_of(codec, count, seed)
     ids = codec.encode(images)
     assert ids.dtype == np.int32 and ids.shape == (count, codec.length)
@@ -40,8 +40,8 @@ def test_images_come_back_exactly(codec, count, seed):
 
 @draws(15, 200)
 @given(codec=codecs())
-def test_a_sequence_is_read_as_its_order_says(codec):
-    """Against loops over blocks, rows, columns and channels."""
+def test_a_sequence_has_the_documented_order(codec):
+    """Compare with loops over blocks, rows, columns and channels."""
     height, width, channels = codec.shape
     rows, columns = codec.block_shape or (height, width)
     image = images_of(codec, 1)[0]
@@ -58,7 +58,7 @@ def test_a_sequence_is_read_as_its_order_says(codec):
 
 @draws(10, 100)
 @given(codec=codecs())
-def test_bytes_lie_where_local_attention_of_images_thinks_they_do(codec):
+def test_positions_match_local_attention_of_images(codec):
     height, width, channels = codec.shape
     rows, columns = codec.block_shape or (1, 1)
     image = Image(width * channels, (rows, columns * channels), codec.order, height)
@@ -71,7 +71,7 @@ def test_bytes_lie_where_local_attention_of_images_thinks_they_do(codec):
 @pytest.mark.parametrize(
     "codec", [ImageCodec(4, 6, 2), ImageCodec(4, 6, 2, "blocks", (2, 3))], ids=["raster", "blocks"]
 )
-def test_a_grid_embedding_gives_bytes_of_a_row_a_column_or_a_channel_its_vector(codec):
+def test_a_grid_embedding_has_a_vector_per_row_column_and_channel(codec):
     layer = GridEmbedding(codec.grid, seed=0)
     vectors = np.asarray(layer(np.zeros((1, codec.length, 3), "float32")))[0][codec.positions()]  # (H, W, C, 3)
     blocks = codec.block_shape or (codec.height, codec.width)
@@ -86,7 +86,7 @@ def test_a_grid_embedding_gives_bytes_of_a_row_a_column_or_a_channel_its_vector(
 @pytest.mark.parametrize(
     "codec", [ImageCodec(4, 6, 1), ImageCodec(4, 6, 3, "blocks", (2, 3))], ids=["raster", "blocks"]
 )
-def test_a_graph_gives_what_numpy_does(codec):
+def test_a_graph_equals_numpy(codec):
     images = images_of(codec, 5)
     dataset = tf.data.Dataset.from_tensor_slices(images).batch(2)
     ids = np.concatenate([*dataset.map(codec.encode).as_numpy_iterator()])
@@ -99,14 +99,14 @@ def test_a_graph_gives_what_numpy_does(codec):
     assert [x.numpy().ravel()[0] for x in outside] == [0, 255]
 
 
-def test_what_is_above_a_row_of_blocks_ends_before_the_first_byte_below():
+def test_ids_above_a_row_of_blocks_end_before_its_first_byte():
     codec = ImageCodec(4, 4, 1, "blocks", (2, 2))
-    # Of the first block two rows of two bytes: its second row begins at the third.
+    # The first block has rows of two bytes, so its second row begins at the third byte.
     assert [codec.num_ids_above(row) for row in range(5)] == [0, 2, 8, 10, 16]
     assert [ImageCodec(2, 3, 1).num_ids_above(row) for row in range(3)] == [0, 3, 6]
 
 
-def test_a_codec_can_be_made_again_of_its_config():
+def test_a_config_round_trip_gives_an_equal_codec():
     codec = ImageCodec(4, 6, 1, "blocks", (2, 3))
     assert ImageCodec.from_config(codec.get_config()).get_config() == codec.get_config()
     assert ImageCodec.from_config(codec.get_config()).grid == (2, 2, 2, 3, 1)
@@ -121,14 +121,14 @@ def test_a_codec_can_be_made_again_of_its_config():
             {"order": "blocks"},
             r"`block_shape` must be given for the order 'blocks'.*Received: order='blocks', block_sh",
         ),
-        ({"block_shape": (2, 2)}, r"`block_shape` must be given for .* and for no other\. Received: order='raster'"),
+        ({"block_shape": (2, 2)}, r"`block_shape` must be given for .* only\. Received: order='raster'"),
         (
             {"order": "blocks", "block_shape": (2, 4)},
-            r"`block_shape` must divide the rows and the columns of the image\. Received: block_shape=\(2, 4\), .*4 x",
+            r"`block_shape` must divide the height and width of the image\. Received: block_shape=\(2, 4\), height=4",
         ),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_an_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         ImageCodec(**{"height": 4, "width": 6, **arguments})
 
@@ -141,7 +141,7 @@ def test_wrong_arguments_are_refused(arguments, message):
         (tf.zeros((2, 4, 6, 1), tf.uint8), r"Received: uint8 of shape \(2, 4, 6, 1\)"),
     ],
 )
-def test_images_of_another_kind_are_refused(images, message):
+def test_invalid_images_are_an_error(images, message):
     with pytest.raises(ValueError, match=message):
         ImageCodec(4, 6).encode(images)
 
@@ -149,11 +149,11 @@ def test_images_of_another_kind_are_refused(images, message):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([0] * 24, r"`ids` must be in \[1, 257\), those of bytes\. Received: 0 among them"),
+        ([0] * 24, r"`ids` must be in \[1, 257\)\. Received: 0 among them"),
         ([257] * 24, r"Received: 257 among them"),
         ([1] * 23, r"`ids` must have the shape \(B, 24\) or \(24,\)\. Received: \(23,\)"),
     ],
 )
-def test_ids_that_are_no_image_are_refused(ids, message):
+def test_invalid_ids_are_an_error(ids, message):
     with pytest.raises(ValueError, match=message):
         ImageCodec(4, 6, 1).decode(ids)

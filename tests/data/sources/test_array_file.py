@@ -1,4 +1,4 @@
-"""Files of arrays: what is asked for is read, and a file that does not have it is named in one line."""
+"""Files of arrays: selected arrays are read, and errors have one line that names the file."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ FORMS = {
 SOUND = np.arange(40, dtype="int16")
 
 
-def test_arrays_are_read_by_name_or_pattern_and_others_are_left(tmp_path):
+def test_arrays_are_read_by_name_or_pattern(tmp_path):
     arrays = {"sound": SOUND, "x_one": np.ones((2, 3), "uint8"), "rate": np.int64(8000), "other": np.array([None])}
     np.savez(tmp_path / "a.npz", **arrays)
     found = read_arrays(tmp_path / "a.npz", FORMS)
@@ -49,7 +49,7 @@ def test_arrays_are_read_by_name_or_pattern_and_others_are_left(tmp_path):
         ),
     ],
 )
-def test_an_array_that_is_missing_or_of_another_kind_is_named(tmp_path, arrays, message):
+def test_the_error_names_a_missing_or_invalid_array(tmp_path, arrays, message):
     np.savez(
         tmp_path / "a.npz", **{name: array for name, array in ({"sound": SOUND} | arrays).items() if array is not None}
     )
@@ -58,7 +58,7 @@ def test_an_array_that_is_missing_or_of_another_kind_is_named(tmp_path, arrays, 
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_damaged_bytes_are_one_line_that_names_the_file(tmp_path, save):
+def test_the_error_for_a_damaged_file_has_one_line(tmp_path, save):
     path, random = tmp_path / "a.npz", np.random.default_rng(0)
     save(path, sound=random.integers(100, size=400).astype("int16"))
     whole, damaged = path.read_bytes(), 0
@@ -68,14 +68,14 @@ def test_damaged_bytes_are_one_line_that_names_the_file(tmp_path, save):
     for content in contents:
         path.write_bytes(content)
         try:
-            read_arrays(path, FORMS)  # a byte that says when it was written is no damage
+            read_arrays(path, FORMS)  # a change of the stored time is not damage
         except ValueError as error:
             assert str(path) in str(error) and "\n" not in str(error)
             damaged += 1
     assert damaged > 60
 
 
-def test_a_file_that_is_missing_or_has_no_names_is_refused(tmp_path):
+def test_a_missing_file_or_an_array_without_a_name_is_an_error(tmp_path):
     np.save(tmp_path / "b.npy", SOUND)
     (tmp_path / "b.npy").rename(tmp_path / "b.npz")
     with pytest.raises(
@@ -92,12 +92,12 @@ def test_a_file_that_is_missing_or_has_no_names_is_refused(tmp_path):
         (
             [0, 30, 20, 40],
             None,
-            r"`path` must hold `at` that rise from 0 to 40, the length of `sound`\. Received: 4 that",
+            r"`path` must hold `at` that rise from 0 to 40, the length of `sound`\. Received: 4 offsets",
         ),
-        ([1, 40], None, r"Received: 2 that begin \[1, 40\] in a\.npz"),
-        ([0, 39], None, r"Received: 2 that begin \[0, 39\] in a\.npz"),
-        ([0], None, r"Received: 1 that begin \[0\] in a\.npz"),
-        ([0, 40], 2, r"must hold 3 `at` that rise from 0 to 40, .* Received: 2 that begin"),
+        ([1, 40], None, r"Received: 2 offsets, which begin with \[1, 40\], in a\.npz"),
+        ([0, 39], None, r"Received: 2 offsets, which begin with \[0, 39\], in a\.npz"),
+        ([0], None, r"Received: 1 offsets, which begin with \[0\], in a\.npz"),
+        ([0, 40], 2, r"must hold 3 `at` that rise from 0 to 40, .* Received: 2 offsets"),
     ],
 )
 @pytest.mark.parametrize("dtype", ["int32", "uint64"])

@@ -1,4 +1,4 @@
-"""Recordings of TFDS, folders and files of arrays: each once, in one order, and invalid ones are named."""
+"""Recordings of TFDS, folders and files of arrays: each once, in a fixed order, and errors name invalid recordings."""
 
 import io
 import wave
@@ -44,7 +44,7 @@ def assert_equal_recordings(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_folder_has_its_splits_exactly(folder, tmp_path):
+def test_folders_of_splits_are_the_splits(folder, tmp_path):
     path, recordings = folder
     source = open_audio(path=path, data_dir=tmp_path / "data")
     assert source.splits == ("train", "validation", "test") and source.sample_rate == 8000
@@ -63,7 +63,7 @@ def stored(source, split, tmp_path):
     return open_token_store(source, AudioCodec(source.sample_rate), split, tmp_path / "stores")
 
 
-def test_a_store_has_the_bytes_of_recordings_with_padding_between_them(folder, tmp_path):
+def test_padding_separates_recordings_in_a_store(folder, tmp_path):
     path, recordings = folder
     store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
     for number, samples in enumerate(recordings["train"]):
@@ -72,7 +72,7 @@ def test_a_store_has_the_bytes_of_recordings_with_padding_between_them(folder, t
 
 
 @pytest.mark.parametrize("use_packing", [True, False])
-def test_every_sample_is_scored_once_given_those_before_it(folder, tmp_path, use_packing):
+def test_every_sample_is_scored_once(folder, tmp_path, use_packing):
     path, recordings = folder
     store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
     batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
@@ -105,18 +105,18 @@ def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
             r"of 8000 samples per second\. Received: 1 of 3 .*/1\.wav, of 11025 samples",
         ),
         (as_wav(drawn(0)), r"train/deep/1\.wav, without samples"),
-        (b"", r"train/deep/1\.wav, which cannot be read: it ends early"),
+        (b"", r"train/deep/1\.wav, which cannot be read: it is incomplete"),
         (b"RIFF or so, but nothing", r"train/deep/1\.wav, which cannot be read: "),
         (
             as_wav(drawn(50))[:17] + b"\xff" * 3 + as_wav(drawn(50))[20:],
-            r"train/deep/1\.wav, which cannot be read: it ends",
+            r"train/deep/1\.wav, which cannot be read: it is incomplete",
         ),
-        (as_wav(drawn(50))[:100], r"train/deep/1\.wav, which cannot be read: 28 of its 50 samples are there"),
+        (as_wav(drawn(50))[:100], r"train/deep/1\.wav, which cannot be read: it has 28 of 50 samples"),
         (as_wav(np.arange(9), width=1), r"train/deep/1\.wav, which has 8 bits per sample, not 16"),
     ],
     ids=["rate", "silent", "empty", "no_sound", "broken", "cut_off", "coarse"],
 )
-def test_an_invalid_recording_is_named_and_nothing_is_written(folder, tmp_path, content, message):
+def test_the_error_names_an_invalid_recording_and_nothing_is_written(folder, tmp_path, content, message):
     path, recordings = folder
     (path / "train" / "deep" / "1.wav").write_bytes(content)
     source = open_audio(path=path)
@@ -131,7 +131,7 @@ def test_all_invalid_recordings_are_counted(folder):
     with pytest.raises(ValueError, match=r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"):
         list(open_audio(path=path, sample_rate=16000).recordings("train"))
     (path / "train" / "deep" / "0.wav").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"`path` must hold recordings that can be read\. Received: train/deep/0\.wav"):
+    with pytest.raises(ValueError, match=r"`path` must hold readable recordings\. Received: train/deep/0\.wav"):
         _ = open_audio(path=path).sample_rate
 
 
@@ -157,7 +157,7 @@ def test_arrays_of_a_file_are_recordings(tmp_path):
             {"offsets": np.array([0, 12, 5, 20], "uint64")},
             r"`offsets` that rise from 0 to 20, the length of `audio`\. Re",
         ),
-        ({"offsets": np.array([0, 5])}, r"`offsets` that rise from 0 to 20, .*: 2 that begin \[0, 5\] in .*odd\.npz"),
+        ({"offsets": np.array([0, 5])}, r"`offsets` that rise from 0 to 20, .*: 2 offsets, .* \[0, 5\], in .*odd\.npz"),
         (
             {"is_test": np.zeros(2, bool)},
             r"`is_test` as bool \(3,\), .* Received: .*odd\.npz with bool of shape \(2,\)",
@@ -165,14 +165,14 @@ def test_arrays_of_a_file_are_recordings(tmp_path):
         ({"sample_rate": None}, r"the arrays audio, offsets, sample_rate\. Received: .*odd\.npz, without sample_rate"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(tmp_path, arrays, message):
+def test_invalid_arrays_are_an_error(tmp_path, arrays, message):
     given = {name: array for name, array in {**ARRAYS, **arrays}.items() if array is not None}
     np.savez(tmp_path / "odd.npz", **given)
     with pytest.raises(ValueError, match=message):
         open_audio(path=tmp_path / "odd.npz")
 
 
-def test_what_is_no_source_is_refused(tmp_path):
+def test_invalid_sources_are_an_error(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     for arguments, message in [
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
@@ -187,7 +187,7 @@ def test_what_is_no_source_is_refused(tmp_path):
 
 
 class TinySounds(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS that needs no download."""
+    """A data set of TFDS without a download."""
 
     VERSION = tfds.core.Version("1.0.0")
     dtype, sample_rate, recordings = np.int64, 8000, ()
@@ -229,11 +229,11 @@ def test_a_data_set_of_tfds_has_its_recordings(open_tiny_sounds):
 @pytest.mark.parametrize(
     ("dtype", "samples", "message"),
     [
-        (np.float32, np.array([0.5]), r"recording 0 of train of .*, of float32, not of 16-bit integers"),
+        (np.float32, np.array([0.5]), r"recording 0 of train of .*, of float32 instead of 16-bit integers"),
         (np.int64, np.array([0, 40000]), r"recording 0 of train of .*, from 0 to 40000, beyond 16 bits"),
     ],
 )
-def test_samples_of_tfds_that_are_not_of_16_bits_are_named(open_tiny_sounds, dtype, samples, message):
+def test_samples_of_tfds_must_have_16_bits(open_tiny_sounds, dtype, samples, message):
     source = open_tiny_sounds(dtype=dtype, recordings=[samples])
     with pytest.raises(ValueError, match=message):
         list(source.recordings("train"))
@@ -241,6 +241,6 @@ def test_samples_of_tfds_that_are_not_of_16_bits_are_named(open_tiny_sounds, dty
 
 def test_a_data_set_without_a_sample_rate_needs_one(open_tiny_sounds, monkeypatch):
     monkeypatch.setattr(TinySounds, "sample_rate", None)
-    with pytest.raises(ValueError, match=r"`sample_rate` must be given for a data set that does not have it\. Rec"):
+    with pytest.raises(ValueError, match=r"`sample_rate` must be given for a data set without a sample rate\. Rec"):
         open_tiny_sounds(recordings=[drawn(3)])
     assert open_tiny_sounds(sample_rate=8000).sample_rate == 8000

@@ -1,4 +1,4 @@
-"""Files are listed, hashed and assigned to splits by their content, with warnings of files that are left out."""
+"""Files are listed, hashed and split by their content, with warnings about files that are left out."""
 
 import os
 import pathlib
@@ -80,7 +80,7 @@ def test_about_ninety_five_and_five_percent_go_to_the_splits():
         ((99, 10, 50, 96), {"train": [1, 2], "validation": [3], "test": [0]}),
     ],
 )
-def test_the_last_in_the_order_of_hashes_are_held_out(percents, expected):
+def test_the_highest_hashes_are_held_out(percents, expected):
     assert names(nonempty_splits(of_percents(*percents))) == expected
 
 
@@ -103,12 +103,12 @@ def test_no_held_out_split_is_empty_or_has_more_than_a_tenth(count):
         assert all(1 <= len(splits[split]) <= count // 10 for split in ("validation", "test"))
 
 
-def test_in_a_large_folder_the_hash_alone_decides():
+def test_in_a_large_folder_only_the_hash_decides():
     files = of_numbers(range(1000))
     assert nonempty_splits(files) == split_by_hash(files)
 
 
-def test_names_and_order_play_no_part_in_the_splits():
+def test_splits_do_not_depend_on_names_and_order():
     there, back = members(of_numbers(range(12))), members(of_numbers(reversed(range(12))))
     assert there == back
 
@@ -127,7 +127,7 @@ def test_one_file_more_moves_few_others(count, most):
         assert sum(after[digest] != split for digest, split in before.items()) <= most
 
 
-def test_fewer_than_three_contents_cannot_fill_the_splits():
+def test_fewer_than_three_contents_are_an_error():
     with pytest.raises(
         ValueError, match=r"`files` must have at least 3 different contents. Received: files of 2 contents."
     ):
@@ -168,7 +168,7 @@ def test_the_fingerprint_changes_with_a_name_and_with_a_content(tmp_path):
 
 @pytest.mark.parametrize("content", [b"a" * 9 + b"\xff", "aé€😀".encode() * 3, "é".encode()[:1], b"", b"\xe2\x82("])
 @pytest.mark.parametrize("block", [1, 2, 1000])
-def test_a_scan_in_blocks_is_that_of_the_whole_content(content, block, tmp_path, monkeypatch):
+def test_a_scan_does_not_depend_on_the_block_size(content, block, tmp_path, monkeypatch):
     monkeypatch.setattr(file_splits, "BLOCK", block)
     (tmp_path / "a").write_bytes(content)
     try:
@@ -213,7 +213,7 @@ def written(tmp_path):
     return write
 
 
-def test_splits_without_a_folder_and_files_outside_of_those_are_named(written, tmp_path, caplog):
+def test_warnings_name_missing_splits_and_files_outside_of_splits(written, tmp_path, caplog):
     path = written("train/a.txt", "train/b.txt", "valid/c.txt", "readme.txt", ".git/d.txt")
     source = open_source(path=path, data_dir=tmp_path)
     assert source.splits == ("train",)
@@ -225,7 +225,7 @@ def test_splits_without_a_folder_and_files_outside_of_those_are_named(written, t
     assert len(caplog.messages) == 2
 
 
-def test_files_that_the_pattern_leaves_out_are_named(written, tmp_path, caplog):
+def test_a_warning_names_files_that_the_pattern_leaves_out(written, tmp_path, caplog):
     path = written("a.txt", "b.txt", "c.txt", "deep/d.md", ".hidden.md")
     open_source(path=path, data_dir=tmp_path)
     assert caplog.messages == [f"1 of the files in {path} are left out (not named **/*.txt), such as deep/d.md."]
@@ -240,12 +240,12 @@ def test_files_that_the_pattern_leaves_out_are_named(written, tmp_path, caplog):
         ("**/*.txt", ["train/a.txt", "validation/b.txt", "test/c.txt"]),
     ],
 )
-def test_nothing_is_said_of_a_folder_all_of_which_is_read(pattern, names, written, tmp_path, caplog):
+def test_no_warning_if_all_files_are_read(pattern, names, written, tmp_path, caplog):
     open_source(path=written(*names), pattern=pattern, data_dir=tmp_path)
     assert not caplog.messages
 
 
-def test_folders_of_sound_say_the_same(written, tmp_path, caplog):
+def test_folders_of_audio_have_the_same_warnings(written, tmp_path, caplog):
     path = written("train/a.wav", "train/a.flac", "b.wav")
     assert open_audio(path=path, data_dir=tmp_path).splits == ("train",)
     assert [message.partition(f"{path} ")[2] for message in caplog.messages] == [
@@ -255,12 +255,12 @@ def test_folders_of_sound_say_the_same(written, tmp_path, caplog):
     ]
 
 
-def test_a_folder_of_speech_says_which_splits_it_lacks(written, tmp_path, caplog):
+def test_a_warning_names_missing_splits_of_speech(written, tmp_path, caplog):
     path = written("train/a.wav", "train/a.txt", "test/b.wav", "test/b.txt")
     assert open_speech(path=path, data_dir=tmp_path).splits == ("train", "test")
     assert caplog.messages == [f"{path} has a folder for train, test only: there is no split validation."]
 
 
-def test_nothing_is_logged_of_folders_and_hidden_files(written, tmp_path, caplog):
+def test_no_warning_for_folders_and_hidden_files(written, tmp_path, caplog):
     open_source(path=written("a.txt", "b.txt", "c.txt", "deep/.d.md"), data_dir=tmp_path)
     assert not caplog.messages

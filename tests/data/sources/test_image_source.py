@@ -1,4 +1,4 @@
-"""Images of TFDS, folders and files of arrays: each once, in one order, and invalid ones are named."""
+"""Images of TFDS, folders and files of arrays: each once, in a fixed order, and errors name invalid images."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def folder(tmp_path):
     return tmp_path / "pictures", images
 
 
-def test_a_folder_has_its_splits_exactly(folder, tmp_path):
+def test_folders_of_splits_are_the_splits(folder, tmp_path):
     path, images = folder
     source = open_images(path=path, data_dir=tmp_path / "data")
     assert source.splits == ("train", "validation", "test") and source.shape == (4, 5, 3)
@@ -43,7 +43,7 @@ def test_a_folder_has_its_splits_exactly(folder, tmp_path):
     np.testing.assert_array_equal(source.array("test+validation[:1]"), [*images["test"], *images["validation"]])
 
 
-def test_the_content_of_files_decides_where_there_are_no_splits(tmp_path):
+def test_files_are_split_by_content_without_folders_of_splits(tmp_path):
     for number, image in enumerate(drawn(40)):
         write(tmp_path / "all" / f"{number:02}.png", image)
     write(tmp_path / "all" / "copy.png", drawn(1)[0])
@@ -51,7 +51,7 @@ def test_the_content_of_files_decides_where_there_are_no_splits(tmp_path):
     source = open_images(path=tmp_path / "all", data_dir=tmp_path)
     parts = [{image.tobytes() for image in source.images(split)} for split in source.splits]
     assert len(parts) == 3 and sum(map(len, parts)) == 41 == len(set.union(*parts))
-    assert sum(len(source.array(split)) for split in source.splits) == 42  # the copy is beside its original
+    assert sum(len(source.array(split)) for split in source.splits) == 42  # the copy is in the split of its original
 
 
 def test_jpeg_and_grey_images_are_read_as_tensorflow_does(tmp_path):
@@ -64,7 +64,7 @@ def test_jpeg_and_grey_images_are_read_as_tensorflow_does(tmp_path):
     np.testing.assert_array_equal(source.array("train")[0], tf.io.decode_jpeg(content).numpy())
 
 
-def test_another_content_or_split_has_another_fingerprint(folder, tmp_path):
+def test_the_fingerprint_depends_on_contents_and_splits(folder, tmp_path):
     path, _ = folder
     found = [open_images(path=path).fingerprint]
     (path / "train" / "deep" / "0.png").rename(path / "test" / "deep" / "9.png")
@@ -92,7 +92,7 @@ def test_another_content_or_split_has_another_fingerprint(folder, tmp_path):
     ],
     ids=["size", "channels", "no_image", "cut_off", "deep"],
 )
-def test_an_invalid_image_is_named_and_nothing_is_written(folder, tmp_path, spoil, message):
+def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_path, spoil, message):
     path, images = folder
     spoil(path / "train" / "deep" / "3.png")
     source = open_images(path=path, data_dir=tmp_path / "data")
@@ -108,7 +108,7 @@ def test_all_invalid_images_are_counted(folder, tmp_path):
     with pytest.raises(ValueError, match=r"Received: 5 of 5 are invalid, the first is train/deep/0\.png"):
         source.array("train")
     (path / "train" / "deep" / "0.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"`path` must hold images that can be read\. Received: train/deep/0\.png, wh"):
+    with pytest.raises(ValueError, match=r"`path` must hold readable images\. Received: train/deep/0\.png, wh"):
         _ = open_images(path=path, data_dir=tmp_path).shape
     with pytest.raises(ValueError, match=r"`path` must not change while it is being read\. Received: changed file"):
         source.array("train")
@@ -133,16 +133,16 @@ def test_arrays_of_a_file_are_splits(tmp_path):
             r"`x_train` as uint8 \(N, H, W, C\)\. Received: .*odd\.npz with float64 of",
         ),
         ({"x_train": np.zeros((3, 4, 4), np.uint8)}, r"Received: .*odd\.npz with uint8 of shape \(3, 4, 4\)"),
-        ({"train": np.zeros((3, 4, 4, 3), np.uint8)}, r"`path` must hold arrays named x_train and so on\. Received"),
+        ({"train": np.zeros((3, 4, 4, 3), np.uint8)}, r"`path` must hold arrays with names such as x_train\. Received"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(tmp_path, arrays, message):
+def test_invalid_arrays_are_an_error(tmp_path, arrays, message):
     np.savez(tmp_path / "odd.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         open_images(path=tmp_path / "odd.npz")
 
 
-def test_what_is_no_source_is_refused(tmp_path):
+def test_invalid_sources_are_an_error(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     (tmp_path / "two").mkdir()
     for name in ("a", "b"):
@@ -170,14 +170,14 @@ def test_what_is_no_source_is_refused(tmp_path):
         source.array("train[:0]")
 
 
-def test_an_array_with_other_pixels_is_an_error_that_says_what_to_delete(folder, tmp_path, monkeypatch):
+def test_the_error_for_a_changed_array_says_what_to_delete(folder, tmp_path, monkeypatch):
     source = open_images(path=folder[0], data_dir=tmp_path / "data")
     source.array("train")
     (written,) = (tmp_path / "data").rglob("images.bin")
     content = written.read_bytes()
     written.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     monkeypatch.setattr(array_store, "_checked", set())
-    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with another content"):
+    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with invalid content"):
         source.array("train")
 
 
@@ -192,7 +192,7 @@ def test_cifar10_of_tfds_is_read_by_its_name(tmp_path):
         np.testing.assert_array_equal(found, np.stack([*source.images("train")]))
 
 
-def test_imagenet_of_tfds_tells_its_size_by_its_first_image(tmp_path):
+def test_the_first_image_of_imagenet_has_the_shape(tmp_path):
     images = drawn(3, (64, 64, 3))
 
     def as_dataset(self, *arguments, **options):
@@ -204,7 +204,7 @@ def test_imagenet_of_tfds_tells_its_size_by_its_first_image(tmp_path):
         np.testing.assert_array_equal(source.array("validation"), images)
 
 
-def test_images_of_16_bits_are_not_taken_for_others(tmp_path):
+def test_images_of_16_bits_are_an_error(tmp_path):
     images = drawn(3, (64, 64, 3)).astype("uint16") * 257
 
     def as_dataset(self, *arguments, **options):
@@ -212,13 +212,13 @@ def test_images_of_16_bits_are_not_taken_for_others(tmp_path):
 
     with tfds.testing.mock_data(as_dataset_fn=as_dataset):
         source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
-        with pytest.raises(ValueError, match=r"3 of 3 are invalid, the first is image 0 .*, of uint16, not of 8 bits"):
+        with pytest.raises(ValueError, match=r"3 of 3 are invalid, .* image 0 .*, of uint16 instead of 8 bits"):
             source.array("validation")
     assert not list((tmp_path / "images").iterdir())
 
 
 class Squares(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS that needs no download."""
+    """A data set of TFDS without a download."""
 
     VERSION = tfds.core.Version("1.0.0")
     images = drawn(4, (6, 6, 3))

@@ -1,4 +1,4 @@
-"""JSON lines as data sets: the texts of a line stay together, and an invalid line is named."""
+"""JSON lines as data sets: examples, splits, and errors that name the line."""
 
 import gzip
 import json
@@ -39,13 +39,13 @@ def test_documents_of_both_fields_are_in_one_order(opened, name):
     assert pairs.name.endswith("(en to de)")
 
 
-def test_a_changed_file_and_other_fields_have_other_fingerprints(opened):
+def test_the_fingerprint_depends_on_the_file_and_the_fields(opened):
     found = {opened().fingerprint, opened(LINES[:-2]).fingerprint, opened(source="de", target="en").fingerprint}
     assert len(found) == 3
     assert opened().fingerprint in found
 
 
-def test_without_splits_the_content_decides(opened):
+def test_lines_are_split_by_content_without_a_split_field(opened):
     lines = [{"a": f"line {number}", "b": "x"} for number in range(200)]
     pairs = opened(lines, source="a", target="b")
     counts = {split: len(list(pairs.source.documents(split))) for split in pairs.source.splits}
@@ -58,7 +58,7 @@ CLOSED = [
 ]
 
 
-def test_targets_end_before_the_last_line_that_closes_them(opened):
+def test_targets_end_before_the_last_target_end(opened):
     pairs = opened(CLOSED, target_end="DANK")
     found = {text for split in pairs.target.splits for text in pairs.target.documents(split)}
     assert found == {b"NAME\n\nls - Liste\n\nwas es tut", b"NAME\n\nDANK\n\nan DANK"}
@@ -67,7 +67,7 @@ def test_targets_end_before_the_last_line_that_closes_them(opened):
     assert sources == {line["en"] for line in CLOSED}
 
 
-def test_paragraphs_pair_up_where_both_sides_have_as_many(opened, caplog):
+def test_paragraphs_are_paired_if_both_texts_have_equal_numbers(opened, caplog):
     lines = [{**line, "split": "train"} for line in CLOSED]
     pairs = opened(lines, unit="paragraph", target_end="DANK")
     found = list(zip(*(side.documents("train") for side in pairs), strict=True))
@@ -86,7 +86,7 @@ def test_lines_that_lack_a_field_are_counted(opened, caplog):
     assert caplog.text.count(message) == 1
     assert len(list(opened(lines).source.documents("train"))) == 3
     assert caplog.text.count(message) == 1
-    warn_once.cache_clear()  # as in another process
+    warn_once.cache_clear()  # as in a new process
     assert len(list(opened(lines).source.documents("train"))) == 3
     assert caplog.text.count(message) == 2
 
@@ -119,13 +119,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("lines", "message"), WRONG)
-def test_wrong_lines_are_named(opened, lines, message):
+def test_the_error_names_an_invalid_line(opened, lines, message):
     with pytest.raises(ValueError, match=message):
         list(opened(lines).source.documents("train"))
 
 
 class Sentences(tfds.core.GeneratorBasedBuilder):
-    """A translation set of TFDS that needs no download, made as those of WMT."""
+    """A translation data set of TFDS without a download, in the format of WMT."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -149,7 +149,7 @@ def test_a_translation_set_of_tfds_has_both_languages_in_one_order(tmp_path):
         open_pairs("en", "fr", tfds="sentences", data_dir=tmp_path)
 
 
-def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
+def test_other_files_than_json_lines_are_an_error(tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"en": "x"\n')
     with pytest.raises(ValueError, match=r"`path` must hold JSON lines in UTF-8\. Received: .*broken\.jsonl, line 1: "):
         list(open_pairs("en", "de", path=tmp_path / "broken.jsonl", data_dir=tmp_path).source.documents("train"))
@@ -168,7 +168,7 @@ def test_what_is_no_file_of_json_lines_is_refused(tmp_path):
         ),
         (
             {"tfds": "x/de-en", "target_end": "DANK"},
-            r"`unit` and `target_end` are for JSON lines; .* target_end='DANK'\.",
+            r"`unit` and `target_end` must have their defaults for .* target_end='DANK'\.",
         ),
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None\."),
     ]:
@@ -182,7 +182,7 @@ def documents_of(source):
     return {split: sorted(source.documents(split)) for split in source.splits}
 
 
-def test_lines_of_a_folder_are_documents_and_its_folders_the_splits(tmp_path, caplog):
+def test_lines_are_documents_and_subfolders_are_splits(tmp_path, caplog):
     for name, texts in {
         "train/a.jsonl": ("one", "two"),
         "train/b/c.jsonl.gz": ("three",),
@@ -226,7 +226,7 @@ def test_a_field_without_its_files_or_files_without_their_field_are_errors(tmp_p
         open_source(path=tmp_path, text_field="body")
 
 
-def test_documents_are_in_the_order_of_the_lines_and_parts_are_spread_over_them(tmp_path):
+def test_documents_are_in_the_order_of_lines_and_parts_are_evenly_spread(tmp_path):
     lines = [{"body": str(number), "split": "train"} for number in range(100)]
     source = open_source(path=written(tmp_path / "a.jsonl", lines), text_field="body", data_dir=tmp_path)
     assert list(source.documents("train")) == [str(number).encode() for number in range(100)]
@@ -244,7 +244,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(opened):
         list(texts)
 
 
-def test_a_split_without_lines_is_an_error_that_lists_the_others(tmp_path):
+def test_the_error_for_a_split_without_lines_lists_the_others(tmp_path):
     source = open_source(path=written(tmp_path / "a.jsonl", LINES), text_field="en", data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`split` must be one of train, test in json_lines/a_.* split=validation\."):
         list(source.documents("validation"))
@@ -267,7 +267,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz", "folder/train/texts.ndjson", "folder/texts.json"])
-def test_lines_without_the_field_of_the_text_are_no_text(tmp_path, name):
+def test_json_lines_need_a_text_field(tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     file = written(tmp_path / name, [{"title": "A", "body": "one"}] * 30)
     path = file if file.parent == tmp_path else tmp_path / "folder"
@@ -275,6 +275,6 @@ def test_lines_without_the_field_of_the_text_are_no_text(tmp_path, name):
         open_source(path=path, pattern="**/*.*json*", data_dir=tmp_path / "data")
 
 
-def test_text_in_a_file_that_is_called_json_is_text(tmp_path):
+def test_text_in_a_file_with_a_json_name_is_text(tmp_path):
     (tmp_path / "notes.json").write_text("{\n" + '"a": 1,\n' * 20 + '"b": 2}')
     assert open_source(path=tmp_path / "notes.json", data_dir=tmp_path / "data").splits

@@ -1,4 +1,4 @@
-"""Texts with labels: JSON lines, sets of TFDS with classes, and batches of them."""
+"""Texts with labels from JSON lines and TFDS, and their batches."""
 
 import json
 import re
@@ -50,13 +50,13 @@ def test_texts_without_a_label_are_counted(opened, caplog):
     assert re.search(r"1 of 4 texts of .*, train, have the empty label ''\.", caplog.text)
 
 
-def test_a_label_that_training_does_not_have_is_an_error(opened):
+def test_a_label_outside_the_classes_is_an_error(opened):
     with pytest.raises(ValueError, match=r"among those of training: 'no', 'yes'\. Received: 'perhaps' of example 0 "):
         opened().class_ids("test", ["no", "yes"])
 
 
 class Reviews(tfds.core.GeneratorBasedBuilder):
-    """A set of TFDS that needs no download, made as `imdb_reviews`; labels of its test split are hidden, as GLUE's."""
+    """A data set of TFDS without a download, like `imdb_reviews`, and with a test split without labels, like GLUE."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -73,18 +73,18 @@ class Reviews(tfds.core.GeneratorBasedBuilder):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_set_of_tfds_has_the_names_of_its_classes(tmp_path):
+def test_labels_of_tfds_are_names_of_classes(tmp_path):
     source = open_labeled(tfds="reviews", data_dir=tmp_path)
     found = dict(zip(source.text.documents("train"), source.labels("train"), strict=True))
     assert found == {b"0 0": "neg", b"1 1": "pos", b"1 2": "pos"}
     assert source.classes("train") == ["neg", "pos"] and source.name == "reviews/1.0.0 (text to label)"
-    with pytest.raises(ValueError, match=r"`split` must be one with labels\. Received: test of reviews/1\.0\.0"):
+    with pytest.raises(ValueError, match=r"`split` must have labels\. Received: split=test of reviews/1\.0\.0"):
         source.labels("test")
-    with pytest.raises(ValueError, match=r"`label_feature` must be a feature with labels, .*label_feature=text"):
+    with pytest.raises(ValueError, match=r"`label_feature` must be a feature with classes.*label_feature=text"):
         open_labeled(tfds="reviews", label_feature="text", data_dir=tmp_path)
 
 
-def test_what_is_no_labeled_text_is_refused(opened, tmp_path):
+def test_invalid_arguments_are_an_error(opened, tmp_path):
     for arguments, message in [
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
         ({"path": tmp_path / "a.txt"}, r"`path` must be a file NAME\.jsonl or NAME\.jsonl\.gz"),
@@ -117,7 +117,7 @@ def test_each_text_is_in_one_batch_with_its_class_and_long_ones_are_cut(opened):
     assert sum(float(weights.sum()) for _, _, weights in some.evaluation_batches().grain_dataset()) == 1
 
 
-def test_classes_are_as_many_as_documents(opened):
+def test_each_document_needs_a_class(opened):
     store = open_token_store(opened().text, ByteTokenizer(), "train")
-    with pytest.raises(ValueError, match=r"`classes` must be as many as the documents .*Received: 2 classes, 3 docu"):
+    with pytest.raises(ValueError, match=r"`classes` must have one id per document .*Received: 2 classes, 3 docu"):
         LabeledBuckets(store, np.zeros(2), 2, 128)

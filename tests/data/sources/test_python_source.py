@@ -1,4 +1,4 @@
-"""The data set of the standard library's own source: which files, and under which name."""
+"""The data set of the source code of the standard library: its files and its configuration name."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tf_sparse_attention.data.sources.python_source import PythonSource, library
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """A small standard library in place of the interpreter's."""
+    """A small standard library instead of the interpreter's."""
     folder = tmp_path / "library"
     for name in ("a.py", "json/b.py", "test/c.py", "unittest/test/d.py", "site-packages/e.py", "_sysconfigdata_x.py"):
         path = folder / name
@@ -24,7 +24,7 @@ def library(tmp_path, monkeypatch):
     return folder
 
 
-def test_only_the_library_itself_is_taken(library):
+def test_only_library_files_are_included(library):
     assert {path.relative_to(library).as_posix() for path in library_files(library)} == {
         "a.py",
         "json/b.py",
@@ -46,7 +46,7 @@ def test_the_configuration_names_interpreter_and_content(library, tmp_path):
 
 
 def test_the_configuration_of_another_interpreter_is_an_error(library, tmp_path):
-    with pytest.raises(ValueError, match=r"`config` must be that of this interpreter, .* Received: config=cpython_2_7"):
+    with pytest.raises(ValueError, match=r"`config` must be .*, for this interpreter\. Received: config=cpython_2_7"):
         PythonSource(data_dir=tmp_path, config="cpython_2_7")
 
 

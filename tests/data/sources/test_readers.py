@@ -48,11 +48,11 @@ def test_an_unknown_split_is_an_error_at_once(reader, split):
 
 @pytest.mark.parametrize("split", ["train[:14]", "train[-14:]", "train[:110%]"])
 def test_a_part_beyond_the_examples_is_an_error(reader, split):
-    with pytest.raises(ValueError, match=r"`split` must have bounds of at most 13, the examples of train\. Received: "):
+    with pytest.raises(ValueError, match=r"`split` must have bounds of at most 13, the size of train\. Received: "):
         list(reader.examples(split))
 
 
-def test_an_item_is_read_when_its_turn_comes():
+def test_items_are_read_lazily():
     read = []
     reader = ListReader("a", "a", {"train": [1, 2, 3]}, lambda item: read.append(item) or {})
     next(reader.examples("train"))
@@ -69,7 +69,7 @@ def test_items_after_an_invalid_one_are_checked_and_not_yielded():
         next(found)
 
 
-def test_parts_of_a_split_are_named():
+def test_parts_are_parsed():
     (part,) = parse_split("train[10%:]", "a", ["train"])
     assert part == ("train", "10%", "") and part.is_slice and list(part.indices(10)) == list(range(1, 10))
     assert not parse_split("train", "a", ["train"])[0].is_slice

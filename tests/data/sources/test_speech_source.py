@@ -1,4 +1,4 @@
-"""Sources of speech: a file of features, WAV files, a set of TFDS; what is wrong is named."""
+"""Sources of speech from files of features, WAV files and TFDS, and their errors."""
 
 import math
 import wave
@@ -26,7 +26,7 @@ def tone(frequency, seconds=0.3):
 
 
 def frames_by_hand(samples, bands=20):
-    """Log-mel features of 8 kHz, window after window and band after band."""
+    """Log-mel features at 8 kHz, computed in loops over windows and bands."""
     samples = samples.astype("float64") / 32768
     samples = np.append(samples[0], samples[1:] - 0.97 * samples[:-1])
     mel = lambda hertz: 1127 * math.log(1 + hertz / 700)  # noqa: E731  # a formula
@@ -57,7 +57,7 @@ def test_log_mel_features_are_those_by_hand():
 
 
 @pytest.mark.parametrize("kind", [np.asarray, tf.constant])
-def test_frames_of_a_padded_row_are_those_of_the_row_by_itself(kind):
+def test_padding_does_not_change_frames(kind):
     log_mel, rows = LogMel(RATE, 20), np.random.default_rng(0).normal(size=(4, 700)).astype("float32")
     lengths = np.array([700, 280, 279, 90])  # 90 are less than a window
     found, counts = log_mel(kind(rows), lengths), log_mel.num_frames(kind(lengths))
@@ -104,7 +104,7 @@ def make_recordings(folder, numbers):
 
 @pytest.mark.parametrize("kind", [open_audio, open_speech])
 @pytest.mark.parametrize("count", [3, 40])
-def test_a_folder_without_folders_for_the_splits_has_all_three_by_what_the_files_hold(tmp_path, kind, count):
+def test_recordings_are_split_by_content_without_folders_of_splits(tmp_path, kind, count):
     make_recordings(tmp_path / "one", range(count))
     make_recordings(tmp_path / "other", reversed(range(count)))
     (tmp_path / "other" / "0.wav").rename(tmp_path / "other" / "zero.wav")
@@ -129,13 +129,13 @@ def test_fewer_than_three_different_recordings_are_too_few_to_split(tmp_path, ki
         kind(path=tmp_path / "few", data_dir=tmp_path, sample_rate=RATE)
 
 
-def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path, caplog):
+def test_the_error_names_an_invalid_wav_file(folder, tmp_path, caplog):
     options = {"path": folder, "data_dir": tmp_path}
-    with pytest.raises(ValueError, match=r"`sample_rate` must be that of the WAV.*sample_rate=16000, 8000 .*0\.wav"):
+    with pytest.raises(ValueError, match=r"`sample_rate` must be 8000, the rate of .*0\.wav, .*sample_rate=16000"):
         list(open_speech(**options).utterances("train"))
     bad = folder / "test" / "2.wav"
     for content, message in [
-        ({"samples": np.repeat(tone(300), 2), "channels": 2}, r"one channel.*2\.wav of the shape \(2400, 2\)"),
+        ({"samples": np.repeat(tone(300), 2), "channels": 2}, r"one channel.*2\.wav of shape \(2400, 2\)"),
         ({"samples": np.zeros(0)}, r"with samples\. Received: .*2\.wav"),
         ({"samples": np.zeros(100), "width": 1}, r"WAV files of 16 bits\. Received: .*2\.wav, which has 8 bits"),
     ]:
@@ -154,7 +154,7 @@ def test_a_wav_file_that_cannot_be_used_is_named(folder, tmp_path, caplog):
     assert "2 of the files" in caplog.text and "left out (not in train, test), such as 3.txt." in caplog.text
 
 
-def test_transcripts_without_a_recording_are_counted_and_those_of_other_text_are_named(folder, tmp_path, caplog):
+def test_a_warning_counts_transcripts_without_a_recording_and_the_error_names_invalid_text(folder, tmp_path, caplog):
     options = {"path": folder, "data_dir": tmp_path, "sample_rate": RATE}
     (folder / "train" / "9.txt").write_text("left alone", encoding="utf-8")
     (folder / "test" / "2.txt").write_bytes("so".encode("utf-8-sig"))
@@ -194,7 +194,7 @@ def test_a_file_of_features_has_phones(tmp_path):
         ({"split": None}, r"`path` must hold the arrays .*\. Received: .*c\.npz, without split\."),
         (
             {"offsets": np.array([0, 3, 7])},
-            r"`path` must hold 3 `offsets` that rise from 0 to 8, the length of `features`\. Received: 3 that",
+            r"`path` must hold 3 `offsets` that rise from 0 to 8, the length of `features`\. Received: 3 offsets",
         ),
         (
             {"phonemes": np.array([1, 0, 2])},
@@ -222,7 +222,7 @@ def test_a_file_of_features_has_phones(tmp_path):
 
 
 class Spoken(tfds.core.GeneratorBasedBuilder):
-    """A set like those of TFDS, with what a test says."""
+    """A data set of TFDS with transcripts."""
 
     VERSION = tfds.core.Version("1.0.0")
     sample_rate = RATE
@@ -241,7 +241,7 @@ class Spoken(tfds.core.GeneratorBasedBuilder):
             yield number, {"speech": tone(300 + 100 * number), "text": "SAY " + "ABC"[number]}
 
 
-def test_a_set_of_tfds_is_read_by_its_sound_and_its_text(tmp_path):
+def test_audio_and_text_of_a_data_set_of_tfds_are_read(tmp_path):
     options = {"tfds": "spoken", "data_dir": tmp_path}
     source = open_speech(**options, sample_rate=RATE, num_bands=20)
     found = list(source.utterances("train"))
@@ -249,14 +249,14 @@ def test_a_set_of_tfds_is_read_by_its_sound_and_its_text(tmp_path):
     first = next(each for each in found if each.transcript[-1] == "a")
     np.testing.assert_allclose(first.features, frames_by_hand(tone(300)), atol=2e-3)
     assert source.name == "spoken/1.0.0" and len(list(source.utterances("train[:2]"))) == 2
-    with pytest.raises(ValueError, match=r"`sample_rate` must be that of the data set.*16000, 8000 samples per second"):
+    with pytest.raises(ValueError, match=r"`sample_rate` must be 8000, the rate of .*sample_rate=16000"):
         open_speech(**options)
     with pytest.raises(ValueError, match=r"`split` must be one of train, test in spoken/1\.0\.0"):
         next(source.utterances("dev"))
 
 
 class Loud(Spoken):
-    """A set whose samples have more than 16 bits."""
+    """A data set with samples of more than 16 bits."""
 
     def _info(self):
         audio = tfds.features.Audio(sample_rate=self.sample_rate, dtype=np.int32)
@@ -272,7 +272,7 @@ class Loud(Spoken):
 
 
 class InFractions(Spoken):
-    """A set whose samples are between -1 and 1."""
+    """A data set with samples between -1 and 1."""
 
     def _info(self):
         audio = tfds.features.Audio(sample_rate=self.sample_rate, dtype=np.float32)
@@ -281,30 +281,30 @@ class InFractions(Spoken):
         )
 
 
-def test_sound_of_other_than_16_bits_is_named(tmp_path):
+def test_audio_of_tfds_must_have_16_bits(tmp_path):
     with pytest.raises(
-        ValueError, match=r"`tfds` must have samples of 16 bits\. Received: one of \d{9} in train\[0\]\."
+        ValueError, match=r"`tfds` must have samples of 16 bits\. Received: a sample of \d{9} in train\[0\]\."
     ):
         list(open_speech(tfds="loud", data_dir=tmp_path, sample_rate=RATE).utterances("train"))
     with pytest.raises(
-        ValueError, match=r"as integers\. Received: in_fractions/1\.0\.0 with float32 of shape \(None,\)"
+        ValueError, match=r"as 16-bit integers\. Received: in_fractions/1\.0\.0 with float32 of shape \(None,\)"
     ):
         open_speech(tfds="in_fractions", data_dir=tmp_path, sample_rate=RATE)
 
 
-def test_librispeech_has_one_sound_and_one_text(tmp_path):
+def test_librispeech_has_one_audio_and_one_text_feature(tmp_path):
     source = open_speech(tfds="librispeech", data_dir=tmp_path)
     assert source.fingerprint.endswith("#speech,text") and source.num_features == 40
 
 
-def test_what_is_no_speech_is_refused(tmp_path):
+def test_invalid_sources_of_speech_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"One of `path` and `tfds` must be given\. Received: path=None, t"):
         open_speech()
     with pytest.raises(ValueError, match=r"`path` must be a file NAME\.npz, or a folder of WAV files\. Rec"):
         open_speech(path="nowhere")
     with pytest.raises(ValueError, match=r"`path` must hold files \.wav\. Received"):
         open_speech(path=tmp_path)
-    with pytest.raises(ValueError, match=r"A file of features takes no settings of `LogMel`\. Received: num_bands\."):
+    with pytest.raises(ValueError, match=r"`log_mel` must be empty for a file of features\. Received: num_bands\."):
         open_speech(path=write_features(tmp_path / "a.npz"), num_bands=80)
-    with pytest.raises(ValueError, match=r"`tfds` must be a data set with a recording in each example, named 'audio'"):
+    with pytest.raises(ValueError, match=r"with a recording in each example\. .* named 'audio'"):
         open_speech(tfds="tiny_shakespeare", data_dir=tmp_path)

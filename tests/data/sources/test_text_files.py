@@ -1,4 +1,4 @@
-"""A folder of texts as a data set: its splits, its fingerprint and its errors."""
+"""Folders of text files as data sets: splits, fingerprints and errors."""
 
 import gzip
 
@@ -66,7 +66,7 @@ def test_a_cut_without_bytes_is_left_out(tmp_path):
     assert found == {"train": [b"b" * 180, b"shor"], "validation": [b"b" * 10], "test": [b"b" * 10, b"t"]}
 
 
-def test_other_names_of_the_same_texts_leave_the_splits_as_they_are(tmp_path):
+def test_splits_do_not_depend_on_names(tmp_path):
     texts = [f"text {number}".encode() for number in range(5)]
     written(tmp_path / "there", *texts)
     written(tmp_path / "back", *reversed(texts))
@@ -96,7 +96,7 @@ def test_the_pattern_chooses_the_files(folder, tmp_path):
     assert b"".join(everything(documents(folder, tmp_path, pattern="*.md"))) == b"markdown"
 
 
-def test_compressed_files_are_read_as_what_is_in_them(tmp_path):
+def test_compressed_files_are_decompressed(tmp_path):
     texts = written(tmp_path / "plain", *(f"text {number}".encode() for number in range(30)))
     (tmp_path / "packed").mkdir()
     for number, text in enumerate(texts):
@@ -109,7 +109,7 @@ def test_compressed_files_are_read_as_what_is_in_them(tmp_path):
         open_source(path=tmp_path / "one.txt.gz")
 
 
-def test_a_changed_folder_is_read_as_it_is(folder, tmp_path):
+def test_a_changed_folder_is_read_again(folder, tmp_path):
     before = documents(folder, tmp_path)
     (folder / "0.txt").write_text("other")
     after = documents(folder, tmp_path)
@@ -139,7 +139,7 @@ def test_a_text_moved_to_another_split_is_another_data_set(tmp_path):
     assert open_source(path=tmp_path / "texts", data_dir=tmp_path).fingerprint != before
 
 
-def test_a_folder_that_is_not_there_is_an_error():
+def test_a_missing_folder_is_an_error():
     with pytest.raises(ValueError, match=r"`path` must be an existing folder or file. Received: path=/no/such/folder."):
         open_source(path="/no/such/folder")
 
@@ -151,7 +151,7 @@ def test_a_folder_or_file_without_text_is_an_error(tmp_path):
             open_source(path=path)
 
 
-def test_a_split_without_files_is_an_error_that_lists_the_others(tmp_path):
+def test_the_error_for_a_split_without_files_lists_the_others(tmp_path):
     (tmp_path / "texts" / "train").mkdir(parents=True)
     (tmp_path / "texts" / "train" / "a.txt").write_text("a")
     source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
@@ -159,7 +159,7 @@ def test_a_split_without_files_is_an_error_that_lists_the_others(tmp_path):
         source.documents("test")
 
 
-def test_one_file_that_is_no_text_is_an_error_that_names_it(tmp_path):
+def test_the_error_names_a_file_that_is_not_text(tmp_path):
     (tmp_path / "picture.bin").write_bytes(b"abc\xff\x00\x01" * 9)
     with pytest.raises(ValueError, match=r"`path` must hold UTF-8 text. Received: .*picture.bin, invalid at byte 3"):
         open_source(path=tmp_path / "picture.bin")

@@ -1,4 +1,4 @@
-"""Text data sets are opened by name, folder or file, and their text is found."""
+"""Text data sets from TFDS, folders and files, and their text features."""
 
 import errno
 import hashlib
@@ -32,7 +32,7 @@ def test_a_known_name_is_chosen_among_several_strings():
     assert find_text_feature(features(url=1, text=1, content=1)) == "text"
 
 
-def test_a_given_name_goes_before_all():
+def test_a_given_name_has_priority():
     assert find_text_feature(features(title=1, text=1), "title") == "title"
 
 
@@ -41,7 +41,7 @@ def test_several_unknown_strings_are_an_error_that_lists_them():
         find_text_feature(features(summary=1, abstract=1))
 
 
-def test_a_name_that_is_no_string_is_an_error():
+def test_a_name_that_is_not_a_string_feature_is_an_error():
     with pytest.raises(ValueError, match=r"`text_feature` must be a string feature of the data set. .*=label"):
         find_text_feature(features(text=1), "label")
 
@@ -51,7 +51,7 @@ def test_a_data_set_without_text_is_an_error():
         find_text_feature(tfds.features.FeaturesDict({"image": tfds.features.Image()}))
 
 
-def test_a_list_of_strings_is_no_text():
+def test_a_list_of_strings_is_not_text():
     with pytest.raises(ValueError, match=r"string features: none"):
         find_text_feature(tfds.features.FeaturesDict({"text": tfds.features.Sequence(tfds.features.Text())}))
 
@@ -61,7 +61,7 @@ def test_name_and_path_together_are_an_error():
         open_source(tfds="pg19", path="x")
 
 
-def test_a_local_folder_that_is_not_there_is_an_error():
+def test_a_missing_local_folder_is_an_error():
     with pytest.raises(ValueError, match=r"`local_dir` must be an existing folder. Received: local_dir=/no/such."):
         open_source(tfds="pg19", local_dir="/no/such")
 
@@ -102,7 +102,7 @@ def test_a_split_a_part_and_a_sum_of_tfds_are_read(tmp_path):
         source.documents("train+dev")
 
 
-def test_the_second_of_two_that_prepare_at_once_takes_the_result_of_the_first(tmp_path, monkeypatch):
+def test_concurrent_preparations_keep_the_first_result(tmp_path, monkeypatch):
     generate, others = Letters._generate_examples, [Letters(data_dir=tmp_path)]
 
     def generate_after_another_process(self, letters):
@@ -133,7 +133,7 @@ def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
     assert not builder.data_path.exists()
 
 
-def test_damaged_files_of_a_prepared_data_set_are_an_error_that_says_what_to_delete(tmp_path):
+def test_the_error_for_damaged_files_says_what_to_delete(tmp_path):
     source = open_source(tfds="letters", data_dir=tmp_path)
     assert len(list(source.documents("train"))) == 4
     (records,) = tmp_path.rglob("*train.tfrecord*")
@@ -157,7 +157,7 @@ def test_opening_a_source_prepares_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_fingerprint_tells_features_and_data_sets_apart(tmp_path):
+def test_the_fingerprint_depends_on_features_and_data_set(tmp_path):
     fingerprints = {
         open_source(tfds="tiny_shakespeare", data_dir=tmp_path).fingerprint,
         open_source(tfds="pg19", data_dir=tmp_path).fingerprint,
@@ -209,13 +209,13 @@ def test_reading_a_local_corpus_leaves_the_builder_on_its_bucket(corpus, tmp_pat
     assert str(module._DATA_DIR).startswith("gs://")
 
 
-def test_an_unknown_split_is_an_error_that_lists_the_known(corpus, tmp_path):
+def test_the_error_for_an_unknown_split_lists_the_splits(corpus, tmp_path):
     source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"must be one of .*validation.* in pg19/0.1.1, or a part .* split=dev."):
         source.documents("dev")
 
 
-def test_a_part_of_a_split_can_be_asked_for(tmp_path):
+def test_a_part_of_a_split_is_read(tmp_path):
     (tmp_path / "texts" / "train").mkdir(parents=True)
     for number in range(4):
         (tmp_path / "texts" / "train" / f"{number}.txt").write_text(str(number))
@@ -231,40 +231,40 @@ def test_the_order_of_documents_is_the_same_each_time(tmp_path):
     assert list(first.documents("train")) == list(second.documents("train")) == list(first.documents("train"))
 
 
-def test_the_name_of_a_file_is_no_text():
+def test_a_file_name_is_not_text():
     images = tfds.features.FeaturesDict({"image": tfds.features.Image(), "id": tfds.features.Text()})
-    with pytest.raises(ValueError, match=r"which must have text\. .* string features: id"):
+    with pytest.raises(ValueError, match=r"must be a string feature .* string features: id"):
         find_text_feature(images)
     assert find_text_feature(images, "id") == "id"
 
 
-def test_an_unknown_configuration_is_an_error_that_lists_the_known():
+def test_the_error_for_an_unknown_configuration_lists_all():
     message = r"`tfds` must name a configuration of wiki40b: .*\bde\b.* Received: tfds=wiki40b/xx\."
     with pytest.raises(ValueError, match=message) as error:
         open_source("wiki40b/xx")
     assert "\n" not in str(error.value)
 
 
-def test_a_catalogue_that_cannot_be_reached_is_named_in_one_line(monkeypatch):
+def test_the_error_for_an_unreachable_catalogue_has_one_line(monkeypatch):
     def builder(name, **options):
         raise requests.exceptions.ConnectionError("no route")
 
     monkeypatch.setattr(tfds, "builder", builder)
-    with pytest.raises(ConnectionError, match=r"can be reached\. Received: tfds=huggingface:imdb, with no route\."):
+    with pytest.raises(ConnectionError, match=r"reachable .* Received: tfds=huggingface:imdb, with no route\."):
         open_source("huggingface:imdb")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("/nosuch", "a folder of text files, or a file, is `path`"), ("pg18", r"Did you mean .*pg19")]
+    ("name", "said"), [("/nosuch", "use `path` for a file or a folder"), ("pg18", r"Did you mean .*pg19")]
 )
-def test_what_is_no_data_set_of_tfds_is_named_in_two_lines(name, said):
+def test_the_error_for_an_unknown_data_set_has_a_hint(name, said):
     with pytest.raises(ValueError, match=rf"`tfds` must be the name of .*{said}.* Received: tfds={name}") as error:
         open_source(name)
     assert len(str(error.value)) < 250
 
 
 class _Builder:
-    """A data set whose preparation fails, or takes long."""
+    """A builder with a failing or slow preparation."""
 
     name, data_path, data_dir_root = "big_text", pathlib.Path("/nowhere"), "/nowhere"
 
@@ -276,7 +276,7 @@ class _Builder:
         self._prepare()
 
 
-def test_a_package_that_a_preparation_lacks_is_named():
+def test_the_error_names_a_missing_package():
     def prepare():
         raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
 
@@ -291,7 +291,7 @@ def test_a_package_that_a_preparation_lacks_is_named():
         (OSError(errno.EROFS, "Read-only file system", "/nowhere/x"), "Read-only file system"),
     ],
 )
-def test_a_disk_that_refuses_a_data_set_is_named(cause, said):
+def test_the_error_names_a_full_or_read_only_disk(cause, said):
     def prepare():
         raise RuntimeError("Failed to finalize writing") from cause
 
@@ -299,7 +299,7 @@ def test_a_disk_that_refuses_a_data_set_is_named(cause, said):
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
-def test_a_disk_that_refuses_a_data_set_is_named_without_tensorflow(monkeypatch):
+def test_the_error_names_a_full_disk_without_tensorflow(monkeypatch):
     def prepare():
         raise OSError(errno.ENOSPC, "No space left on device", "/nowhere/x")
 
@@ -311,7 +311,7 @@ def test_a_disk_that_refuses_a_data_set_is_named_without_tensorflow(monkeypatch)
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
-def test_a_file_that_may_not_be_read_is_no_fault_of_the_disk():
+def test_an_unreadable_input_file_is_not_a_disk_error():
     def prepare():
         raise PermissionError(errno.EACCES, "Permission denied", "/elsewhere/text.txt")
 
@@ -327,8 +327,8 @@ def test_a_file_that_may_not_be_read_is_no_fault_of_the_disk():
     ],
     ids=["server", "bucket"],
 )
-def test_a_download_that_fails_or_takes_long_names_the_folder_for_files_that_are_here(error, monkeypatch, caplog):
-    monkeypatch.setattr(preparation, "SECONDS_OF_SILENCE", 0.01)
+def test_a_failed_or_slow_download_names_the_setting_for_local_files(error, monkeypatch, caplog):
+    monkeypatch.setattr(preparation, "WARNING_DELAY", 0.01)
 
     def prepare():
         logging.getLogger("urllib3.connectionpool").warning("Retrying")

@@ -1,4 +1,4 @@
-"""Stores at an address: read from a local copy, fetched again where that is damaged, copied there once built."""
+"""Remote stores: read from a local copy, downloaded again if it is damaged, and uploaded once built."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from tf_sparse_attention.data.stores.array_store import DamagedDataError
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def open_at(request, make_source, tmp_path, monkeypatch):
-    """Function that opens the store of some documents at an address, whatever they are if it is there already."""
+    """Function that opens a remote store, and builds it from the given documents if it does not exist."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
     address = f"{request.param}://{tmp_path}/bucket/data"
 
@@ -31,7 +31,7 @@ def text_of(store):
     return ByteTokenizer().detokenize(store.tokens)
 
 
-def test_a_store_is_copied_once_built_and_fetched_elsewhere(open_at):
+def test_a_new_store_is_uploaded_and_downloaded_without_a_local_copy(open_at):
     store = open_at([b"one"])
     (name,) = remote_files.names(open_at.place)
     files = ["documents.bin", "metadata.json", "tokens.bin"]
@@ -41,7 +41,7 @@ def test_a_store_is_copied_once_built_and_fetched_elsewhere(open_at):
     assert text_of(open_at([b"never read"])) == "one"
 
 
-def test_a_local_copy_is_opened_without_the_address(open_at, monkeypatch):
+def test_a_local_copy_is_opened_without_remote_access(open_at, monkeypatch):
     open_at([b"one"])
     monkeypatch.setattr(remote_files, "raise_remote_errors", None)
     assert text_of(open_at([b"never read"])) == "one"
@@ -52,30 +52,30 @@ def flip(path):
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
 
-def test_a_damaged_local_copy_is_fetched_again(open_at):
+def test_a_damaged_local_copy_is_downloaded_again(open_at):
     open_at([b"one"])
     (path,) = open_at.cache.rglob("tokens.bin")
     flip(path)
     assert text_of(open_at([b"never read"])) == "one"
 
 
-def test_a_damaged_or_missing_file_at_the_address_is_named(open_at):
+def test_the_error_names_a_damaged_or_missing_remote_file(open_at):
     open_at([b"one"])
     (name,) = remote_files.names(open_at.place)
     shutil.rmtree(open_at.cache)
     path = open_at.place / name / "tokens.bin"
     remote_files.write_bytes(path, remote_files.read_bytes(path)[:-1] + b"?")
-    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .* with another content"):
+    with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .* with invalid content"):
         open_at([b"never read"])
     remote_files.remove(path)
     with pytest.raises(DamagedDataError, match=rf"delete {open_at.place}/{name} .*tokens.bin, which is missing"):
         open_at([b"never read"])
     remote_files.write_bytes(open_at.place / name / "metadata.json", b"{")
-    with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with another content"):
+    with pytest.raises(DamagedDataError, match=r"Received: .*metadata.json, with invalid content"):
         open_at([b"never read"])
 
 
-def test_another_store_in_the_place_of_one_is_an_error(open_at):
+def test_another_store_at_the_remote_path_is_an_error(open_at):
     open_at([b"one"], "a")
     (first,) = remote_files.names(open_at.place)
     open_at([b"two"], "b")
@@ -87,7 +87,7 @@ def test_another_store_in_the_place_of_one_is_an_error(open_at):
         open_at([b"never read"], "b")
 
 
-def test_a_store_that_is_half_copied_is_built_anew(open_at, monkeypatch):
+def test_an_incomplete_upload_is_rebuilt(open_at, monkeypatch):
     upload = remote_files.upload
 
     def stop(source, target):
@@ -106,7 +106,7 @@ def test_a_store_that_is_half_copied_is_built_anew(open_at, monkeypatch):
     assert text_of(open_at([b"never read"])) == "one"
 
 
-def test_what_was_built_here_is_copied_by_the_next_opening(open_at, monkeypatch):
+def test_the_next_opening_completes_a_failed_upload(open_at, monkeypatch):
     def fail(*arguments):
         raise remote_files.RemoteError
 

@@ -1,4 +1,4 @@
-"""Token stores: what they hold, when they are rebuilt, and how they are written."""
+"""Token stores: contents, identity, atomic builds and damage."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from tf_sparse_attention.data.stores import array_store
 
 
 class CountingTokenizer(ByteTokenizer):
-    """Another tokenizer: each byte plus an offset, of a vocabulary of any size."""
+    """A tokenizer that adds an offset to each byte, with a vocabulary of any size."""
 
     def __init__(self, vocabulary_size=258, offset=0):
         self.vocabulary_size, self.offset = vocabulary_size, offset
@@ -28,7 +28,7 @@ def folders(path):
     return sorted(folder.name for folder in (path / "token_stores").iterdir())
 
 
-def test_documents_follow_one_another_each_with_the_end_id(make_store):
+def test_each_document_ends_with_the_end_id(make_store):
     store = make_store([b"ab", "", "é"])
     np.testing.assert_array_equal(store.tokens, [99, 100, 1, 1, 0xC3 + 2, 0xA9 + 2, 1])
     np.testing.assert_array_equal(store.document_offsets, [0, 3, 4, 7])
@@ -59,18 +59,18 @@ def test_bytes_that_are_not_utf8_are_kept(make_store):
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(256, "uint8"), (258, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
-def test_the_smallest_type_that_holds_the_vocabulary_is_taken(size, dtype, make_source):
+def test_tokens_have_the_smallest_dtype_for_the_vocabulary(size, dtype, make_source):
     store = open_token_store(make_source([b"ab"]), CountingTokenizer(size), "train")
     assert store.tokens.dtype == dtype
     assert isinstance(store.tokens, np.memmap)
 
 
-def test_one_document_at_a_time_is_held(make_source):
+def test_one_document_at_a_time_is_in_memory(make_source):
     alive = []
 
     def documents():
         for number in range(5):
-            assert len(alive) == number  # Asked for only when the one before is written.
+            assert len(alive) == number  # read only after the previous document was written
             alive.append(number)
             yield b"text"
 
@@ -108,7 +108,7 @@ def test_a_build_that_fails_midway_leaves_nothing(make_source, tmp_path):
 
 @pytest.fixture
 def killed_build(make_source, tmp_path, monkeypatch):
-    """Path of what a build leaves that was killed midway, when nothing can clean up after it."""
+    """Path of the files of a build that was killed before it could clean up."""
 
     def documents():
         yield b"one"
@@ -121,14 +121,14 @@ def killed_build(make_source, tmp_path, monkeypatch):
     return left
 
 
-def test_what_a_killed_build_leaves_is_never_used(killed_build, make_store):
+def test_an_incomplete_build_is_never_used(killed_build, make_store):
     with pytest.raises(ValueError, match=r"metadata.json, which is missing"):
         TokenStore(next(killed_build.iterdir()))
     assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
-    assert killed_build.exists()  # It could be the work of a process that is still running.
+    assert killed_build.exists()  # Another process could still be writing it.
 
 
-def test_what_a_killed_build_leaves_is_removed_after_a_day(killed_build, make_store):
+def test_an_incomplete_build_is_removed_after_a_day(killed_build, make_store):
     yesterday = time.time() - 25 * 3600
     for path in (*killed_build.rglob("*"), killed_build):
         os.utime(path, (yesterday, yesterday))
@@ -136,10 +136,10 @@ def test_what_a_killed_build_leaves_is_removed_after_a_day(killed_build, make_st
     assert not killed_build.exists()
 
 
-def test_two_builds_at_once_end_with_one_good_store(make_source, tmp_path):
+def test_concurrent_builds_leave_one_valid_store(make_source, tmp_path):
     def documents():
         yield b"one"
-        # Another process builds the same store from start to end before this one goes on.
+        # Another process builds the whole store before this process continues.
         open_token_store(make_source([b"one", b"two"]), ByteTokenizer(), "train")
         yield b"two"
 
@@ -150,7 +150,7 @@ def test_two_builds_at_once_end_with_one_good_store(make_source, tmp_path):
 
 @pytest.mark.parametrize("name", ["tokens.bin", "documents.bin", "metadata.json"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
-def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make_store, tmp_path, monkeypatch):
+def test_the_error_for_a_damaged_store_says_what_to_delete(name, damage, make_store, tmp_path, monkeypatch):
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
     content = (folder / name).read_bytes()
@@ -158,8 +158,8 @@ def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make
     (folder / name).unlink()
     if damage in changed:
         (folder / name).write_bytes(changed[damage])
-    monkeypatch.setattr(array_store, "_checked", set())  # a test may be faster than the clock of the files
-    found = "which is missing" if damage == "missing" else "with another content"
+    monkeypatch.setattr(array_store, "_checked", set())  # a test can be faster than the resolution of file times
+    found = "which is missing" if damage == "missing" else "with invalid content"
     with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
         TokenStore(folder)
     if (damage, name) == ("missing", "metadata.json"):  # which is written last
@@ -169,7 +169,7 @@ def test_a_damaged_store_is_an_error_that_says_what_to_delete(name, damage, make
             make_store([b"one"])
 
 
-def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
+def test_swapped_stores_are_an_error(make_source, tmp_path):
     for split in ("train", "test"):
         open_token_store(make_source([split.encode()]), ByteTokenizer(), split)
     test, train = sorted((tmp_path / "token_stores").iterdir())
@@ -180,7 +180,7 @@ def test_stores_that_changed_places_are_an_error(make_source, tmp_path):
         open_token_store(make_source([b"train"]), ByteTokenizer(), "train")
 
 
-def test_a_store_is_read_once_in_a_process_to_be_checked(make_store, monkeypatch):
+def test_checksums_are_verified_once_per_process(make_store, monkeypatch):
     make_store([b"one"])
     monkeypatch.setattr(array_store, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
     make_store([b"one"])
@@ -190,7 +190,7 @@ def test_a_store_of_another_format_is_not_read(make_store, tmp_path, monkeypatch
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
     monkeypatch.setattr(array_store, "FORMAT", 0)
-    with pytest.raises(ValueError, match=r"metadata.json, with another content"):
+    with pytest.raises(ValueError, match=r"metadata.json, with invalid content"):
         TokenStore(folder)
 
 
@@ -201,7 +201,7 @@ def test_a_split_without_documents_is_an_error(make_source):
 
 @pytest.mark.parametrize("offset", [-2 - ord("a"), -1 - ord("a"), -300, 300])
 def test_special_ids_and_ids_outside_the_vocabulary_are_errors(offset, make_source):
-    with pytest.raises(ValueError, match=r"`tokenizer` must give ids in \[0, 258\) other than .* Received: id -?\d+"):
+    with pytest.raises(ValueError, match=r"`tokenizer` must convert text to ids in \[0, 258\) .* Received: id -?\d+"):
         open_token_store(make_source([b"a"]), CountingTokenizer(offset=offset), "train")
 
 

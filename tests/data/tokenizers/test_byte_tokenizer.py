@@ -1,4 +1,4 @@
-"""The byte tokenizer: its ids, any text back again, tensors and graphs."""
+"""Byte tokenizer: ids, round trips, tensors and graphs."""
 
 import numpy as np
 import pytest
@@ -21,25 +21,25 @@ def test_special_ids_are_zero_and_one_and_the_vocabulary_holds_258():
 
 
 @given(st.text())
-def test_any_text_comes_back(text):
+def test_any_text_has_a_round_trip(text):
     assert TOKENIZER.detokenize(TOKENIZER.tokenize(text)) == text
 
 
 @given(st.binary())
-def test_any_bytes_come_back(content):
+def test_any_bytes_have_a_round_trip(content):
     ids = TOKENIZER.tokenize(content)
     assert ids.dtype == np.int32
     assert TOKENIZER.detokenize_bytes(ids) == content
 
 
 @given(st.lists(st.integers(0, 257)))
-def test_no_ids_of_the_vocabulary_are_an_error(ids):
+def test_all_ids_of_the_vocabulary_are_valid(ids):
     content = bytes(number - 2 for number in ids if number >= 2)
     assert TOKENIZER.detokenize_bytes(ids) == content
     assert TOKENIZER.detokenize(ids) == content.decode("utf-8", errors="replace")
 
 
-def test_special_ids_leave_no_text():
+def test_special_ids_are_left_out_of_text():
     assert TOKENIZER.detokenize([0, 74, 1, 107, 1, 0, 0]) == "Hi"
 
 
@@ -104,7 +104,7 @@ def test_a_scalar_tensor_gives_a_vector_and_back():
     assert TOKENIZER.detokenize(ids).numpy().decode() == "Hé"
 
 
-def test_an_id_outside_the_vocabulary_gives_nothing_in_a_tensor():
+def test_tensor_ids_outside_the_vocabulary_are_left_out():
     assert TOKENIZER.detokenize(tf.constant([-1, 74, 258, 107, 99999])).numpy() == b"Hi"
 
 
@@ -120,14 +120,14 @@ def test_a_tensor_of_ids_must_hold_integers_of_rank_one_or_two():
             TOKENIZER.detokenize(ids)
 
 
-def test_it_works_inside_a_tf_data_pipeline():
+def test_the_tokenizer_works_in_a_tf_data_pipeline():
     dataset = tf.data.Dataset.from_tensor_slices(["one", "", "é"]).map(TOKENIZER.tokenize)
     assert [ids.tolist() for ids in dataset.as_numpy_iterator()] == [
         TOKENIZER.tokenize(text).tolist() for text in ("one", "", "é")
     ]
 
 
-def test_a_saved_model_holds_it_whole(tmp_path):
+def test_a_saved_model_contains_the_tokenizer(tmp_path):
     class Echo(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
         def __call__(self, texts):

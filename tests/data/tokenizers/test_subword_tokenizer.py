@@ -1,4 +1,4 @@
-"""Subwords are those of tensor2tensor, in Python, in a graph and in a SavedModel, and any text comes back."""
+"""Subword tokenizer: ids of tensor2tensor in Python, graphs and SavedModels, and round trips of any text."""
 
 import json
 import pathlib
@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from tests.draws import draws
 from tests.goldens import read_case
 from tf_sparse_attention.data import SubwordTokenizer, open_token_store
-from tf_sparse_attention.data.tokenizers.subword_rules import WORDS, alphanumeric_class, words_of
+from tf_sparse_attention.data.tokenizers.subword_rules import WORDS, alphanumeric_class, split_words
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "subword.npz"
 ESCAPES = list("\\_u;0123456789")
 SMALL = ["<pad>_", "<EOS>_", "ab_", "ab", "a", "b", "é", "日本", "日", "本", " ", "_ ", *"<>pdEOS", *ESCAPES]
-# Texts in which words, spaces, escapes and characters that a vocabulary lacks meet.
+# Texts that mix words, spaces, escapes and characters that the vocabulary lacks.
 TEXTS = st.text(alphabet=st.sampled_from(list("ab  \n\\_u;19é日本ß\u2028\U0001f600'")), max_size=30) | st.text(
     max_size=20
 )
 
 
 class Case:
-    """A vocabulary of the published code with strings, their ids and what comes back."""
+    """A vocabulary of the published code, with strings, ids and decoded strings."""
 
     def __init__(self, name, folder):
         with np.load(GOLDEN) as goldens:
@@ -77,7 +77,7 @@ def test_a_graph_gives_the_published_ids_and_texts(case):
 @example(["", " "])
 @example([" a ", "a b", "a  b "])
 @example(["\\u", "\\\\u", "\\_\\", "\\9;"])
-def test_any_text_comes_back_and_a_graph_agrees(small, texts):
+def test_any_text_has_a_round_trip_and_a_graph_agrees(small, texts):
     ids = [small.tokenize(text) for text in texts]
     assert [small.detokenize(row) for row in ids] == texts
     batch = small.tokenize(tf.constant([text.encode() for text in texts]))
@@ -96,11 +96,11 @@ def test_the_longest_subword_is_taken_from_the_left(small):
     assert pieces == ["ab", "ab_", "b", "_"]
 
 
-def test_a_space_between_words_goes_without_saying_and_others_do_not():
-    assert words_of("one two,three ") == ["one", "two", ",", "three", " "]
-    assert words_of(" one  two") == [" ", "one", "  ", "two"]
-    assert words_of(" ") == [" "]
-    assert words_of("") == []
+def test_a_single_space_between_words_is_implicit():
+    assert split_words("one two,three ") == ["one", "two", ",", "three", " "]
+    assert split_words(" one  two") == [" ", "one", "  ", "two"]
+    assert split_words(" ") == [" "]
+    assert split_words("") == []
 
 
 def test_letters_and_numbers_are_those_of_their_unicode_categories():
@@ -113,13 +113,13 @@ def test_letters_and_numbers_are_those_of_their_unicode_categories():
     np.testing.assert_array_equal(in_graph, expected)
 
 
-def test_special_ids_leave_no_text(small):
+def test_special_ids_are_left_out_of_text(small):
     ids = [0, *small.tokenize("ab"), 1, 0]
     assert small.detokenize(ids) == "ab"
     assert small.detokenize(tf.constant(ids)).numpy() == b"ab"
 
 
-def test_a_number_that_is_no_character_decodes_to_the_geta_mark(small):
+def test_an_invalid_code_point_decodes_to_the_geta_mark(small):
     for number in ("1114112", "99999999999999999999", "55296"):
         ids = [SMALL.index(piece) for piece in ["\\", *number, ";", "_"]]
         assert small.detokenize(ids) == "\u3013"
@@ -139,7 +139,7 @@ def test_other_types_are_an_error(small, text):
         small.tokenize(text)
 
 
-def test_half_of_a_pair_is_an_error(small):
+def test_a_lone_surrogate_is_an_error(small):
     with pytest.raises(ValueError, match="surrogates not allowed"):
         small.tokenize("\ud800")
 
@@ -157,60 +157,64 @@ def test_ids_must_be_a_flat_sequence_of_integers(small, ids):
         small.detokenize(ids)
 
 
-def test_a_character_that_stands_only_inside_longer_subwords_is_named():
+def test_the_error_names_a_character_that_is_only_inside_longer_subwords():
     tokenizer = SubwordTokenizer([*SMALL, "xy"])
     np.testing.assert_array_equal(tokenizer.tokenize("xy"), [len(SMALL), SMALL.index("_")])
-    with pytest.raises(ValueError, match="must have the character 'x' by itself to write the word 'xa'"):
+    with pytest.raises(ValueError, match=r"must have each character .* without 'x', for the word 'xa'"):
         tokenizer.tokenize("xa")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="each of its characters by itself"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="each of its characters as a subword"):
         tokenizer.tokenize(tf.constant("xa"))
 
 
 @pytest.mark.parametrize("vocabulary", [[], ["a", "b"], ["<EOS>_", "<pad>_", *ESCAPES]])
-def test_a_vocabulary_begins_with_the_special_ones(vocabulary):
+def test_a_vocabulary_begins_with_the_special_subwords(vocabulary):
     with pytest.raises(ValueError, match="`vocabulary` must begin with"):
         SubwordTokenizer(vocabulary)
 
 
-def test_a_vocabulary_has_what_it_takes_to_write_any_character():
+def test_a_vocabulary_without_the_characters_of_escape_sequences_is_an_error():
     with pytest.raises(ValueError, match="without u9"):
         SubwordTokenizer([piece for piece in SMALL if piece not in ("u", "9")])
 
 
-def test_of_equal_subwords_the_last_place_counts_as_published():
+def test_a_repeated_subword_has_its_last_id():
     tokenizer = SubwordTokenizer([*SMALL, "ab_"])
     np.testing.assert_array_equal(tokenizer.tokenize("ab"), [len(SMALL)])
     np.testing.assert_array_equal(tokenizer.tokenize(tf.constant("ab")), [len(SMALL)])
     assert tokenizer.detokenize([2]) == "ab"
 
 
-def test_a_vocabulary_file_comes_back_byte_by_byte(case, tmp_path):
+def test_a_vocabulary_file_has_an_exact_round_trip(case, tmp_path):
     case.tokenizer.to_file(tmp_path / "folder" / "copy")
     assert (tmp_path / "folder" / "copy").read_bytes() == case.content
     assert [file.name for file in (tmp_path / "folder").iterdir()] == ["copy"]
 
 
-def test_lines_may_be_in_other_quotes_or_none_and_end_in_newlines_alone(tmp_path):
+def test_quotes_are_optional_and_lines_end_only_in_newlines(tmp_path):
     lines = ["<pad>_", '"<EOS>_"', "'\u2028'", "'\"'", *ESCAPES, "  "]
     (tmp_path / "file").write_text("\n".join(lines), encoding="utf-8")
     found = SubwordTokenizer.from_file(tmp_path / "file").vocabulary
     assert found == ["<pad>_", "<EOS>_", "\u2028", '"', *ESCAPES, ""]
 
 
-def test_an_empty_missing_or_foreign_file_is_an_error(tmp_path):
+def test_an_empty_or_missing_file_or_another_encoding_is_an_error(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "latin").write_bytes(b"'caf\xe9'\n")
-    for name, message in (("empty", "which is empty"), ("missing", "must be a vocabulary file"), ("latin", "in UTF-8")):
+    for name, message in (
+        ("empty", "Received: empty"),
+        ("missing", "must be a vocabulary file"),
+        ("latin", "in UTF-8"),
+    ):
         with pytest.raises(ValueError, match=message):
             SubwordTokenizer.from_file(tmp_path / name)
 
 
-def test_a_configuration_makes_the_tokenizer_again(small):
+def test_a_config_round_trip_gives_an_equal_tokenizer(small):
     again = SubwordTokenizer.from_config(json.loads(json.dumps(small.get_config())))
     np.testing.assert_array_equal(again.tokenize("日本 ab"), small.tokenize("日本 ab"))
 
 
-def test_ids_stay_right_when_the_memory_of_words_is_emptied(small, monkeypatch):
+def test_clearing_the_word_cache_does_not_change_ids(small, monkeypatch):
     monkeypatch.setattr("tf_sparse_attention.data.tokenizers.subword_tokenizer.MAX_CACHE_SIZE", 2)
     tokenizer = SubwordTokenizer(SMALL)
     for text in ("a b ab", "b a", "a ab a b"):
@@ -242,7 +246,7 @@ print(ids.numpy()[1][:2].tolist())
     assert printed.splitlines() == ["ab \\ \U0001f600", str(small.tokenize("b").tolist())]
 
 
-def test_a_token_store_of_subwords_tells_vocabularies_apart(small, make_source):
+def test_token_stores_depend_on_the_vocabulary(small, make_source):
     source = make_source(["ab a", "b"])
     store = open_token_store(source, small, "train")
     np.testing.assert_array_equal(store.tokens, [*small.tokenize("ab a"), 1, *small.tokenize("b"), 1])

@@ -1,4 +1,4 @@
-"""Subwords of a corpus are those that tensor2tensor finds."""
+"""Subword training: the vocabularies of tensor2tensor."""
 
 import numpy as np
 import pytest
@@ -22,16 +22,16 @@ def test_frequent_words_become_subwords_and_every_character_is_kept():
     assert tokenizer.detokenize(tokenizer.tokenize("Something else, 東京")) == "Something else, 東京"
 
 
-def test_lines_of_text_give_a_vocabulary_that_its_file_gives_back(tmp_path):
+def test_a_trained_vocabulary_has_a_file_round_trip(tmp_path):
     tokenizer = train_subwords(["the cat\nand the dog\n\nthe end"] * 50, vocabulary_size=40)
     tokenizer.to_file(tmp_path / "file")
     assert SubwordTokenizer.from_file(tmp_path / "file").vocabulary == tokenizer.vocabulary
     assert tokenizer.detokenize(tokenizer.tokenize("the\n\ncat")) == "the\n\ncat"
-    with pytest.raises(ValueError, match="must have no newline in a subword"):
+    with pytest.raises(ValueError, match="must not have a newline in a subword"):
         SubwordTokenizer([*tokenizer.vocabulary, "a\nb"]).to_file(tmp_path / "file")
 
 
-def test_the_size_is_met_as_nearly_as_it_gets():
+def test_the_size_is_as_close_as_possible():
     numbers = np.random.default_rng(0)
     words = ["".join(numbers.choice(list("abcdefgh"), size=numbers.integers(2, 7))) for _ in range(400)]
     documents = [" ".join(numbers.choice(words, size=3000)) for _ in range(3)]
@@ -47,11 +47,11 @@ def test_no_subword_is_longer_than_the_longest_allowed():
     assert max(len(piece) for piece in train_subwords(documents, 40, max_length=4).vocabulary[2:]) == 4
 
 
-def test_bytes_and_text_count_alike():
+def test_bytes_and_text_have_equal_counts():
     assert count_words(["a b, a"]) == count_words([b"a b, a"]) == {"a": 2, "b": 1, ", ": 1}
 
 
-def test_text_that_is_not_utf8_names_its_document():
+def test_the_error_names_a_document_that_is_not_utf8():
     with pytest.raises(ValueError, match=r"`documents` must be UTF-8. Received: document 1"):
         train_subwords(["a", b"\xff"], 10)
 

@@ -1,4 +1,4 @@
-"""SentencePiece and WordPiece have the interface of the other tokenizers, and say that they lose something."""
+"""SentencePiece and WordPiece have the interface of other tokenizers and are marked as lossy."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ TEXTS = ["The cats sat.", "", "a cat, ab", "the the"]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """The contents of two small SentencePiece models, by kind."""
+    """Contents of two small SentencePiece models by kind."""
     trainer = pytest.importorskip("sentencepiece", reason="needs sentencepiece to make a model").SentencePieceTrainer
     folder = tmp_path_factory.mktemp("sentencepiece")
     (folder / "corpus").write_text("The cats sat on the mat.\nA cat, a bat and the rat.\n" * 20, encoding="utf-8")
@@ -52,7 +52,7 @@ def tokenizer(request):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_pieces_are_those_of_sentencepiece_two_higher(kind, models):
+def test_ids_are_those_of_sentencepiece_plus_two(kind, models):
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=models[kind])
@@ -63,13 +63,13 @@ def test_pieces_are_those_of_sentencepiece_two_higher(kind, models):
         assert tokenizer.detokenize(tokenizer.tokenize(text)) == processor.decode(processor.encode(text))
 
 
-def test_words_become_the_longest_pieces_two_higher():
+def test_words_become_the_longest_pieces():
     ids = WordPieceTokenizer(PIECES).tokenize("The cats sat.")
     np.testing.assert_array_equal(ids, [1 + 2, 2 + 2, 3 + 2, 4 + 2, 5 + 2])
     assert ids.dtype == np.int32
 
 
-def test_what_word_pieces_lose():
+def test_wordpiece_is_lossy():
     assert (
         WordPieceTokenizer(PIECES).detokenize(WordPieceTokenizer(PIECES).tokenize("The  cats, xyz"))
         == "the cats , [UNK]"
@@ -87,7 +87,7 @@ def test_a_graph_agrees_with_python(tokenizer):
     assert tokenizer.detokenize(tf.constant(ids[0])).numpy().decode() == tokenizer.detokenize(ids[0])
 
 
-def test_text_has_no_special_ids_and_they_leave_no_text(tokenizer):
+def test_special_ids_are_not_text(tokenizer):
     ids = tokenizer.tokenize("a cat")
     assert min(ids) >= 2
     assert tokenizer.detokenize([0, *ids, 1, 0]) == tokenizer.detokenize(ids)
@@ -95,7 +95,7 @@ def test_text_has_no_special_ids_and_they_leave_no_text(tokenizer):
     assert tokenizer.detokenize(padded).numpy()[0].decode() == tokenizer.detokenize(ids)
 
 
-def test_what_has_come_back_once_comes_back_again(tokenizer):
+def test_decoded_text_has_a_round_trip(tokenizer):
     for text in TEXTS:
         once = tokenizer.detokenize(tokenizer.tokenize(text))
         assert tokenizer.detokenize(tokenizer.tokenize(once)) == once
@@ -108,13 +108,13 @@ def test_lossy_tokenizers_are_labelled(tokenizer):
     assert issubclass(SubwordTokenizer, type(ByteTokenizer()).__mro__[1])
 
 
-def test_a_configuration_makes_the_tokenizer_again(tokenizer):
+def test_a_config_round_trip_gives_an_equal_tokenizer(tokenizer):
     again = type(tokenizer).from_config(json.loads(json.dumps(tokenizer.get_config())))
     np.testing.assert_array_equal(again.tokenize(TEXTS[0]), tokenizer.tokenize(TEXTS[0]))
     assert again.vocabulary_size == tokenizer.vocabulary_size
 
 
-def test_a_token_store_takes_it(tokenizer, make_source):
+def test_the_tokenizer_works_in_a_token_store(tokenizer, make_source):
     store = open_token_store(make_source(TEXTS[::2]), tokenizer, "train")
     np.testing.assert_array_equal(store.tokens, [*tokenizer.tokenize(TEXTS[0]), 1, *tokenizer.tokenize(TEXTS[2]), 1])
 
@@ -143,24 +143,24 @@ def test_files_are_read(models, tmp_path):
 
 
 @pytest.mark.parametrize("vocabulary", [["a"], ["[UNK]", "a", "a"]])
-def test_word_pieces_have_the_unknown_one_and_none_twice(vocabulary):
-    with pytest.raises(ValueError, match="and no piece twice"):
+def test_word_pieces_need_the_unknown_piece_and_no_repetition(vocabulary):
+    with pytest.raises(ValueError, match="and no repeated piece"):
         WordPieceTokenizer(vocabulary)
 
 
-def test_what_is_no_model_is_an_error():
+def test_an_invalid_model_is_an_error():
     with pytest.raises(ValueError, match=r"`model` must be a SentencePiece model. Received: 5 bytes"):
         SentencePieceTokenizer(b"hello")
 
 
-def test_without_tensorflow_text_the_message_says_what_to_install(monkeypatch):
+def test_without_tensorflow_text_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(ImportError, match=r"pip install 'tf-sparse-attention\[text\]'"):
         WordPieceTokenizer(["[UNK]"]).tokenize("a")
 
 
 @pytest.mark.parametrize("method", ["tokenize", "detokenize"])
-def test_a_tokenizer_without_a_method_of_its_own_names_it(method):
+def test_the_error_names_a_missing_method(method):
     class Unfinished(Tokenizer):
         pass
 
@@ -168,7 +168,7 @@ def test_a_tokenizer_without_a_method_of_its_own_names_it(method):
         getattr(Unfinished(), method)([])
 
 
-def test_a_tokenizer_of_tensorflow_text_without_one_names_what_makes_it():
+def test_the_error_names_a_missing_method_of_a_text_tokenizer():
     class Unfinished(TextTokenizer):
         pass
 

@@ -1,4 +1,4 @@
-"""Batches for training and evaluation, as functions of their number."""
+"""Batches for training and evaluation, each a pure function of its number."""
 
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.feature_masking import FeatureMasks

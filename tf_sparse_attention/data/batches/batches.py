@@ -1,4 +1,4 @@
-"""Batches as a function of their number, and the Grain data sets that deliver them."""
+"""Numbered batches and the Grain data sets that deliver them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,18 +7,18 @@ import numpy as np
 
 from tf_sparse_attention.checks import check_count
 
-ENDLESS = 2**62  # number of batches of a training
-NUM_THREADS, PREFETCH = 2, 4  # threads that read batches, and batches that are read ahead
+ENDLESS = 2**62  # number of batches of an endless data set
+NUM_THREADS, PREFETCH = 2, 4  # reader threads, and batches in the buffer
 
 
 class Rows(NamedTuple):
-    """The rows of a batch before they are read.
+    """Rows of a batch before they are read.
 
     Attributes:
         step: number of the batch.
         items: int64 (B,), the item in each row, such as the number of a window or of a recording; -1: an empty row.
         first: position of the first row in the whole batch. Default 0.
-        length: number of positions of each row. Default 0, where it is the same in all batches.
+        length: positions in each row. Default 0, if all batches have the same length.
     """
 
     step: int
@@ -28,17 +28,17 @@ class Rows(NamedTuple):
 
 
 class Batches:
-    """Batches of which each is a pure function of its number.
+    """Numbered batches, each a pure function of its number.
 
-    A training can therefore start at any step, and a resumed run gets the batches of an uninterrupted one. `batches[k]`
-    is batch k, `(inputs, targets, weights)` as NumPy arrays.
+    So training can start at any step, and a resumed run gets the batches of an uninterrupted run. `batches[k]` is batch
+    k, `(inputs, targets, weights)` as NumPy arrays.
 
     Args:
-        plan: function of a number that returns the `Rows` of this batch.
+        plan: function of a number that returns the `Rows` of the batch.
         read: function of `Rows` that returns `(inputs, targets, weights)`.
         num_batches: number of batches. Default: None, endless.
-        steps_per_epoch: number of batches in an epoch of an endless training. Default: None, `num_batches`.
-        has_fixed_shapes: whether all batches have the shapes of the first one. Default True.
+        steps_per_epoch: batches per epoch of endless batches. Default: None, `num_batches`.
+        has_fixed_shapes: whether all batches have the same shapes. Default True.
 
     Example:
 
@@ -62,7 +62,7 @@ class Batches:
         return self._read(self._plan(number))
 
     def shard(self, index: int, count: int) -> "Batches":
-        """Return the batches of one of several processes: part `index` of `count` equal parts of the rows of each.
+        """Return the batches of process `index` of `count`, which has an equal part of the rows of each batch.
 
         Raises:
             ValueError: If `count` does not divide the rows of a batch.
@@ -85,7 +85,7 @@ class Batches:
         return Batches(plan, self._read, self.num_batches, self.steps_per_epoch, self.has_fixed_shapes)
 
     def map(self, function: Callable[..., Any]) -> "Batches":
-        """Return batches with `function(inputs, targets, weights)` in place of each `(inputs, targets, weights)`."""
+        """Apply `function(inputs, targets, weights)` to each batch."""
         return Batches(
             self._plan,
             lambda rows: function(*self._read(rows)),
@@ -95,16 +95,15 @@ class Batches:
         )
 
     def dataset(self, start: int = 0, stop: int | None = None) -> Any:
-        """Return the batches in order as a data set that `fit`, `evaluate` and `predict` take.
+        """Return the batches in order as a data set for `fit`, `evaluate` and `predict`.
 
         Args:
             start: number of the first batch. Default 0.
-            stop: number after the last batch. Default: None, up to the last, or endless.
+            stop: number after the last batch. Default: None, all batches.
 
         Returns:
-            On TensorFlow a `tf.data.Dataset`, elsewhere the Grain data set of `grain_dataset`. Keras also takes the
-            latter on TensorFlow, but makes the size of the batch dynamic, which TPUs do not support, and expects all
-            batches to have the shapes of the first two.
+            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`. On TensorFlow, Keras gives
+            a Grain data set a dynamic batch size, which TPUs do not support, and the shapes of its first two batches.
         """
         import keras
 
@@ -117,12 +116,12 @@ class Batches:
             shape = array.shape if self.has_fixed_shapes else (*(None for _ in array.shape[:2]), *array.shape[2:])
             return tf.TensorSpec(shape, array.dtype)
 
-        made = tf.data.Dataset.from_generator(
+        tf_dataset = tf.data.Dataset.from_generator(
             lambda: iter(dataset), output_signature=keras.tree.map_structure(spec, self[0])
         )
         count = max(0, self._stop(stop) - start)
         is_endless = count > ENDLESS // 2
-        return made.apply(
+        return tf_dataset.apply(
             tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY if is_endless else count)
         )
 

@@ -1,20 +1,20 @@
-"""Batches of a `tf.data.Dataset` whose token ids are checked as they are read."""
+"""Checks of the token ids in a `tf.data.Dataset`."""
 
 from typing import Any
 
-OUT_OF_RANGE = "token ids from 0 to"  # in the message of the error
+OUT_OF_RANGE = "token ids from 0 to"  # part of the error message
 
 
 def is_dataset(x: Any) -> bool:
-    """Returns whether something is a `tf.data.Dataset`, without importing TensorFlow."""
+    """Return whether `x` is a `tf.data.Dataset`, without importing TensorFlow."""
     return any(kind.__module__.startswith("tensorflow.") and kind.__name__ == "DatasetV2" for kind in type(x).__mro__)
 
 
 def check_dataset(dataset: Any, vocabulary_size: int) -> Any:
-    """Returns the dataset with an error in place of a batch whose ids are beyond the vocabulary.
+    """Add a check to a dataset: reading a batch with ids outside the vocabulary is an error.
 
     Args:
-        dataset: a `tf.data.Dataset` of inputs, or of tuples that begin with them; inputs are token ids, or a dictionary
+        dataset: `tf.data.Dataset` of inputs, or of tuples that begin with inputs. Inputs are token ids, or a dictionary
             with "token_ids".
         vocabulary_size: V.
     """

@@ -1,4 +1,4 @@
-"""Bands of time and frequency that are masked in training."""
+"""Masking of time and frequency bands in training."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,15 @@ from tf_sparse_attention.checks import check_count, check_not_negative
 
 
 class FeatureMasks(NamedTuple):
-    """Masked bands of the features of a recording, as in SpecAugment (Park et al. 2019), without time warping.
+    """Masked time and frequency bands, as in SpecAugment (Park et al. 2019) without time warping.
 
     Note: differs from the paper in that the number of time bands depends on the length of the recording.
 
     Attributes:
         time_masks: time bands per 1,000 frames, at least one. Default 0: none.
-        time_width: maximum number of frames of a time band, which is also at most a fifth of the recording. Default 40.
+        time_width: maximum frames in a time band, which is also at most a fifth of the recording. Default 40.
         frequency_masks: number of frequency bands. Default 0.
-        frequency_width: maximum number of features of a frequency band; all bands together never mask all features.
-            Default 8.
+        frequency_width: maximum features in a frequency band. All bands together never mask all features. Default 8.
     """
 
     time_masks: float = 0.0
@@ -33,10 +32,10 @@ class FeatureMasks(NamedTuple):
             check_count(name, getattr(self, name))
 
     def apply(self, features: np.ndarray, fill: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-        """Return features with masked bands.
+        """Return a copy of features with masked bands.
 
         Args:
-            features: float32 (T, F); not changed.
+            features: float32 (T, F).
             fill: float32 (F,), the values of masked bands: the mean of each feature.
             seed: integers that determine the bands.
         """
@@ -46,7 +45,7 @@ class FeatureMasks(NamedTuple):
             width = rng.integers(0, min(self.time_width, num_frames // 5) + 1)
             begin = rng.integers(0, num_frames - width + 1)
             masked[begin : begin + width] = fill
-        # With all features masked, a new model computes zeros, where the gradient of layer norms is infinite.
+        # A new model maps fully masked features to zeros, where the gradient of layer norms is infinite.
         widest = min(self.frequency_width, (num_features - 1) // max(self.frequency_masks, 1))
         for _ in range(self.frequency_masks):
             width = rng.integers(0, widest + 1)

@@ -16,11 +16,11 @@ def image_batches(
     An epoch has each image once. A batch may hold the end of one epoch and the start of the next.
 
     Args:
-        images: uint8 (N, H, W, C), an array in memory or on disk, such as `ImageSource.array` returns.
-        codec: `ImageCodec` of their shape.
+        images: uint8 (N, H, W, C), an array in memory or on disk, such as from `ImageSource.array`.
+        codec: `ImageCodec` for this shape.
         batch_size: images in a batch, over all replicas.
         seed: integer in [0, 2**63). Default 0.
-        use_flips: whether half of the images, chosen in each epoch, are mirrored left to right. Default False.
+        use_flips: whether to flip a random half of the images horizontally in each epoch. Default False.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `pack_images`.
@@ -59,20 +59,20 @@ def image_batches(
 def image_evaluation_batches(
     images: np.ndarray, codec: ImageCodec, batch_size: int, max_images: int | None = None
 ) -> Batches:
-    """Return batches of images in order; the targets of weight 1 are exactly their bytes.
+    """Return batches of images in order; each byte is one target of weight 1.
 
-    The last batch has empty rows of weight 0, so that all batches have the same shape. Bits per dimension are the
+    The last batch can have empty rows of weight 0, so all batches have the same shape. Bits per dimension are the
     summed nats divided by ln 2 and by the number of bytes.
 
     Args:
-        images, codec, batch_size: as for `image_batches`.
+        images, codec, batch_size: see `image_batches`.
         max_images: maximum number of images, evenly spread over all. Default: None, all.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `pack_images`.
 
     Raises:
-        ValueError: As `image_batches`.
+        ValueError: See `image_batches`.
     """
     check_count("batch_size", batch_size)
     check_optional_count("max_images", max_images)
@@ -96,11 +96,11 @@ def pack_images(ids: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.
     """Return inputs, targets and weights of a language model of images.
 
     Args:
-        ids: int32 (B, T), from `ImageCodec.encode`; a row of zeros is no image.
+        ids: int32 (B, T), from `ImageCodec.encode`; rows of zeros are empty.
 
     Returns:
-        `(inputs, targets, weights)`: inputs {"token_ids"}, the ids moved right by one with id 0 first; targets the ids;
-        weights float32 (B, T), 0 in rows without an image.
+        `(inputs, targets, weights)`: inputs {"token_ids"}, the ids shifted right by one after id 0; targets, the ids;
+        weights, float32 (B, T), 0 in empty rows.
     """
     return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids, (ids != 0).astype("float32")
 
@@ -108,6 +108,6 @@ def pack_images(ids: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.
 def _check_images(images, codec):
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != codec.shape or len(images) == 0:
         raise ValueError(
-            f"`images` must be uint8 (N, H, W, C), one or more, with (H, W, C) = {codec.shape}, that of `codec`. "
+            f"`images` must be uint8 (N, H, W, C) with N > 0 and the (H, W, C) of `codec`, {codec.shape}. "
             f"Received: {images.dtype} of shape {images.shape}."
         )

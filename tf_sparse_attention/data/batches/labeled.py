@@ -1,4 +1,4 @@
-"""Batches of texts with the number of their class, in buckets of similar length."""
+"""Batches of texts with class ids, in buckets of similar length."""
 
 import logging
 from collections.abc import Sequence
@@ -11,31 +11,31 @@ from tf_sparse_attention.data.stores.token_store import TokenStore
 
 
 class LabeledBuckets(LengthBuckets):
-    """Texts with the number of their class, by length, for `tsa.models.SequenceClassifier`.
+    """Texts with class ids in buckets of similar length, for `tsa.models.SequenceClassifier`.
 
-    A row is id 0, whose vector represents the text where the model reads the first one, the ids of the text and its end
-    id. Longer rows are cut at `max_length`, so that every text has its class.
+    A row is id 0, the ids of the text and its end id. The vector at id 0 represents the text if the model pools the
+    first position. Longer rows are truncated to `max_length`.
 
     Args:
         store: `TokenStore`.
-        classes: int (documents of the store,), the number of the class of each.
+        classes: int (num_documents,), the class id of each document.
         batch_size: texts in a batch of the longest bucket.
-        max_length: maximum number of positions of a row.
+        max_length: maximum positions in a row.
         chosen: numbers of the documents to read. Default: None, all.
 
     Attributes:
         lengths, num_batches: see `LengthBuckets`.
-        num_cut: number of texts that are cut.
+        num_cut: number of truncated texts.
 
     Raises:
-        ValueError: If there are not as many classes as documents, or a size is out of range.
+        ValueError: If `classes` has the wrong length, or a size is out of range.
 
     Example:
 
     >>> source = open_labeled(path="reviews.jsonl", data_dir="/tmp/data")
     >>> store = open_token_store(source.text, ByteTokenizer(), "train")
-    >>> numbers = source.class_ids("train", source.classes("train"))
-    >>> buckets = LabeledBuckets(store, numbers, batch_size=8, max_length=1024)
+    >>> class_ids = source.class_ids("train", source.classes("train"))
+    >>> buckets = LabeledBuckets(store, class_ids, batch_size=8, max_length=1024)
     >>> inputs, targets, weights = buckets.training_batches(seed=0)[300]
     """
 
@@ -49,7 +49,7 @@ class LabeledBuckets(LengthBuckets):
     ) -> None:
         if len(classes) != store.num_documents:
             raise ValueError(
-                "`classes` must be as many as the documents of `store`. "
+                "`classes` must have one id per document of `store`. "
                 f"Received: {len(classes)} classes, {store.num_documents} documents."
             )
         self.store, self.classes = store, np.asarray(classes, np.int32)
@@ -58,10 +58,10 @@ class LabeledBuckets(LengthBuckets):
         self.num_cut = int(np.sum(sizes > max_length))
         super().__init__(np.minimum(sizes, max_length), batch_size, max_length, names=("text", "token"))
         if self.num_cut:
-            logging.info("%d of %d texts are cut at %d tokens.", self.num_cut, len(sizes), max_length)
+            logging.info("%d of %d texts are truncated to %d tokens.", self.num_cut, len(sizes), max_length)
 
     def read(self, rows: Rows) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Return the batch of some rows.
+        """Read the batch of the given rows.
 
         Returns:
             `(inputs, classes, weights)`: inputs {"token_ids": int32 (B, T), "padding_mask": bool (B, T)}; classes int32
@@ -79,9 +79,9 @@ def pack_texts(documents: Sequence[np.ndarray], length: int, num_rows: int | Non
     """Return the inputs of a `tsa.models.SequenceClassifier`, "token_ids" int32 and "padding_mask" bool (B, T).
 
     Args:
-        documents: ids of each, with its end id, without the id 0 that comes first.
-        length: T, at which longer documents are cut.
-        num_rows: B; rows without a document have id 0 alone. Default: None, the number of documents.
+        documents: ids of each document with its end id. Id 0 is added before them.
+        length: T, the maximum row length; longer rows are truncated.
+        num_rows: B; rows without a document have only id 0. Default: None, the number of documents.
     """
     num_rows = len(documents) if num_rows is None else num_rows
     ids, mask = np.zeros((num_rows, length), np.int32), np.zeros((num_rows, length), bool)

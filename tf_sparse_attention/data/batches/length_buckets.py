@@ -1,4 +1,4 @@
-"""Batches of sequences of similar length: little padding, and few programs to compile."""
+"""Batches of sequences of similar length, with little padding and few shapes to compile."""
 
 import functools
 import logging
@@ -11,28 +11,28 @@ from tf_sparse_attention.checks import check_count, check_seed
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.random_order import BATCHES, ITEMS, random_order
 
-SHORTEST = 64  # positions of the shortest bucket: programs for shorter sequences save little
+SHORTEST = 64  # positions of the shortest bucket: shorter buckets save little time
 
 
 class LengthBuckets:
-    """Sequences by length: each bucket holds the sequences that need at most its number of positions.
+    """Sequences in buckets of similar length.
 
     The lengths of buckets halve from `max_length` down to `shortest`, and a batch of half the length has twice as many
-    rows. So all batches cost about the same, few programs are compiled and, except in the shortest bucket, no row is
-    more than half padding. A subclass defines `read(rows)`, which returns `(inputs, targets, weights)`; empty rows have
-    the weight 0.
+    rows. So all batches cost about the same, few shapes are compiled, and outside the shortest bucket no row is more
+    than half padding. A subclass defines `read(rows)`, which returns `(inputs, targets, weights)`; empty rows have
+    weight 0.
 
     Args:
-        sizes: int (number of sequences,), their lengths.
+        sizes: int (num_sequences,), length of each sequence.
         batch_size: rows in a batch of the longest bucket.
-        max_length: the longest length. Longer sequences are left out, with a warning that has their number.
+        max_length: length of the longest bucket. Longer sequences are left out; a warning reports their number.
         shortest: minimum length of a bucket. Default 64.
-        names: what one sequence and one position are called in messages. Default ("pair", "token").
+        names: names of a sequence and of a position in messages. Default ("pair", "token").
 
     Attributes:
-        lengths: those of the buckets, the longest first.
-        is_too_long: bool (number of sequences,), whether a sequence is left out.
-        num_batches: number of batches that hold each sequence once.
+        lengths: lengths of the buckets, longest first.
+        is_too_long: bool (num_sequences,), whether a sequence is left out.
+        num_batches: number of batches per epoch.
 
     Raises:
         ValueError: If a size is not positive or no sequence is left.
@@ -61,10 +61,10 @@ class LengthBuckets:
     def _report(self, sizes):
         item, position = self._names
         if self.is_too_long.all():
-            shortest = f", of which the shortest has {sizes.min()}" if len(sizes) else ""
+            shortest = f", {sizes.min()}" if len(sizes) else ""
             raise ValueError(
-                f"`max_length`, in a configuration `data.sequence_length`, must be at least the {position}s of "
-                f"some {item}{shortest}. Received: {self.max_length}."
+                f"`max_length`, in a configuration `data.sequence_length`, must be at least the number of {position}s "
+                f"in the shortest {item}{shortest}. Received: {self.max_length}."
             )
         if self.is_too_long.any():
             logging.warning(
@@ -77,30 +77,30 @@ class LengthBuckets:
             )
         used = np.unique(self._buckets[self._buckets >= 0])
         shapes = ", ".join(f"{self._num_rows(bucket)} x {self.lengths[bucket]}" for bucket in used)
-        logging.info("Batches of %d shapes, for each of which a program is compiled: %s.", len(used), shapes)
+        logging.info("Batches have %d shapes, which are compiled separately: %s.", len(used), shapes)
 
     def _num_rows(self, bucket):
         return self.batch_size * (self.max_length // self.lengths[bucket])
 
     def plans(self, order: np.ndarray | None = None) -> list[Rows]:
-        """Return the rows of all batches of an epoch; empty rows fill up the last batch of each bucket.
+        """Return the rows of all batches of an epoch. Empty rows complete the last batch of each bucket.
 
         Args:
-            order: int (number of sequences,), their numbers in order. Default: None, 0, 1, 2 and so on.
+            order: int (num_sequences,), permutation of the sequences. Default: None, the given order.
         """
         order = np.arange(len(self._buckets)) if order is None else order
-        found: list[Rows] = []
+        plans: list[Rows] = []
         for bucket, length in enumerate(self.lengths):
             members, num_rows = order[self._buckets[order] == bucket], self._num_rows(bucket)
             members = np.concatenate([members, np.full(-len(members) % num_rows, -1, members.dtype)])
             for items in members.reshape(-1, num_rows):
-                found.append(Rows(len(found), items, length=length))
-        return found
+                plans.append(Rows(len(plans), items, length=length))
+        return plans
 
     read: Callable[..., Any]  # function of `Rows`, and of options of a subclass
 
     def training_batches(self, seed: int = 0, **options: Any) -> Batches:
-        """Return endless batches. An epoch has each sequence once, in random batches in random order.
+        """Return endless random batches. An epoch has each sequence once.
 
         Args:
             seed: integer in [0, 2**63). Default 0.
@@ -112,19 +112,19 @@ class LengthBuckets:
         check_seed(seed)
 
         @functools.lru_cache(maxsize=2)
-        def plans_of_epoch(epoch):
+        def epoch_plans(epoch):
             plans = self.plans(random_order(seed, epoch, ITEMS, len(self._buckets)))
             return [plans[number] for number in random_order(seed, epoch, BATCHES, len(plans))]
 
         def plan(step):
             epoch, number = divmod(step, self.num_batches)
-            return plans_of_epoch(epoch)[number]._replace(step=step)
+            return epoch_plans(epoch)[number]._replace(step=step)
 
         read = functools.partial(self.read, **options)
         return Batches(plan, read, steps_per_epoch=self.num_batches, has_fixed_shapes=False)
 
     def evaluation_batches(self, **options: Any) -> Batches:
-        """Return batches of all sequences, each once, always in the same order.
+        """Return batches of all sequences in a fixed order.
 
         Args:
             **options: arguments of `read`.

@@ -1,4 +1,4 @@
-"""Batches of pairs of documents of similar length, as two sequences or as one."""
+"""Batches of pairs of documents, as two sequences or as one, in buckets of similar length."""
 
 import logging
 
@@ -11,21 +11,21 @@ from tf_sparse_attention.data.stores.token_store import TokenStore
 
 
 class PairBuckets(LengthBuckets):
-    """The pairs of two token stores by length.
+    """Pairs of documents in buckets of similar length.
 
     Args:
-        source: `TokenStore`, document i of which belongs to document i of `target`.
+        source: `TokenStore`. Its document i is paired with document i of `target`.
         target: `TokenStore`.
         batch_size: pairs in a batch of the longest bucket.
-        max_length: tokens of the longest source and target. Pairs with a longer one are left out, with a warning that
-            has their number.
-        as_prefix: whether a pair is one sequence, the target after its source, for a language model, see
-            `pack_prefixes`; `max_length` is then the length of both together. Default False: two sequences, for an
-            encoder-decoder, see `pack_pairs`.
+        max_length: maximum tokens of a source and of a target. Longer pairs are left out; a warning reports their
+            number.
+        as_prefix: whether a pair is one sequence for a language model, the source followed by the target; see
+            `pack_prefixes`. `max_length` is then the maximum of their summed lengths. Default False: two sequences for
+            an encoder-decoder; see `pack_pairs`.
 
     Attributes:
-        num_empty: number of pairs with an empty text as "source" and as "target"; the log has them. They are used as
-            all others: an empty text has only its end id.
+        num_empty: dictionary of the numbers of empty documents of "source" and "target". Their pairs are used like all
+            others: an empty document has only its end id.
         lengths, is_too_long, num_batches: see `LengthBuckets`.
 
     Raises:
@@ -45,7 +45,7 @@ class PairBuckets(LengthBuckets):
         check_switch("as_prefix", as_prefix)
         if source.num_documents != target.num_documents:
             raise ValueError(
-                "`source` and `target` must have as many documents, which are pairs. "
+                "`source` and `target` must have the same number of documents. "
                 f"Received: {source.num_documents} and {target.num_documents}."
             )
         self.source, self.target, self.as_prefix = source, target, as_prefix
@@ -57,12 +57,12 @@ class PairBuckets(LengthBuckets):
         super().__init__(np.add(*both) if as_prefix else np.maximum(*both), batch_size, max_length)
 
     def read(self, rows: Rows, use_source: bool = True) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Return the batch of some rows, see `pack_pairs` and `pack_prefixes`.
+        """Read the batch of the given rows, see `pack_pairs` and `pack_prefixes`.
 
         Args:
             rows: the pairs.
-            use_source: whether sources are read. False: each is its end id alone, to see how much sources help. Default
-                True.
+            use_source: whether to read sources. False: each source is only its end id, to measure how much sources
+                help. Default True.
         """
         sources, targets = np.zeros((2, len(rows.items), rows.length), np.int32)
         is_target = np.zeros(targets.shape, bool)
@@ -88,7 +88,7 @@ def pack_pairs(sources: np.ndarray, targets: np.ndarray) -> tuple[dict[str, np.n
 
     Returns:
         `(inputs, targets, weights)`: inputs {"encoder_token_ids", "encoder_padding_mask", "decoder_token_ids",
-        "decoder_padding_mask"}, where decoder inputs are the targets moved right by one with id 0 first; weights
+        "decoder_padding_mask"}, where decoder inputs are the targets shifted right by one after id 0; weights,
         float32 (B, T), 1 on tokens and 0 on padding.
     """
     exists = targets != 0
@@ -102,16 +102,16 @@ def pack_pairs(sources: np.ndarray, targets: np.ndarray) -> tuple[dict[str, np.n
 
 
 def pack_prefixes(ids: np.ndarray, is_target: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Return inputs, targets and weights of a language model that is scored on a part of its tokens.
+    """Return inputs, targets and weights of a language model that is scored on some of its tokens.
 
     Args:
         ids: int32 (B, T), 0 for padding on the right.
-        is_target: bool (B, T), the tokens that are scored; tokens before them are only read.
+        is_target: bool (B, T), whether a token is scored.
 
     Returns:
-        `(inputs, targets, weights)`: inputs {"token_ids", "padding_mask"}, the ids moved right by one with id 0 first;
-        targets the ids where `is_target` and 0 elsewhere, so that a loss is the mean over them alone; weights float32
-        (B, T), 1 where `is_target`.
+        `(inputs, targets, weights)`: inputs {"token_ids", "padding_mask"}, the ids shifted right by one after id 0;
+        targets, the ids where `is_target` and 0 elsewhere; weights, float32 (B, T), 1 where `is_target`. So a loss is
+        the mean over scored tokens.
     """
     exists = ids != 0
     before = np.where(exists, np.pad(ids[:, :-1], [(0, 0), (1, 0)]), 0)

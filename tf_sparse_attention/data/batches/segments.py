@@ -1,4 +1,4 @@
-"""Batches of segments whose rows continue in the next batch, for models with segment memory."""
+"""Batches of consecutive segments, for models with segment memory."""
 
 from collections.abc import Sequence
 
@@ -13,18 +13,18 @@ from tf_sparse_attention.data.stores.token_store import TokenStore
 def segment_batches(
     store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
 ) -> Batches:
-    """Return endless consecutive segments of a token store: row b of a batch continues row b of the batch before.
+    """Return endless batches of consecutive segments of a token store: row b continues row b of the batch before.
 
-    The stream is cut into `batch_size` parts of equal length, one per row. An epoch reads each part from start to end
-    (except for the rest of a segment), from a random offset, wrapping around the end of the stream. Source: the order
-    of batches of Dai et al. 2019, "Transformer-XL".
+    The stream is cut into `batch_size` parts of equal length, one per row. An epoch starts at a random offset, wraps
+    around the end of the stream, and reads each part in order, except for an incomplete last segment. Source: Dai et
+    al. 2019, "Transformer-XL".
 
     Args:
-        store: `TokenStore` with at least one segment for each row.
+        store: `TokenStore` with at least one segment per row.
         batch_size: rows of a batch.
         sequence_length: tokens in a segment.
         seed: integer in [0, 2**63). Default 0.
-        use_packing: whether documents are separate sequences. If False, an epoch of a row is one text. Default True.
+        use_packing: whether documents are separate sequences. If False, a row is one sequence per epoch. Default True.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `read_segments`.
@@ -53,7 +53,7 @@ def segment_batches(
     def read(rows):
         epoch, segment = divmod(rows.step, steps_per_epoch)
         starts = random_offset(store, seed, epoch) + part * rows.items + segment * sequence_length
-        # A row starts each epoch with a new document id, whatever it read last.
+        # A row starts each epoch with a new document id.
         return read_segments(store, starts, sequence_length, epoch, use_packing)
 
     return Batches(lambda step: Rows(step, np.arange(batch_size)), read, steps_per_epoch=steps_per_epoch)
@@ -66,17 +66,18 @@ def evaluation_segments(
     use_packing: bool = True,
     max_windows: int | None = None,
 ) -> Batches:
-    """Cut a token store into segments that score every token once, each row continued in the next batch.
+    """Cut a token store into consecutive segments that score every token once.
 
-    As `evaluation_batches`, but row b of all batches together is one part of the text. So a model with segment memory
-    (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding text as context.
+    Like `evaluation_batches`, but row b continues row b of the batch before. So a model with segment memory
+    (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding tokens as context.
 
     Args:
         store: `TokenStore`.
         batch_size: rows of a batch.
         sequence_length: tokens in a segment.
         use_packing: whether documents are separate sequences. Default True.
-        max_windows: maximum number of segments, the first of each row, rounded up to full batches. Default: None, all.
+        max_windows: maximum number of segments, from the start of each row, rounded up to full batches. Default: None,
+            all.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `read_segments`.
@@ -113,28 +114,28 @@ def read_segments(
     use_packing: bool = True,
     stop: np.ndarray | None = None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Read consecutive tokens as targets, with their inputs.
+    """Read segments of consecutive tokens.
 
     Args:
         store: `TokenStore`.
-        starts: int (B,), the position of the first token of each segment; positions wrap around the end.
+        starts: int (B,), position of the first token of each segment; positions wrap around the end.
         length: tokens in a segment.
-        epoch: integer that goes into the numbers of documents.
-        use_packing: whether documents have different numbers and so do not attend to each other.
-        stop: int (B,), the position where the text of each row ends. Default: None, no end.
+        epoch: epoch number, which changes the document ids.
+        use_packing: whether documents have different ids and so do not attend to each other.
+        stop: int (B,), position after the last token of each row. Default: None, no end.
 
     Returns:
-        `(inputs, targets, weights)` of shape (B, length): inputs "token_ids", int32, the token before each, 0 where
-        that is in another document; "segment_ids", int32, the document, the same number in every segment of an epoch,
-        from 1 on; "padding_mask"; targets, int32, the tokens; weights, float32. All are 0 from `stop` on.
+        `(inputs, targets, weights)` of shape (B, length). Inputs: "token_ids", int32, the previous token, or 0 at the
+        start of a document; "segment_ids", int32, document ids from 1 on, equal in all segments of an epoch;
+        "padding_mask", bool. Targets: int32, the tokens. Weights: float32. All are 0 from `stop` on.
     """
-    positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # the token before is the first input
+    positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # the first input is the token before the segment
     rounds, inside = np.divmod(positions, store.num_tokens)
     tokens = np.asarray(store.tokens[inside], np.int32)
     documents = (
         np.searchsorted(store.document_offsets, inside, side="right") - 1 if use_packing else np.zeros_like(positions)
     )
-    # Document numbers differ after each wrap-around and in each epoch, which wraps around once at most.
+    # Document ids change after each wrap-around and in each epoch, which wraps around at most once.
     documents = documents + store.num_documents * (rounds + 3 * epoch)
     before = documents[:, :-1] == documents[:, 1:]
     ids = np.where(before, tokens[:, :-1], 0)

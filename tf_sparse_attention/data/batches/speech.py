@@ -1,4 +1,4 @@
-"""Batches of recordings with their labels, in buckets of similar length."""
+"""Batches of recordings with labels, in buckets of similar length."""
 
 import functools
 import logging
@@ -13,26 +13,26 @@ from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.sources.speech_source import CHARACTER
 from tf_sparse_attention.data.stores.speech_store import SpeechStore
 
-MISSING = ("nan", "<na>")  # missing values of pandas, in lower case like all characters
+MISSING = ("nan", "<na>")  # missing values of pandas, in lower case like all transcripts
 SHORTEST = 200  # frames of the shortest bucket, two seconds
 
 
 class SpeechBuckets(LengthBuckets):
-    """The recordings of a store by length.
+    """Recordings of a store in buckets of similar length.
 
-    Left out are recordings with an empty transcript, with the transcript "nan" or "<NA>" in characters (a missing value
-    of pandas), with more labels than frames (a frame per label, and one for a blank between equal labels), with unknown
-    labels, and recordings that are too long. The log has their numbers.
+    Recordings are left out if they are too long, have unknown labels or an empty transcript, or have the transcript
+    "nan" or "<NA>" in characters (missing values of pandas). They also need enough frames: one per label, and one for a
+    blank between equal labels. The log reports how many recordings are left out.
 
     Args:
         store: `SpeechStore`.
         batch_size: recordings in a batch of the longest bucket.
         max_length: frames of the longest bucket.
-        subsampling: number of frames that become one before they get labels. Default 1.
+        subsampling: subsampling factor of the model. Default 1.
 
     Attributes:
-        numbers: int (usable recordings,), their numbers in the store.
-        left_out: number of recordings that are left out, by reason: "unknown_labels", "empty", "missing_transcript",
+        numbers: int (num_usable,), numbers of the usable recordings in the store.
+        left_out: number of recordings left out by reason: "unknown_labels", "empty", "missing_transcript",
             "more_labels_than_frames", "too_long".
         lengths, num_batches: see `LengthBuckets`.
 
@@ -49,21 +49,21 @@ class SpeechBuckets(LengthBuckets):
     def __init__(self, store: SpeechStore, batch_size: int, max_length: int, subsampling: int = 1) -> None:
         check_count("subsampling", subsampling)
         self.store, self.subsampling = store, subsampling
-        needed = np.array([needed_frames(store.label_ids(number)) for number in range(store.num_utterances)], "int64")
+        min_frames = np.array([_min_frames(store.label_ids(number)) for number in range(store.num_utterances)], "int64")
         reasons = {
             "unknown_labels": store.has_unknown,
             "empty": (store.num_labels == 0) & ~store.has_unknown,
-            "missing_transcript": _says_missing(store) & ~store.has_unknown,
-            "more_labels_than_frames": (needed > -(-store.num_frames // subsampling)) & ~store.has_unknown,
+            "missing_transcript": _is_missing(store) & ~store.has_unknown,
+            "more_labels_than_frames": (min_frames > -(-store.num_frames // subsampling)) & ~store.has_unknown,
         }
         usable = ~np.any(list(reasons.values()), axis=0)
-        self.left_out = {name: int(np.sum(found)) for name, found in reasons.items()}
+        self.left_out = {name: int(np.sum(applies)) for name, applies in reasons.items()}
         for name, count in self.left_out.items():
             if count:
                 reason = name.replace("_", " ")
                 logging.warning("%d of %d recordings are left out: %s.", count, store.num_utterances, reason)
         if not usable.any():
-            raise ValueError(f"`store` must have recordings whose labels can be learnt. Received: {self.left_out}.")
+            raise ValueError(f"`store` must have usable recordings. Received: left_out={self.left_out}.")
         self.numbers = np.flatnonzero(usable)
         super().__init__(store.num_frames[usable], batch_size, max_length, SHORTEST, ("recording", "frame"))
         self.left_out["too_long"] = int(np.sum(self.is_too_long))
@@ -80,12 +80,12 @@ class SpeechBuckets(LengthBuckets):
     def read(
         self, rows: Rows, masks: FeatureMasks | None = None, mask_seed: int = 0
     ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Return the batch of some rows.
+        """Read the batch of the given rows.
 
         Args:
             rows: the recordings.
-            masks: bands of the features to mask. Default: None, none.
-            mask_seed: seed of the masks, which differ in each step and row. Default 0.
+            masks: feature bands to mask. Default: None, no masks.
+            mask_seed: seed of the masks, which change with the step and the row. Default 0.
 
         Returns:
             `(inputs, labels, weights)`: inputs {"features": float32 (B, T, F), "padding_mask": bool (B, T)}; labels
@@ -105,11 +105,11 @@ class SpeechBuckets(LengthBuckets):
         return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
 
     def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None, **options: Any) -> Batches:
-        """Return endless batches, see `LengthBuckets.training_batches`.
+        """Return endless random batches, see `LengthBuckets.training_batches`.
 
         Args:
             seed: integer in [0, 2**63), of the order and the masks. Default 0.
-            masks: bands of the features to mask in each step. Default: None, none.
+            masks: feature bands to mask. Default: None, no masks.
             **options: none.
 
         Raises:
@@ -120,14 +120,14 @@ class SpeechBuckets(LengthBuckets):
         return super().training_batches(seed, masks=masks, mask_seed=seed, **options)
 
 
-def _says_missing(store):
-    """Return which transcripts are a missing value, bool (recordings,)."""
-    found = np.isin(store.num_labels, [len(text) for text in MISSING]) & (store.unit == CHARACTER)
-    for number in np.flatnonzero(found):
-        found[number] = store.transcript(store.label_ids(number)) in MISSING
-    return found
+def _is_missing(store):
+    """Return whether each transcript is a missing value, bool (num_utterances,)."""
+    is_missing = np.isin(store.num_labels, [len(text) for text in MISSING]) & (store.unit == CHARACTER)
+    for number in np.flatnonzero(is_missing):
+        is_missing[number] = store.transcript(store.label_ids(number)) in MISSING
+    return is_missing
 
 
-def needed_frames(ids: np.ndarray) -> int:
+def _min_frames(ids):
     """Return the minimum number of frames for labels (U,): one per label, and a blank between equal labels."""
     return len(ids) + int(np.sum(ids[1:] == ids[:-1]))

@@ -1,4 +1,4 @@
-"""Batches of windows of a token stream: for training in random order, for evaluation every token once."""
+"""Batches of windows of a token stream, for training and evaluation."""
 
 import hashlib
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def training_batches(
     check_seed(seed)
     check_rate("mask_rate", mask_rate)
     num_windows = max(1, store.num_tokens // sequence_length)
-    # Windows wrap around the end of the stream. Only a stream shorter than a window has padding, and one of recordings,
-    # which have padding between them.
+    # Windows wrap around the end of the stream. Only streams shorter than a window and streams of recordings, with end
+    # id 0, have padding.
     has_padding = store.num_tokens < sequence_length or store.end_id == 0
 
     def plan(step):
@@ -83,21 +83,21 @@ def evaluation_batches(
     """Cut a token store into consecutive windows that score every token exactly once.
 
     The last window is padded on the right and the last batch has empty rows, both of weight 0, so that all batches have
-    the same shape. Divide the summed loss in nats by ln 2 times `store.num_bytes` for bits per byte (the end ids are
-    scored too, as part of the text), by `store.num_words` for the exponent of the perplexity per word.
+    the same shape. Bits per byte are the summed loss in nats, divided by ln 2 and `store.num_bytes`; end ids are scored
+    too, as part of the text. The perplexity per word is exp(summed loss / `store.num_words`).
 
-    Note: each window starts without context, so metrics improve with `sequence_length` for that reason alone. With
-    `overlap` each token after the first window sees at least that many tokens, at T / (T - overlap) times the cost.
+    Note: each window starts without context, which alone makes metrics improve with `sequence_length`. With `overlap`,
+    each token after the first window has at least that many tokens as context, at T / (T - overlap) times the cost.
 
     Args:
         store: `TokenStore`.
         batch_size: windows in a batch, over all replicas.
         sequence_length: tokens in a window.
         use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
-        max_windows: maximum number of windows to score, evenly spread over the text. Default: None, all.
+        max_windows: maximum number of windows to score, evenly spread over the stream. Default: None, all.
         mask_rate: fraction of the tokens that is masked and scored, the same tokens each time, see `pack_masked`.
             Default 0: all tokens are scored.
-        overlap: tokens at the beginning of a window that are context only, because the window before scores them. Less
+        overlap: tokens at the beginning of a window that are not scored, because the previous window scores them. Less
             than `sequence_length`; must be 0 with masked tokens. Default 0.
 
     Returns:
@@ -139,7 +139,7 @@ def evaluation_batches(
 
 
 def count_windows(num_tokens: int, sequence_length: int, overlap: int = 0) -> int:
-    """Return the number of windows that cover a text if each shares `overlap` tokens with the window before."""
+    """Return the number of windows that cover a stream, each sharing `overlap` tokens with the previous window."""
     return 1 + max(0, -(-(num_tokens - sequence_length) // (sequence_length - overlap)))
 
 
@@ -165,10 +165,10 @@ def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length:
 
     Args:
         tokens: array (num_tokens,) of ids, a memory map.
-        starts: integers (B,), the position of the first token of each window; beyond the end the window is empty.
+        starts: integers (B,), position of the first token of each window; beyond the end the window is empty.
         length: tokens in a window.
-        wrap: whether a window that reaches the end continues at position 0, up to its own start. Otherwise, and where
-            the stream is shorter than a window, it is padded with 0 on the right.
+        wrap: whether windows continue at position 0 after the end of the stream, up to their start. The rest of a
+            window is padded with 0 on the right.
 
     Returns:
         int32 array (B, length).
@@ -189,8 +189,8 @@ def pack_windows(
     """Turn windows of a stream of documents into inputs, targets and weights of a language model.
 
     Target t is token t of the window. The input at t is the token before it, or the start id 0 at the first position of
-    the window and at the first token of every document. So a document in a packed window has exactly the inputs that it
-    has alone. Segment t is the number, from 1, of the document of target t.
+    the window and at the first token of every document. So packing does not change the inputs of a document. Segment t
+    is the number, from 1, of the document of target t.
 
     For documents "ab" and "c" and the end id 1 (a, b, c are their ids), a window of 6:
 
@@ -203,8 +203,7 @@ def pack_windows(
 
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
-        end_id: the id that ends a document. Default 1. 0: documents, such as recordings, have padding between them,
-            which is not scored.
+        end_id: the id that ends a document. Default 1. 0: documents are separated by padding, which is not scored.
         use_packing: whether documents are separate sequences. If False the window is one sequence: there are no
             segments, and the input after the end of a document is the end id. Default True.
         padded: whether there may be padding, so that a "padding_mask" is needed. Default True.
@@ -228,12 +227,12 @@ def pack_windows(
 
 
 def masked_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: float, seed: int = 0) -> np.ndarray:
-    """Return which positions of windows are masked, a pure function of the seed and the number of each window.
+    """Choose masked positions as a pure function of the seed and the number of each window.
 
     Args:
-        numbers: integers (B,), the numbers of the windows.
+        numbers: integers (B,), numbers of the windows.
         length: tokens in a window.
-        rate: fraction of the positions that is masked.
+        rate: fraction of masked positions.
         seed: integer in [0, 2**63). Default 0.
 
     Returns:
@@ -249,10 +248,9 @@ def pack_masked(
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Turn windows of a stream of documents into inputs with masked tokens, and the targets to predict.
 
-    As `pack_windows`, but the input at t is token t, or 0 if it is masked. The target is the masked token; other
-    positions have the target 0 and the weight 0. Source: the masked language model of Devlin et al. 2019, "BERT",
-    section 3.1.
-    Note: differs in that every masked token becomes the id 0; BERT leaves or replaces one in five.
+    As `pack_windows`, but the input at t is token t, or 0 if it is masked. Masked tokens are the targets; other
+    positions have target 0 and weight 0. Source: Devlin et al. 2019, "BERT", section 3.1.
+    Note: differs in that every masked token becomes id 0; BERT keeps or replaces one in five.
 
     Args:
         tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.

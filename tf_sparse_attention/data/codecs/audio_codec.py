@@ -1,4 +1,4 @@
-"""Samples of sound as bytes, and back."""
+"""Mu-law codec of audio samples."""
 
 import functools
 from typing import Self
@@ -12,31 +12,31 @@ from tf_sparse_attention.types import Config, Tensor
 NUM_SPECIAL = 1
 NUM_BYTES = 256
 MU = 255
-SCALE = 32768  # of 16-bit samples
+SCALE = 32768  # 16-bit samples are in [-SCALE, SCALE)
 
 
 class AudioCodec:
-    """Maps 16-bit samples to ids of 8 bits, and ids to samples: byte b is id b + 1.
+    """Mu-law codec: each 16-bit sample is one byte, and byte b has the id b + 1.
 
-    The companding of ITU-T G.711 with mu = 255: of a sample x in [-1, 1),
+    The companding function of ITU-T G.711 with mu = 255, for a sample x in [-1, 1), is
 
-    F(x) = sign(x) ln(1 + mu |x|) / ln(1 + mu), which is rounded to one of 256 values from -1 to 1,
+    F(x) = sign(x) ln(1 + mu |x|) / ln(1 + mu).
 
-    so that steps are 6 of 32,768 near silence, and 1,400 where sound is loudest. A byte comes back exactly:
-    `encode(decode(ids))` is `ids`; a sample comes back within 5 % of its size, or within 5 of 32,768 below 100.
+    F(x) is rounded to one of 256 values from -1 to 1. Steps are 6 of 32,768 near silence and 1,400 at full scale.
+    `encode(decode(ids))` equals `ids`. `decode(encode(samples))` is within 5 % of each sample, or within 5 of 32,768
+    for samples below 100.
 
-    Id 0 is padding and also the start id that a model reads before the first sample; the vocabulary has 257 ids. A
-    token store of recordings (`open_token_store(source, codec, split)`, of an `AudioSource`) has id 0 between them,
-    which is never scored: recordings have no end that a model would learn.
+    Id 0 is padding and the start id before the first sample; the vocabulary has 257 ids. In the token store of an
+    `AudioSource`, id 0 separates recordings and is never scored: a model does not learn where a recording ends.
 
-    Note: G.711 itself puts the formula on straight lines, and has two bytes for silence, one of which would not come
-    back. The formula alone has none: silence is +3 of 32,768.
+    Note: differs from G.711, which approximates F by line segments and has two bytes for silence. Here silence is
+    decoded as 3 of 32,768.
 
     Args:
-        sample_rate: samples per second, for the files that are written. No effect on ids.
+        sample_rate: samples per second of written files. Ids do not depend on it.
 
     Raises:
-        ValueError: if it is not a positive integer.
+        ValueError: If `sample_rate` is not a positive integer.
 
     Example:
 
@@ -55,23 +55,23 @@ class AudioCodec:
         self.sample_rate = sample_rate
 
     def encode(self, samples: Tensor) -> Tensor:
-        """Returns the ids of samples.
+        """Convert samples to ids.
 
         Args:
-            samples: int16 of any shape, an array or, in a graph of TensorFlow too, a tensor.
+            samples: int16 array or tensor of any shape.
 
         Returns:
-            int32 of that shape, an array for an array and a tensor for a tensor.
+            int32 array or tensor of the same shape.
 
         Raises:
-            ValueError: for another dtype.
+            ValueError: If `samples` has another dtype.
         """
         if not is_tensor(samples):
             samples = np.asarray(samples)
         dtype = getattr(samples.dtype, "name", samples.dtype)
         if dtype != "int16":
             raise ValueError(f"`samples` must be int16. Received: {dtype} of shape {tuple(samples.shape)}.")
-        table = _bytes_of_samples()
+        table = _encoding_table()
         if not is_tensor(samples):
             return table[samples.astype(np.int32) + SCALE].astype(np.int32) + NUM_SPECIAL
         import tensorflow as tf
@@ -79,19 +79,19 @@ class AudioCodec:
         return tf.cast(tf.gather(table, tf.cast(samples, tf.int32) + SCALE), tf.int32) + NUM_SPECIAL
 
     def decode(self, ids: Tensor) -> Tensor:
-        """Returns the samples of ids.
+        """Convert ids to samples.
 
         Args:
-            ids: integers of any shape: a sequence, an array or a tensor.
+            ids: integers of any shape: sequence, array or tensor.
 
         Returns:
-            int16 of that shape, an array, or a tensor for a tensor. In a tensor an id that is no byte gives byte 0 or
-            255, since a graph cannot raise cheaply.
+            int16 array or tensor of the same shape. Ids of tensors are clipped to [1, 257), because a check would slow
+            the graph down.
 
         Raises:
-            ValueError: for ids that are no bytes in anything but a tensor.
+            ValueError: If an id of a sequence or array is not in [1, 257).
         """
-        table = _samples_of_bytes()
+        table = _decoding_table()
         if is_tensor(ids):
             import tensorflow as tf
 
@@ -99,28 +99,28 @@ class AudioCodec:
         ids = np.asarray(ids)
         wrong = ids[(ids < NUM_SPECIAL) | (ids >= self.vocabulary_size)]
         if wrong.size:
-            raise ValueError(f"`ids` must be in [1, 257), those of bytes. Received: {wrong[0]} among them.")
+            raise ValueError(f"`ids` must be in [1, 257). Received: {wrong[0]} among them.")
         return table[ids.astype(np.int32) - NUM_SPECIAL]
 
     def tokenize(self, content: bytes) -> np.ndarray:
-        """Returns the ids of bytes, int32 (T,); see `AudioSource.documents`."""
+        """Convert bytes to ids, int32 (T,); see `AudioSource.documents`."""
         return np.frombuffer(content, np.uint8).astype(np.int32) + NUM_SPECIAL
 
     def get_config(self) -> Config:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"sample_rate": self.sample_rate}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Returns the codec of a `get_config`."""
+        """Create a codec from its config."""
         return cls(**config)
 
 
 @functools.cache
-def _bytes_of_samples() -> np.ndarray:
-    """Returns the byte of each sample from -32768 to 32767, uint8 (65536,).
+def _encoding_table() -> np.ndarray:
+    """Return the byte of each sample from -32768 to 32767, uint8 (65536,).
 
-    A table, since a logarithm would be rounded in another way by NumPy than in a graph.
+    A table gives equal results in NumPy and TensorFlow, which round logarithms differently.
     """
     x = np.arange(-SCALE, SCALE) / SCALE
     companded = np.sign(x) * np.log1p(MU * np.abs(x)) / np.log1p(MU)
@@ -128,8 +128,8 @@ def _bytes_of_samples() -> np.ndarray:
 
 
 @functools.cache
-def _samples_of_bytes() -> np.ndarray:
-    """Returns the sample of each byte, int16 (256,)."""
+def _decoding_table() -> np.ndarray:
+    """Return the sample of each byte, int16 (256,)."""
     companded = 2 * np.arange(NUM_BYTES) / MU - 1
     x = np.sign(companded) * np.expm1(np.abs(companded) * np.log1p(MU)) / MU
     return np.clip(np.round(x * SCALE), -SCALE, SCALE - 1).astype(np.int16)

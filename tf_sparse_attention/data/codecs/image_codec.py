@@ -1,4 +1,4 @@
-"""Images as sequences of the bytes of their channels, and back."""
+"""Lossless codec of images as sequences of bytes."""
 
 from typing import Any, Self
 
@@ -14,28 +14,29 @@ ORDERS = ("raster", "blocks")
 
 
 class ImageCodec:
-    """Maps images to ids, a byte of a channel each, and back, exactly: byte b is id b + 1.
+    """Lossless image codec: each channel of a pixel is one byte, and byte b has the id b + 1.
 
-    Id 0 is padding and also the start id that a model reads before the first byte; an image has a known length, so no
-    id ends it. The vocabulary has 257 ids. T = H W C ids are an image of H rows, W columns and C channels.
+    Id 0 is padding and the start id before the first byte. There is no end id, because images have a fixed length. The
+    vocabulary has 257 ids. An image of H rows, W columns and C channels has T = H W C ids.
 
-    Two orders: "raster" is row, column, channel, as in a file. "blocks" is block by block, these row by row, and in the
-    order "raster" inside each. Positions fit the order by `grid`, the axes of a `GridEmbedding`: (H, W, C), or in the
-    order "blocks" (H / h, W / w, h, w, C), whose vectors of a block and of a row inside it are a row of the image
-    together. A `LocalAttention2D` of `width=W * C` has the bytes of a row beside each other: its `block_shape` is
-    (h, w * C) for blocks of h x w pixels, its `order` that of the codec, and in the order "blocks" h and w are those of
-    both.
+    The order "raster" is row, column, channel. The order "blocks" visits blocks in raster order, and the bytes of each
+    block in raster order. `grid` has the axes for a `GridEmbedding`: (H, W, C) for "raster", and
+    (H / h, W / w, h, w, C) for "blocks". In the order "blocks", the vectors of H / h and of h together represent
+    a row of the image.
+
+    For a `LocalAttention2D` with blocks of h x w pixels, set `width=W * C`, `block_shape=(h, w * C)`, and `order` to
+    the order of the codec. In the order "blocks", (h, w) must be the `block_shape` of the codec.
 
     Args:
         height: H, rows of an image.
         width: W, columns.
         channels: C. Default 3.
         order: "raster" or "blocks". Default "raster".
-        block_shape: (h, w), rows and columns of a block, which divide those of the image. Only for the order "blocks",
-            which needs it.
+        block_shape: (h, w), rows and columns of a block, which must divide H and W. Required for the order "blocks",
+            and None for "raster".
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -62,46 +63,46 @@ class ImageCodec:
         checks.check_choice("order", order, ORDERS)
         if (block_shape is None) == (order == "blocks"):
             raise ValueError(
-                "`block_shape` must be given for the order 'blocks', and for no other. "
+                "`block_shape` must be given for the order 'blocks' only. "
                 f"Received: order={order!r}, block_shape={block_shape}."
             )
         self.height, self.width, self.channels, self.order = height, width, channels, order
         self.block_shape = None if block_shape is None else checks.checked_pair("block_shape", block_shape)
         if self.block_shape is not None and (height % self.block_shape[0] or width % self.block_shape[1]):
             raise ValueError(
-                "`block_shape` must divide the rows and the columns of the image. "
-                f"Received: block_shape={self.block_shape}, an image of {height} x {width}."
+                "`block_shape` must divide the height and width of the image. "
+                f"Received: block_shape={self.block_shape}, height={height}, width={width}."
             )
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(H, W, C)."""
+        """Shape of an image, (H, W, C)."""
         return self.height, self.width, self.channels
 
     @property
     def length(self) -> int:
-        """T, the ids of an image."""
+        """Number of ids of an image, T."""
         return self.height * self.width * self.channels
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The axes of a sequence, the last one running fastest, for a `GridEmbedding`."""
+        """Axes of a sequence for a `GridEmbedding`, the last one fastest."""
         if self.block_shape is None:
             return self.shape
         rows, columns = self.block_shape
         return self.height // rows, self.width // columns, rows, columns, self.channels
 
     def encode(self, images: Tensor) -> Tensor:
-        """Returns the ids of images.
+        """Convert images to ids.
 
         Args:
-            images: uint8 (B, H, W, C) or (H, W, C), an array or, in a graph of TensorFlow too, a tensor.
+            images: uint8 array or tensor (B, H, W, C) or (H, W, C).
 
         Returns:
-            int32 (B, T) or (T,), an array for an array and a tensor for a tensor.
+            int32 array or tensor (B, T) or (T,).
 
         Raises:
-            ValueError: for another dtype or shape.
+            ValueError: If `images` has another dtype or shape.
         """
         if not is_tensor(images):
             images = np.asarray(images)
@@ -119,23 +120,23 @@ class ImageCodec:
         return tf.cast(ids, tf.int32) + NUM_SPECIAL
 
     def decode(self, ids: Tensor) -> Tensor:
-        """Returns the images of ids.
+        """Convert ids to images.
 
         Args:
-            ids: integers (B, T) or (T,): a sequence, an array or a tensor.
+            ids: integers (B, T) or (T,): sequence, array or tensor.
 
         Returns:
-            uint8 (B, H, W, C) or (H, W, C), an array, or a tensor for a tensor. In a tensor an id that is no byte gives
-            byte 0 or 255, since a graph cannot raise cheaply.
+            uint8 array or tensor (B, H, W, C) or (H, W, C). Ids of tensors are clipped to [1, 257), because a check
+            would slow the graph down.
 
         Raises:
-            ValueError: for another shape, and for ids that are no bytes in anything but a tensor.
+            ValueError: If `ids` has another shape, or an id of a sequence or array is not in [1, 257).
         """
         if not is_tensor(ids):
             ids = np.asarray(ids)
             wrong = ids[(ids < NUM_SPECIAL) | (ids >= self.vocabulary_size)]
             if wrong.size:
-                raise ValueError(f"`ids` must be in [1, 257), those of bytes. Received: {wrong[0]} among them.")
+                raise ValueError(f"`ids` must be in [1, 257). Received: {wrong[0]} among them.")
         if len(ids.shape) not in (1, 2) or ids.shape[-1] != self.length:
             raise ValueError(
                 f"`ids` must have the shape (B, {self.length}) or ({self.length},). Received: {ids.shape}."
@@ -147,18 +148,19 @@ class ImageCodec:
         return self._to_image(tf.cast(tf.clip_by_value(ids - NUM_SPECIAL, 0, NUM_BYTES - 1), tf.uint8))
 
     def positions(self) -> np.ndarray:
-        """Returns where the bytes of an image are in its sequence, int64 (H, W, C)."""
+        """Return the position of each byte of an image in its sequence, int64 (H, W, C)."""
         return self._to_image(np.arange(self.length))
 
     def num_ids_above(self, row: int) -> int:
-        """Returns how many ids of an image come before the first one of a row, 0 to H, and of those below."""
+        """Return the number of ids that precede all ids of the rows from `row` (0 to H) on."""
         return int(self.positions()[row:].min(initial=self.length))
 
     def _to_sequence(self, images):
         lead = _lead(images, 3)
         if self.block_shape is not None:
-            band, column, row, place, channel = self.grid
-            images = _transposed(_reshaped(images, (*lead, band, row, column, place, channel)))
+            block_rows, block_columns, rows, columns, channels = self.grid
+            shape = (*lead, block_rows, rows, block_columns, columns, channels)
+            images = _transposed(_reshaped(images, shape))
         return _reshaped(images, (*lead, self.length))
 
     def _to_image(self, sequence):
@@ -168,19 +170,19 @@ class ImageCodec:
         return _reshaped(sequence, (*lead, *self.shape))
 
     def get_config(self) -> Config:
-        """Returns the arguments of the constructor, plain data."""
+        """Return the arguments of the constructor."""
         block_shape = None if self.block_shape is None else list(self.block_shape)
         sizes = {"height": self.height, "width": self.width, "channels": self.channels}
         return {**sizes, "order": self.order, "block_shape": block_shape}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Returns the codec of a `get_config`."""
+        """Create a codec from its config."""
         return cls(**config)
 
 
 def _lead(x: Any, num_axes: int) -> tuple[int, ...]:
-    """Returns the axis of the batch, -1, if there is one before so many others."""
+    """Return (-1,) if there is a batch axis before `num_axes` axes, otherwise ()."""
     return (-1,) if len(x.shape) > num_axes else ()
 
 
@@ -193,7 +195,7 @@ def _reshaped(x, shape):
 
 
 def _transposed(x):
-    """Swaps the second and the third of the last five axes: of rows inside blocks and of columns of blocks."""
+    """Swap two of the last five axes: rows inside blocks, and columns of blocks."""
     first = len(x.shape) - 5
     axes = [*range(first + 1), first + 2, first + 1, first + 3, first + 4]
     if not is_tensor(x):

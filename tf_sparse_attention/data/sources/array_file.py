@@ -1,4 +1,4 @@
-"""Reads files NAME.npz of arrays, and checks names, dtypes and shapes."""
+"""Reads arrays from files NAME.npz and checks their names, dtypes and shapes."""
 
 import fnmatch
 import os
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Words for several dtypes.
+# Names for several dtypes.
 KINDS: dict[str, tuple[Any, ...]] = {
     "integers": (np.integer,),
     "numbers": (np.integer, np.floating),
     "strings": (np.str_,),
 }
-# Errors of `zipfile` and NumPy for damaged bytes.
+# Errors of `zipfile` and NumPy for damaged files.
 DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
@@ -25,8 +25,8 @@ class Form(NamedTuple):
 
     Attributes:
         dtype: name of a dtype, such as "int16", or "integers", "numbers" or "strings".
-        axes: one letter or digit per axis: a letter is any size, a digit that size. "NHWC" has 4 axes, "" is a scalar.
-        is_needed: whether the file must have the array. Default: True.
+        axes: one character per axis: a letter allows any size, a digit that size. "NHWC" has 4 axes, "" is a scalar.
+        is_needed: whether the array is required. Default: True.
     """
 
     dtype: str
@@ -49,7 +49,7 @@ class Form(NamedTuple):
 
 
 def read_arrays(path: str | os.PathLike, forms: Mapping[str, Form], argument: str = "path") -> dict[str, np.ndarray]:
-    """Read arrays of a file NAME.npz by name. Other arrays in it are not read.
+    """Read arrays of a file NAME.npz by name.
 
     Args:
         path: the file.
@@ -58,7 +58,7 @@ def read_arrays(path: str | os.PathLike, forms: Mapping[str, Form], argument: st
 
     Raises:
         ValueError: If the file is missing or damaged or has no names, or if an array is missing or has another form.
-            The message is one line that names the file.
+            The message has one line.
     """
     try:
         with pathlib.Path(path).open("rb") as content:
@@ -95,23 +95,23 @@ def checked_offsets(
     Args:
         arrays: arrays of the file, see `read_arrays`.
         name: name of the offsets, integers (N + 1,).
-        values: name of the array that they divide.
+        values: name of the array that is divided.
         path: the file, for errors.
         argument: name of `path` in errors. Default: "path".
         num_parts: N. Default: None, any positive number.
 
     Raises:
-        ValueError: If there is no part, or the offsets do not rise from 0 to the length of the array.
+        ValueError: If there are no parts, or the offsets do not rise from 0 to the length of the array.
     """
-    count, found = len(arrays[values]), arrays[name].astype("int64")  # differences of unsigned integers are positive
-    is_wrong_number = len(found) < 2 or num_parts not in (None, len(found) - 1)
-    if is_wrong_number or found[0] != 0 or found[-1] != count or (np.diff(found) < 0).any():
+    length, offsets = len(arrays[values]), arrays[name].astype("int64")  # differences of unsigned integers wrap around
+    is_wrong_number = len(offsets) < 2 or num_parts not in (None, len(offsets) - 1)
+    if is_wrong_number or offsets[0] != 0 or offsets[-1] != length or (np.diff(offsets) < 0).any():
         number = "" if num_parts is None else f"{num_parts + 1} "
         raise ValueError(
-            f"`{argument}` must hold {number}`{name}` that rise from 0 to {count}, the length of `{values}`. "
-            f"Received: {len(found)} that begin {found[:6].tolist()} in {path}."
+            f"`{argument}` must hold {number}`{name}` that rise from 0 to {length}, the length of `{values}`. "
+            f"Received: {len(offsets)} offsets, which begin with {offsets[:6].tolist()}, in {path}."
         )
-    return found
+    return offsets
 
 
 def _load(content, forms):

@@ -1,4 +1,4 @@
-"""Opens data sets of audio: by TFDS name, a folder of files, or arrays in a file."""
+"""Data sets of audio from TFDS, folders of WAV files, or files of arrays."""
 
 import os
 import pathlib
@@ -28,15 +28,15 @@ FORMS = {
 
 
 class AudioSource(MediaSource):
-    """The recordings of one data set, all of one sample rate.
+    """Recordings of a data set, all with the same sample rate.
 
-    Made by `open_audio`. `open_token_store(source, codec, split)` writes them once to the disk, as ids of 2 bytes, for
-    `TrainingBatches` and `evaluation_batches`: its documents are the recordings.
+    Made by `open_audio`. `open_token_store(source, codec, split)` writes them to disk once, as ids of 2 bytes, for
+    `training_batches` and `evaluation_batches`. Each recording is a document.
 
     Args:
-        reader, decode: see `MediaSource`; items are of the class `Recording`.
-        data_dir: folder in which token stores are kept.
-        sample_rate: samples per second that all recordings must have. None: that of the first recording.
+        reader, decode: see `MediaSource`; items are `Recording`s.
+        data_dir: folder for token stores.
+        sample_rate: samples per second that all recordings must have. None: the rate of the first recording.
 
     Attributes:
         name, fingerprint, data_dir: see `MediaSource`.
@@ -69,11 +69,11 @@ class AudioSource(MediaSource):
             split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
 
         Returns:
-            Iterator of int16 (T,), the rounded mean of several channels.
+            Iterator of int16 (T,). Several channels are averaged and rounded.
 
         Raises:
-            ValueError: If there is no such split. After the last recording, if one has another sample rate or no
-                samples, or cannot be read: with the name of the first and their number.
+            ValueError: If there is no such split. After the last recording, if any recordings have another sample rate
+                or no samples, or cannot be read. The message has their number and the name of the first.
         """
         rate = self.sample_rate
 
@@ -82,11 +82,11 @@ class AudioSource(MediaSource):
                 return f"of {recording.sample_rate} samples per second"
             return None if len(recording.samples) else "without samples"
 
-        found = self._valid(split, find_fault, f"recordings of {rate} samples per second")
-        return (mix_down(recording.samples) for recording in found)
+        recordings = self._valid(split, find_fault, f"recordings of {rate} samples per second")
+        return (mix_down(recording.samples) for recording in recordings)
 
     def documents(self, split: str) -> Iterator[bytes]:
-        """Iterate over the recordings as bytes of `AudioCodec`, one per sample; see `recordings`."""
+        """Iterate over the recordings as bytes of an `AudioCodec`, one per sample; see `recordings`."""
         codec = AudioCodec(self.sample_rate)
         for samples in self.recordings(split):
             yield (codec.encode(samples) - NUM_SPECIAL).astype(np.uint8).tobytes()
@@ -100,18 +100,19 @@ def open_audio(
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> AudioSource:
-    """Open a data set of audio. A data set of TFDS is downloaded and prepared when its recordings are first read.
+    """Open a data set of audio. Data sets of TFDS are downloaded and prepared on first use.
+
+    A file NAME.npz has the arrays `audio`, int16 (S,); `offsets`, integers (N + 1,): recording n is
+    `audio[offsets[n]:offsets[n + 1]]`; `sample_rate`, an integer; and optionally `is_test`, bool (N,). All other
+    recordings are the split train. Recordings are in the order of their content hashes, so each part of a split is a
+    fair sample.
 
     Args:
         tfds: name of a data set of TFDS with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
-        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, see `open_media_files`; or a file NAME.npz of
-            the arrays `audio`, int16 (S,), `offsets`, integers (N + 1,): recording n is
-            `audio[offsets[n]:offsets[n + 1]]`, `sample_rate`, an integer, and optionally `is_test`, bool (N,). The
-            other recordings are the split train. Their order is that of a hash of their contents, so that each part of
-            a split is a fair sample.
-        sample_rate: samples per second that all recordings must have. None: that of the data set, or of the first
+        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, see `open_media_files`, or a file NAME.npz.
+        sample_rate: samples per second that all recordings must have. None: the rate of the data set, or of the first
             recording. Recordings are not resampled.
-        local_dir, data_dir, try_gcs: as for `open_source`.
+        local_dir, data_dir, try_gcs: see `open_source`.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, there are no recordings, or `sample_rate` is neither
@@ -126,31 +127,31 @@ def open_audio(
     checks.check_one_given(tfds=tfds, path=path)
     folder = data_folder(data_dir)
     if path is None:
-        found = open_tfds(
+        reader = open_tfds(
             tfds, lambda features: [find_media_feature(features, "Audio", "a recording")], data_dir, local_dir, try_gcs
         )
-        (field,) = found.fields
-        known = found.features[field].sample_rate or sample_rate
-        if known is None:
+        (field,) = reader.fields
+        known_rate = reader.features[field].sample_rate or sample_rate
+        if known_rate is None:
             raise ValueError(
-                f"`sample_rate` must be given for a data set that does not have it. Received: None for {found.name}."
+                f"`sample_rate` must be given for a data set without a sample rate. Received: None for {reader.name}."
             )
-        rate = int(known)
+        rate = int(known_rate)
         sample_rate = rate if sample_rate is None else sample_rate
-        return AudioSource(found, lambda example: _as_recording(example[field], rate), folder, sample_rate)
+        return AudioSource(reader, lambda example: _as_recording(example[field], rate), folder, sample_rate)
     file = existing_path(local_path(path), "folder of WAV files, or a file NAME.npz")
     if file.is_dir():
-        reader = open_media_files(file, SUFFIXES, "WAV files")
-        return AudioSource(reader, lambda example: decode_wav(example["content"]), folder, sample_rate)
-    reader, rate = _open_arrays(file)
+        files = open_media_files(file, SUFFIXES, "WAV files")
+        return AudioSource(files, lambda example: decode_wav(example["content"]), folder, sample_rate)
+    arrays, rate = _open_arrays(file)
     sample_rate = rate if sample_rate is None else sample_rate
-    return AudioSource(reader, lambda example: Recording(example["audio"], rate), folder, sample_rate)
+    return AudioSource(arrays, lambda example: Recording(example["audio"], rate), folder, sample_rate)
 
 
 def _as_recording(samples, sample_rate):
     limits = np.iinfo(np.int16)
     if not np.issubdtype(samples.dtype, np.integer):
-        return f"of {samples.dtype}, not of 16-bit integers"
+        return f"of {samples.dtype} instead of 16-bit integers"
     if samples.size and (samples.min() < limits.min or samples.max() > limits.max):
         return f"from {samples.min()} to {samples.max()}, beyond 16 bits"
     return Recording(samples.astype(np.int16), sample_rate)
@@ -164,7 +165,7 @@ def _open_arrays(path: pathlib.Path) -> tuple[ListReader, int]:
     is_test = arrays.get("is_test", np.zeros(count, bool))
     if len(is_test) != count:
         raise ValueError(
-            f"`path` must hold `is_test` as bool ({count},), of each recording. "
+            f"`path` must hold `is_test` as bool ({count},), one per recording. "
             f"Received: {path} with {is_test.dtype} of shape {is_test.shape}."
         )
 

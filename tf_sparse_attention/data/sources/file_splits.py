@@ -1,4 +1,4 @@
-"""Files of a data set: lists them, hashes them in blocks, and assigns them to splits."""
+"""Lists the files of a data set, hashes them, and assigns them to splits."""
 
 import codecs
 import contextlib
@@ -20,12 +20,12 @@ SPLITS = ("train", "validation", "test")
 # Percentiles of the hash: below the first for training, below the second for validation, the rest for testing.
 TRAIN_BELOW, VALIDATION_BELOW = 90, 95
 BLOCK = 1 << 20  # bytes per read
-RECENT = 2.0  # seconds in which a file can change without a change of its time
+RECENT = 2.0  # seconds within which a file can change while its time stays
 T = TypeVar("T")
 
 
 class Scan(NamedTuple):
-    """Result of one pass over a file: hash, bytes, and position of the first byte that is not UTF-8, if any."""
+    """Result of one pass over a file: hash, size in bytes, and position of the first byte that is not UTF-8, if any."""
 
     digest: str
     size: int
@@ -53,21 +53,21 @@ class DataFile:
 
 
 def existing_path(path: str | os.PathLike | None, expected: str) -> pathlib.Path:
-    """Return the full path of a file or folder, or raise a `ValueError` if it does not exist."""
+    """Return the absolute path of a file or folder, or raise a `ValueError` if it does not exist."""
     if path is None or not pathlib.Path(path).expanduser().exists():
         raise ValueError(f"`path` must be an existing {expected}. Received: path={path}.")
     return pathlib.Path(path).expanduser().resolve()
 
 
 def readable_name(path: pathlib.Path, default: str) -> str:
-    """Return the name of a file or folder in letters, digits and underscores."""
+    """Return the name of a file or folder, reduced to letters, digits and underscores."""
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".npz")
     return re.sub("[^A-Za-z0-9]+", "_", stem).strip("_") or default
 
 
 @contextlib.contextmanager
 def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressed if it is NAME.gz; a damaged one is a `ValueError`."""
+    """Open a file for reading bytes. NAME.gz is decompressed, and raises a `ValueError` if it is damaged."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
         try:
@@ -77,12 +77,12 @@ def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def content_digest(content: bytes) -> str:
-    """Return the hash of a content that decides its split, 32 hexadecimal digits."""
+    """Return a hash, 32 hexadecimal digits. It decides the split of a content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _remember(function: Callable[[pathlib.Path], T]) -> Callable[[pathlib.Path], T]:
-    """Keep the results of a function of a file by path, size and time of the last change."""
+    """Cache the results of a function of a file by path, size and modification time."""
     results: dict[tuple[str, int, int], T] = {}
 
     def remembered(path: pathlib.Path) -> T:
@@ -122,7 +122,7 @@ def scan_file(path: pathlib.Path) -> Scan:
 
 
 def _invalid_byte(decoder, block, position):
-    """Decode a block, the last one if it is empty, and return the position of its first invalid byte, or None."""
+    """Decode a block, an empty one at the end, and return the position of its first invalid byte, or None."""
     begin = position - len(decoder.getstate()[0])
     try:
         decoder.decode(block, final=not block)
@@ -132,15 +132,15 @@ def _invalid_byte(decoder, block, position):
 
 
 def fingerprint_files(files: Mapping[str, Sequence[DataFile]], further: Iterable[str] = ()) -> str:
-    """Return 16 hexadecimal digits that change with any split, name, content or cut, and any of `further`."""
+    """Return a hash, 16 hexadecimal digits, of the splits, names, contents and cuts of files, and of `further`."""
     lines = [f"{split} {file.digest} {file.begin} {file.end} {file.name}" for split in files for file in files[split]]
     return content_digest("\n".join([*lines, *further]).encode("utf-8", errors="surrogateescape"))[:16]
 
 
 def assign_split(digest: str) -> str:
-    """Return the split of a content, given its hash: "train" for 90 %, "validation" for 5 % and "test" for 5 % of all.
+    """Return the split of a content by its hash: 90 % "train", 5 % "validation" and 5 % "test".
 
-    Names have no effect: equal contents are in one split, and a content keeps its split when others are added.
+    Names have no effect: equal contents are in one split, and contents keep their split when others are added.
     """
     percent = _percent(digest)
     return SPLITS[0] if percent < TRAIN_BELOW else SPLITS[1] if percent < VALIDATION_BELOW else SPLITS[2]
@@ -156,14 +156,14 @@ def split_by_hash(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
 
 
 def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
-    """Assign files to three non-empty splits, by `assign_split` as far as its shares are fair.
+    """Assign files to three non-empty splits, like `assign_split` if the sizes of its splits are within bounds.
 
-    Contents are ranked by their hash: the last are for testing, those before for validation, the rest for training.
-    Testing has as many contents as `assign_split` gives it, but at least 1 and at most max(1, a tenth of all). So does
-    validation. Below 20 contents each has one. Names and order have no effect, and equal files are in one split.
+    Contents are ranked by their hash: the last ones are for testing, then come validation and training. Testing and
+    validation have the sizes of `assign_split`, but at least 1 and at most max(1, a tenth of all contents). Below 20
+    contents each has one. Names and order have no effect, and equal files are in one split.
 
-    In a folder of some hundred contents the bounds almost never apply, so `assign_split` decides and no file changes
-    its split when others are added or removed. A fixed share of the ranks would not have this property.
+    With a few hundred contents the bounds almost never apply. So files keep their split when others are added or
+    removed, unlike with fixed shares of the ranks.
 
     Raises:
         ValueError: If there are fewer than 3 different contents.
@@ -176,7 +176,7 @@ def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
     natural = [assign_split(digest) for digest in contents]
     most = max(1, len(contents) // 10)
     num_test = min(max(1, natural.count("test")), most)
-    # Contents of validation can move to testing, and contents of testing above its bound to validation.
+    # Validation can lose contents to an empty testing split, and receives the excess of testing.
     num_validation = min(max(1, len(contents) - natural.count("train") - num_test), most)
     held_out = dict.fromkeys(contents[:num_test], "test")
     held_out |= dict.fromkeys(contents[num_test : num_test + num_validation], "validation")
@@ -186,22 +186,22 @@ def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
 def list_files(
     folder: pathlib.Path, find: Callable[[pathlib.Path], Iterable[pathlib.Path]], others: str, kind: str
 ) -> dict[str, list[pathlib.Path]]:
-    """List the files of a folder by split, and warn of the files that are left out.
+    """List the files of a folder by split, and warn about files that are left out.
 
     Subfolders train, validation and test are the splits. Hidden files are left out without a warning.
 
     Args:
         folder: the folder.
-        find: function that returns the paths of the data set in a folder.
-        others: glob pattern of all files next to these paths.
-        kind: description of the files of the data set, for the warning.
+        find: function that returns the files of the data set in a folder.
+        others: glob pattern of all files next to them.
+        kind: description of the files of the data set, for warnings.
 
     Returns:
         The sorted files by split. The only key is "" if the folder has no subfolders for splits.
     """
     parts = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
-    found = {split: set(find(part)) for split, part in (parts or {"": folder}).items()}
-    matched = set().union(*found.values())
+    files = {split: set(find(part)) for split, part in (parts or {"": folder}).items()}
+    matched = set().union(*files.values())
     if parts:
         missing = [split for split in SPLITS if split not in parts]
         if missing:
@@ -209,11 +209,11 @@ def list_files(
         _warn_left_out(folder, set(find(folder)) - matched, f"not in {', '.join(parts)}")
     nearby = {path for part in parts.values() or [folder] for path in part.glob(others)}
     _warn_left_out(folder, nearby - matched, f"not {kind}")
-    return {split: _visible_files(folder, paths) for split, paths in found.items()}
+    return {split: _visible_files(folder, paths) for split, paths in files.items()}
 
 
 def _warn_left_out(folder, paths, reason):
-    """Log the number of files that are left out, and the first of their names."""
+    """Log the number of files that are left out, and the name of the first."""
     files = _visible_files(folder, paths)
     if files:
         name = files[0].relative_to(folder).as_posix()

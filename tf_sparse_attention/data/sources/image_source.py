@@ -1,4 +1,4 @@
-"""Opens data sets of images: by TFDS name, a folder of files, or arrays in a file."""
+"""Data sets of images from TFDS, folders of image files, or files of arrays."""
 
 import os
 import re
@@ -20,17 +20,17 @@ from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
-PREFIX = "x_"  # of the names of arrays
+PREFIX = "x_"  # of array names
 FORMS = {f"{PREFIX}*": Form("uint8", "NHWC", is_needed=False)}
 
 
 class ImageSource(MediaSource):
-    """The images of one data set, all of one shape. Made by `open_images`.
+    """Images of a data set, all with the same shape. Made by `open_images`.
 
     Args:
         reader, decode: see `MediaSource`; images are uint8 (H, W, C).
-        data_dir: folder in which `array` keeps its files.
-        image_shape: (H, W, C). None: that of the first image.
+        data_dir: folder for the files of `array`.
+        image_shape: (H, W, C). None: the shape of the first image.
 
     Attributes:
         name, fingerprint, data_dir: see `MediaSource`.
@@ -65,32 +65,32 @@ class ImageSource(MediaSource):
             Iterator of uint8 (H, W, C).
 
         Raises:
-            ValueError: If there is no such split. After the last image, if one has another shape or more than 8 bits
-                per channel, or cannot be read: with the name of the first and their number.
+            ValueError: If there is no such split. After the last image, if any images have another shape or more than 8
+                bits per channel, or cannot be read. The message has their number and the name of the first.
         """
         shape = self.shape
 
         def find_fault(image: np.ndarray) -> str | None:
             if image.dtype != np.uint8:
-                return f"of {image.dtype}, not of 8 bits per channel"
+                return f"of {image.dtype} instead of 8 bits per channel"
             return None if image.shape == shape else f"of {_describe(image.shape)}"
 
         return self._valid(split, find_fault, f"images of {_describe(shape)}")
 
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
-        """Return the images of a split as an array on the disk, which is written on first use; see `ArrayStore.open`.
+        """Return the images of a split as a memory-mapped array, which is written on first use; see `ArrayStore.open`.
 
-        Its size is N H W C bytes: 154 MB for the training part of CIFAR-10, 15.7 GB for that of ImageNet-64.
+        It takes N H W C bytes: 154 MB for the training split of CIFAR-10, 15.7 GB for the one of ImageNet-64.
 
         Args:
-            split: as for `images`.
-            folder: folder of such arrays, or its address. Default: None, "images" in `data_dir`.
+            split: see `images`.
+            folder: folder of these arrays, local or remote. Default: None, "images" in `data_dir`.
 
         Returns:
-            uint8 (N, H, W, C), mapped into memory, read-only.
+            uint8 (N, H, W, C), read-only.
 
         Raises:
-            ValueError: As `images`, for a split without images, and for a damaged file.
+            ValueError: See `images`. If the split has no images or a file is damaged.
         """
         folder = os.path.join(self.data_dir, "images") if folder is None else folder
         identity = {"source": self.fingerprint, "split": split, "shape": list(self.shape)}
@@ -127,23 +127,23 @@ def open_images(
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> ImageSource:
-    """Open a data set of images. A data set of TFDS is downloaded and prepared when its images are first read.
+    """Open a data set of images. Data sets of TFDS are downloaded and prepared on first use.
 
     Args:
         tfds: name of a data set of TFDS with an image in each example, such as "cifar10" or
             "downsampled_imagenet/64x64".
         path: instead of `tfds`, a folder of PNG and JPEG files, see `open_media_files`, or a file NAME.npz of arrays
-            uint8 (N, H, W, C) whose names begin with "x_": x_train is the split train. A file has the channels 1
-            (grey), 3, or 4 with transparency; colours of a palette are looked up.
-        image_shape: (height, width, channels) that all images must have. None: that of the data set, or of the first
-            image.
-        local_dir, try_gcs: as for `open_source`.
-        data_dir: folder of TFDS, and of the files that `ImageSource.array` writes. None: the default of TFDS.
+            uint8 (N, H, W, C) with names such as "x_train" for the split train. Image files have 1 channel (grey), 3,
+            or 4 with transparency; palettes are converted to colours.
+        image_shape: (height, width, channels) that all images must have. None: the shape of the data set, or of the
+            first image.
+        local_dir, try_gcs: see `open_source`.
+        data_dir: folder of TFDS and of the files of `ImageSource.array`. None: the default of TFDS.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, or there are no images.
-        ImportError: If tensorflow-datasets is needed and not installed. When PNG and JPEG files are read, if TensorFlow
-            is not installed, which decodes them; arrays need no decoder.
+        ImportError: If tensorflow-datasets is needed and not installed. While image files are read: if TensorFlow,
+            which decodes them, is not installed.
 
     Example:
 
@@ -153,28 +153,29 @@ def open_images(
     checks.check_one_given(tfds=tfds, path=path)
     folder = data_folder(data_dir)
     if path is None:
-        found = open_tfds(
+        reader = open_tfds(
             tfds, lambda features: [find_media_feature(features, "Image", "an image")], data_dir, local_dir, try_gcs
         )
-        (field,) = found.fields
-        shape = found.features[field].shape
+        (field,) = reader.fields
+        shape = reader.features[field].shape
         is_known = image_shape is None and None not in shape
-        return ImageSource(found, lambda example: example[field], folder, shape if is_known else image_shape)
+        return ImageSource(reader, lambda example: example[field], folder, shape if is_known else image_shape)
     file = existing_path(local_path(path), "folder of images, or a file NAME.npz")
     if file.is_dir():
-        reader = open_media_files(file, SUFFIXES, "images")
-        return ImageSource(reader, lambda example: decode_image(example["content"]), folder, image_shape)
+        files = open_media_files(file, SUFFIXES, "images")
+        return ImageSource(files, lambda example: decode_image(example["content"]), folder, image_shape)
     arrays = {name.removeprefix(PREFIX): array for name, array in read_arrays(file, FORMS).items()}
     if not arrays:
-        raise ValueError(f"`path` must hold arrays named x_train and so on. Received: path={path}, without any.")
+        raise ValueError(f"`path` must hold arrays with names such as x_train. Received: path={path}, without any.")
     fingerprint = f"image_arrays/{file.stem}_{file_fingerprint(file)}"
-    reader = ListReader(file.stem, fingerprint, arrays, lambda image: {"image": image})
+    array_reader = ListReader(file.stem, fingerprint, arrays, lambda image: {"image": image})
     shape = next(iter(arrays.values())).shape[1:]
-    return ImageSource(reader, lambda example: example["image"], folder, shape if image_shape is None else image_shape)
+    image_shape = shape if image_shape is None else image_shape
+    return ImageSource(array_reader, lambda example: example["image"], folder, image_shape)
 
 
 def decode_image(content: bytes) -> np.ndarray | str:
-    """Decode a PNG or JPEG file to uint8 (H, W, C), or return the reason why it cannot be read.
+    """Decode a PNG or JPEG file to uint8 (H, W, C), or return the reason for a failure.
 
     Raises:
         ImportError: If TensorFlow is not installed.
@@ -187,6 +188,6 @@ def decode_image(content: bytes) -> np.ndarray | str:
     try:
         return tf.io.decode_image(content, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
-        # TensorFlow adds {{node}} before and [Op:name] after its message.
+        # Remove the {{node}} before and the [Op:name] after the message.
         message = re.sub(r"^{{[^}]*}} ", "", error.message.splitlines()[0]).partition(" [Op:")[0]
         return f"which cannot be read: {message.removesuffix('.')}"

@@ -1,4 +1,4 @@
-"""Reads JSON lines: a line is an object whose fields have texts, such as a document in several languages."""
+"""Reads JSON lines: each line is an object with text fields, such as a document in several languages."""
 
 import collections
 import functools
@@ -26,37 +26,37 @@ SPLIT = "split"
 
 
 def check_suffix(path: str | os.PathLike | None) -> None:
-    """Raise a `ValueError` unless the name of a file is that of JSON lines."""
+    """Raise a `ValueError` unless a path has a suffix of JSON lines."""
     if not str(path).endswith(JSON_LINES):
         raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in JSON_LINES)}. Received: {path}.")
 
 
 class JsonLinesReader:
-    """The lines of a file NAME.jsonl or NAME.jsonl.gz, or of all such files in a folder.
+    """Lines of a file NAME.jsonl or NAME.jsonl.gz, or of all such files in a folder.
 
-    An example is {field: text} of a line that has all fields. Integers are read as the text of their digits. Lines are
-    read one at a time: a file of any size is opened in the time of its hash, and memory does not grow with it.
+    An example is {field: text} of a line that has all fields. Integers are converted to text. Lines are read one at a
+    time, so memory use does not grow with the file. Opening a file takes the time of hashing it.
 
-    The field "split" is "train", "validation" or "test", in every line or in none. Without it the hash of the line's
+    The field "split" is "train", "validation" or "test", in every line or in none. Without it, the hash of the line's
     texts decides (about 90/5/5). If a folder has subfolders train, validation or test, these are the splits.
     Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so a
-    sorted file has fair parts. They need a pass that counts the lines, once.
+    sorted file has fair parts. They need one pass that counts the lines.
 
-    Lines that lack a field, or have null or NaN in it (as pandas writes missing values), are left out. A warning at the
-    end of a pass says how many.
+    Lines that lack a field, or have null or NaN in it (missing values of pandas), are left out. A warning at the end of
+    a pass reports their number.
 
     Args:
         path: the file, UTF-8, or a folder of such files.
-        fields: names of fields with text. Several names with "+" between, such as "question+passages", are one text in
-            this order, and so are the texts of a list. A blank line divides them.
+        fields: names of text fields. Names joined with "+", such as "question+passages", are one text, and so is a list
+            of texts. Blank lines separate the parts.
 
     Attributes:
         name: name for logs and files.
         fingerprint: string that changes with the bytes of the files and the fields.
 
     Raises:
-        ValueError: If there is no such file, no file in the folder, no line, or no line with all fields. While lines
-            are read: if a line is not an object, a field not text, a split not known, or a file changed.
+        ValueError: If the file does not exist, or there are no files, no lines, or no line with all fields. While lines
+            are read: if a line is not an object, a field is not text, a split is unknown, or a file changed.
 
     Example:
 
@@ -91,27 +91,26 @@ class JsonLinesReader:
         """Iterate over the examples of a split, or of a part of one; see `Reader.examples`.
 
         Raises:
-            ValueError: If there is no such split, at the end of the pass that finds no line of it; or see
-                `JsonLinesReader`.
+            ValueError: If the split has no lines, at the end of the pass. See also `JsonLinesReader`.
         """
         known = SPLITS if "" in self._files else tuple(self._files)
         return itertools.chain.from_iterable(map(self._read_part, parse_split(split, self.name, known)))
 
     def _read_part(self, part: Part) -> Iterator[dict[str, str]]:
-        found: collections.Counter[str] = collections.Counter()
+        seen: collections.Counter[str] = collections.Counter()
         count = self._counts[part.split] if part.is_slice else 0
         chosen, step = part.indices(count), _coprime_step(count)
         for split, example in self._read(part.split if part.split in self._files else ""):
             # Multiples of the step visit each index below `count` once, evenly.
-            if split == part.split and (not part.is_slice or found[split] * step % count in chosen):
+            if split == part.split and (not part.is_slice or seen[split] * step % count in chosen):
                 yield example
-            found[split] += 1
-        if not found[part.split]:
-            others = [split for split in SPLITS if found[split]] or [name for name in self._files if name != part.split]
+            seen[split] += 1
+        if not seen[part.split]:
+            others = [split for split in SPLITS if seen[split]] or [name for name in self._files if name != part.split]
             raise split_error(part.split, self.name, others)
 
     def _read(self, part):
-        """Yield (split, example) for the lines of a part of the files; then warn of lines that lack a field."""
+        """Yield (split, example) for the lines of a part of the files, then warn about lines that lack a field."""
         total = complete = 0
         for file, number, line in self._lines(part):
             total += 1
@@ -140,19 +139,19 @@ class JsonLinesReader:
         return all(_is_present(line, name) for name in self._names)
 
     def _first_complete_line(self):
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         has_lines = False
         for part in self._files:
             for _, _, line in self._lines(part):
                 if self._is_complete(line):
                     return line
                 has_lines = True
-                found |= dict.fromkeys(line)
+                names |= dict.fromkeys(line)
         if not has_lines:
             raise ValueError(f"`path` must hold lines of JSON. Received: {self._path}, without any.")
         raise ValueError(
             f"At least one line of {self._path.name} must have the fields {', '.join(self._names)}. "
-            f"Received: lines with {', '.join(map(repr, sorted(found))) or 'no field'}."
+            f"Received: lines with {', '.join(map(repr, sorted(names))) or 'no field'}."
         )
 
     def _text(self, line, field, file, number):
@@ -171,8 +170,8 @@ class JsonLinesReader:
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                place = f"{field!r} of {file.name}, line {number}"
-                raise ValueError(f"Fields of JSON lines must be Unicode text. Received: {place}: {error}.") from error
+                source = f"{field!r} of {file.name}, line {number}"
+                raise ValueError(f"Fields of JSON lines must be Unicode text. Received: {source}: {error}.") from error
         return text
 
     def _split(self, line, example, file, number):
@@ -190,8 +189,8 @@ def _list_json_lines(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
     def find(part: pathlib.Path) -> list[pathlib.Path]:
         return [path for end in JSON_LINES for path in part.rglob(f"*{end}")]
 
-    found = list_files(folder, find, "**/*", " or ".join(JSON_LINES))
-    return {split: files for split, files in found.items() if files}
+    splits = list_files(folder, find, "**/*", " or ".join(JSON_LINES))
+    return {split: files for split, files in splits.items() if files}
 
 
 def _parse(text, file, number):

@@ -1,4 +1,4 @@
-"""Opens data sets of texts with labels, such as reviews and their sentiment."""
+"""Data sets of texts with labels, such as reviews with their sentiment."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ MAX_NAMED = 20  # labels in a message
 
 
 class LabeledSource:
-    """The texts of a data set and their labels. Made by `open_labeled`.
+    """Texts of a data set with labels. Made by `open_labeled`.
 
     Args:
         text: `TextSource` of the texts.
-        label_feature: field with the label of an example: text, or an integer if there are `class_names`.
-        class_names: the label of each integer. None: labels are text.
+        label_feature: field with the label of an example: text, or an index into `class_names`.
+        class_names: names of the classes. None: labels are text.
 
     Attributes:
         text, label_feature: as above.
@@ -41,43 +41,43 @@ class LabeledSource:
         return self.text.documents(split)
 
     def labels(self, split: str) -> list[str]:
-        """Return the label of each text of a split, in their order.
+        """Return the label of each text of a split, in order.
 
-        An empty label is a label like any other; a warning says how many texts have it.
+        The empty label is valid; a warning reports how many texts have it.
 
         Raises:
             ValueError: If the data set has no such split, or the split has no labels, like the test splits of GLUE.
         """
-        found = [example[self.label_feature] for example in self.text.reader.examples(split)]
+        labels = [example[self.label_feature] for example in self.text.reader.examples(split)]
         if self._class_names is None:
-            empty = sum(not label for label in found)
+            empty = sum(not label for label in labels)
             if empty:
-                warn_once(f"{empty} of {len(found)} texts of {self.text.name}, {split}, have the empty label ''.")
-            return [label.decode("utf-8") if isinstance(label, bytes) else label for label in found]
-        if min(found, default=0) < 0:
-            raise ValueError(f"`split` must be one with labels. Received: {split} of {self.text.name}, without.")
-        return [self._class_names[label] for label in found]
+                warn_once(f"{empty} of {len(labels)} texts of {self.text.name}, {split}, have the empty label ''.")
+            return [label.decode("utf-8") if isinstance(label, bytes) else label for label in labels]
+        if min(labels, default=0) < 0:
+            raise ValueError(f"`split` must have labels. Received: split={split} of {self.text.name}, without labels.")
+        return [self._class_names[label] for label in labels]
 
     def classes(self, split: str) -> list[str]:
-        """Return all labels: those that the data set lists, otherwise those of a split, sorted."""
+        """Return the classes of the data set, or the sorted labels of a split if the data set does not list classes."""
         return sorted(set(self.labels(split))) if self._class_names is None else list(self._class_names)
 
     def class_ids(self, split: str, classes: Sequence[str]) -> np.ndarray:
-        """Return the index of each label of a split in a list of classes, int32 (texts,).
+        """Return the index of each label of a split in a list of classes, int32 (num_texts,).
 
         Raises:
-            ValueError: If a label is not in the list.
+            ValueError: If a label is not in `classes`.
         """
         ids = {label: number for number, label in enumerate(classes)}
-        found = self.labels(split)
-        for number, label in enumerate(found):
+        labels = self.labels(split)
+        for number, label in enumerate(labels):
             if label not in ids:
                 known = ", ".join(map(repr, classes[:MAX_NAMED])) + ", ..." * (len(classes) > MAX_NAMED)
                 raise ValueError(
                     f"The labels of {self.text.name} must be among those of training: {known}. "
                     f"Received: {label!r} of example {number} of the split {split}."
                 )
-        return np.array([ids[label] for label in found], np.int32)
+        return np.array([ids[label] for label in labels], np.int32)
 
 
 def open_labeled(
@@ -88,18 +88,18 @@ def open_labeled(
     data_dir: str | os.PathLike | None = None,
     **options: Any,
 ) -> LabeledSource:
-    """Open texts with their labels.
+    """Open a data set of texts with labels.
 
     Args:
-        text_feature: field with the text. For JSON lines also several, "title+text", as one. None: "text" for JSON
-            lines, for TFDS see `find_text_feature`.
-        label_feature: field with the label, for JSON lines a string or an integer, for TFDS a `ClassLabel` or text.
+        text_feature: field with the text. For JSON lines also several fields as one text, "title+text". None: "text"
+            for JSON lines; for TFDS see `find_text_feature`.
+        label_feature: field with the label: a string or an integer for JSON lines, a `ClassLabel` or text for TFDS.
             None: "label" for JSON lines, the only `ClassLabel` for TFDS.
         tfds: name of a data set of TFDS, such as "imdb_reviews" or "glue/sst2".
         path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, see `JsonLinesReader`. Lines without
             one of the fields are left out, and the field "split" can give the split of a line.
-        data_dir: as for `open_source`.
-        **options: `local_dir` and `try_gcs` as for `open_source`.
+        data_dir: see `open_source`.
+        **options: `local_dir` and `try_gcs`, see `open_source`.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, or there is no such field, file or data set.
@@ -117,27 +117,27 @@ def open_labeled(
             text = find_text_feature(features, text_feature)
             return text, _find_label_feature(features, text, label_feature)
 
-        found = open_tfds(tfds, find_fields, data_dir, **options)
-        text, label = found.fields
-        class_names = getattr(found.features[label], "names", None)
-        return LabeledSource(TextSource(found, text, found.data_dir), label, class_names)
+        reader = open_tfds(tfds, find_fields, data_dir, **options)
+        text, label = reader.fields
+        class_names = getattr(reader.features[label], "names", None)
+        return LabeledSource(TextSource(reader, text, reader.data_dir), label, class_names)
     check_suffix(path)
     fields = text_feature or "text", label_feature or "label"
     if fields[0] == fields[1]:
         raise ValueError(f"`text_feature` and `label_feature` must be two fields. Received: {fields[0]!r} for both.")
-    reader = JsonLinesReader(local_path(path), fields)
-    return LabeledSource(TextSource(reader, fields[0], data_folder(data_dir)), fields[1])
+    lines = JsonLinesReader(local_path(path), fields)
+    return LabeledSource(TextSource(lines, fields[0], data_folder(data_dir)), fields[1])
 
 
 def _find_label_feature(features, text_feature, name):
     """Return the name of the feature with the labels."""
     kinds = {kind: getattr(import_tfds().features, kind) for kind in ("ClassLabel", "Text")}
-    found = {kind: [key for key, feature in features.items() if isinstance(feature, kinds[kind])] for kind in kinds}
-    if name is None and len(found["ClassLabel"]) == 1:
-        return found["ClassLabel"][0]
-    if name is None or name not in found["ClassLabel"] + found["Text"] or name == text_feature:
+    names = {kind: [key for key, feature in features.items() if isinstance(feature, kinds[kind])] for kind in kinds}
+    if name is None and len(names["ClassLabel"]) == 1:
+        return names["ClassLabel"][0]
+    if name is None or name not in names["ClassLabel"] + names["Text"] or name == text_feature:
         raise ValueError(
-            "`label_feature` must be a feature with labels, another one than that of the texts. "
-            f"Received: label_feature={name}, with {found['ClassLabel']} of classes and {found['Text']} of text."
+            "`label_feature` must be a feature with classes or text, and not the feature of the texts. "
+            f"Received: label_feature={name}, with classes in {names['ClassLabel']} and text in {names['Text']}."
         )
     return name

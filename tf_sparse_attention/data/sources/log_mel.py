@@ -7,27 +7,27 @@ import numpy as np
 from tf_sparse_attention.checks import check_count, check_not_negative, check_positive
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 
-FLOOR = 1e-8  # added to powers, since silence has no logarithm
+FLOOR = 1e-8  # added to powers, because the logarithm of silence is infinite
 
 
 class LogMel:
-    """Log-mel features: log(P + 1e-8) of the power P in mel bands, for windows of a recording.
+    """Log-mel features: log(P + 1e-8) for the power P in mel bands of each window.
 
-    Each sample is reduced by `pre_emphasis` times the sample before it. Windows are Hamming windows, the power is
+    Each sample is reduced by `pre_emphasis` times the previous sample. Windows are Hamming windows, and the power is
     |FFT|^2 divided by the size of the FFT (the next power of two). Bands are triangular and evenly spaced on the mel
-    scale. N samples have 1 + (N - window) // hop frames; a recording shorter than a window is padded with silence.
+    scale. N samples have 1 + (N - window) // hop frames. Recordings shorter than a window are padded with silence.
 
     Args:
         sample_rate: samples per second. Default 16,000.
         num_bands: F. Default 40; 80 is common too.
         window: seconds. Default 0.025.
         hop: seconds between the starts of windows. Default 0.010.
-        pre_emphasis: default 0.97; 0 for none.
+        pre_emphasis: factor of the pre-emphasis filter; 0 for none. Default 0.97.
         lowest: lower end of the bands in Hz. Default 20.
         highest: upper end in Hz. None: half the sample rate.
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -61,14 +61,15 @@ class LogMel:
         self.window_samples, self.hop_samples = max(1, round(window * sample_rate)), max(1, round(hop * sample_rate))
 
     def __call__(self, samples: Any, num_samples: Any = None) -> Any:
-        """Compute the features, float32 (..., frames, F), of samples in [-1, 1], float (..., N).
-
-        TensorFlow computes the features of its tensors, also in graphs, and NumPy those of arrays.
+        """Compute features with TensorFlow for tensors, also in graphs, and with NumPy for arrays.
 
         Args:
-            samples: tensor or array of the samples.
-            num_samples: int (...), numbers of real samples in rows that are padded on the right. The first
-                `num_frames(num_samples)` frames then equal those of the row without padding. Default: None, all.
+            samples: float (..., N) in [-1, 1].
+            num_samples: int (...), number of samples before the padding on the right. The first
+                `num_frames(num_samples)` frames do not depend on the padding. Default: None, no padding.
+
+        Returns:
+            float32 (..., frames, F).
         """
         if is_tensor(samples):
             return self._compute_tensor(samples, num_samples)
@@ -111,17 +112,17 @@ class LogMel:
         return 1 << (self.window_samples - 1).bit_length()
 
     def _bands(self):
-        """Return the weights of the frequencies in each band, float32 (fft_size / 2 + 1, F)."""
+        """Return the weight of each frequency in each band, float32 (fft_size / 2 + 1, F)."""
         frequencies = np.arange(self._fft_size // 2 + 1) * self.sample_rate / self._fft_size
         edges = np.linspace(_mel(self.lowest), _mel(self.highest), self.num_bands + 2)
         low, peak, high = edges[:-2], edges[1:-1], edges[2:]
         mel = _mel(frequencies)[:, None]
         weights = np.maximum(0, np.minimum((mel - low) / (peak - low), (high - mel) / (high - peak)))
-        weights[0] = 0  # the mean of the samples is in no band
+        weights[0] = 0  # no band has the mean of the samples
         return weights.astype("float32")
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments."""
+        """Return the arguments of the constructor."""
         names = ("sample_rate", "num_bands", "window", "hop", "pre_emphasis", "lowest", "highest")
         return {name: getattr(self, name) for name in names}
 

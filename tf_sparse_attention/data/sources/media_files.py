@@ -1,4 +1,4 @@
-"""Reads images and recordings: files in folders, and the base class of their sources."""
+"""Reads folders of images and recordings, and defines the base class of their sources."""
 
 import os
 import pathlib
@@ -22,12 +22,12 @@ class MediaSource:
 
     Args:
         reader: the `Reader` of the data set.
-        decode: function of an example that returns an item, or as a string the reason why it cannot be read.
+        decode: function of an example that returns an item, or a string with the reason why it cannot be read.
         data_dir: folder for prepared data.
 
     Attributes:
         name: name of the data set.
-        fingerprint: string that identifies its content.
+        fingerprint: string that identifies the content.
         data_dir: as above.
         item: name of an item in errors, such as "image".
     """
@@ -44,7 +44,7 @@ class MediaSource:
         return self._reader.splits
 
     def _decoded(self, split):
-        """Yield the names of items and the items, or the reasons why they cannot be read."""
+        """Yield (name, item) for each example, or (name, reason) if it cannot be read."""
         for number, example in enumerate(self._reader.examples(split)):
             yield example.get("name", f"{self.item} {number} of {split} of {self.name}"), self._decode(example)
 
@@ -52,13 +52,13 @@ class MediaSource:
         """Return the first item."""
         name, item = next(self._decoded(self.splits[0] if self.splits else "train"))
         if isinstance(item, str):
-            raise ValueError(f"`path` must hold {self.item}s that can be read. Received: {name}, {item}.")
+            raise ValueError(f"`path` must hold readable {self.item}s. Received: {name}, {item}.")
         return item
 
     def _valid(self, split: str, find_fault: Callable[[Any], str | None], expected: str) -> Iterator[Any]:
-        """Yield items up to the first invalid one, then check the others and raise an error if any is invalid.
+        """Yield items until the first invalid one, then check the rest and raise an error for all invalid items.
 
-        `find_fault` returns the fault of an item as text, or None; `expected` describes valid items.
+        `find_fault` describes the fault of an item, or returns None. `expected` describes valid items.
         """
         first, count, num_invalid = "", 0, 0
         for name, item in self._decoded(split):
@@ -79,33 +79,33 @@ class MediaSource:
 def open_media_files(
     path: pathlib.Path, suffixes: Sequence[str], items: str, has_transcripts: bool = False
 ) -> ListReader:
-    """Open the files of some kinds in a folder and its subfolders.
+    """Open the files with given suffixes in a folder and its subfolders.
 
     An example is {"name": name of the file, "content": bytes}. Subfolders named train, validation or test are the
     splits. Otherwise files are split by the hash of their content (about 90/5/5, no split is empty, equal files are in
-    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. A warning
-    names other files that are left out, and the splits without a folder if other splits have one.
+    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. Warnings name
+    other files that are left out, and splits without a folder if other splits have one.
 
     Args:
         path: the folder.
-        suffixes: suffixes of its files, in lower case.
+        suffixes: suffixes of the files, in lower case.
         items: name of the items in errors, such as "images".
         has_transcripts: whether each NAME.wav has a transcript NAME.txt, UTF-8, which is "text" of an example.
 
     Raises:
-        ValueError: If the folder has no such files, fewer than 3 different ones to split, or a transcript is missing.
-            While files are read: if one changed, or a transcript is not UTF-8.
+        ValueError: If the folder has no such files, fewer than 3 different files to split, or a transcript is missing.
+            While files are read: if a file changed, or a transcript is not UTF-8.
     """
 
     def find(folder: pathlib.Path) -> list[pathlib.Path]:
-        found = [file for file in folder.rglob("*") if file.suffix.lower() in suffixes]
-        return found + [file.with_suffix(".txt") for file in found if has_transcripts]
+        items = [file for file in folder.rglob("*") if file.suffix.lower() in suffixes]
+        return items + [file.with_suffix(".txt") for file in items if has_transcripts]
 
     kinds = ", ".join(suffixes)
     listed = list_files(path, find, "**/*", f"{kinds} with a transcript" if has_transcripts else kinds)
     files = {
-        split: [_data_file(path, file) for file in found if file.suffix.lower() in suffixes]
-        for split, found in listed.items()
+        split: [_data_file(path, file) for file in paths if file.suffix.lower() in suffixes]
+        for split, paths in listed.items()
     }
     if not any(files.values()):
         raise ValueError(f"`path` must hold files {kinds}. Received: path={path}, without any.")
@@ -129,8 +129,8 @@ def _split(files: Sequence[DataFile], path: str | os.PathLike, items: str) -> di
     different = len({file.digest for file in files})
     if different < len(SPLITS):
         raise ValueError(
-            f"`path` must hold 3 or more different {items}, for training, validation and testing, or folders of these "
-            f"names. Received: path={path} with {different}."
+            f"`path` must hold 3 or more different {items}, or folders named {', '.join(SPLITS)}. "
+            f"Received: path={path} with {different}."
         )
     return nonempty_splits(files)
 

@@ -1,4 +1,4 @@
-"""Opens data sets of pairs of texts, such as documents and their translations."""
+"""Data sets of pairs of texts, such as documents and their translations."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ UNITS = ("document", "paragraph")
 
 
 class PairSource(NamedTuple):
-    """Two texts of each example of a data set: document i of `source` belongs to document i of `target`.
+    """Pairs of texts: document i of `source` is paired with document i of `target`.
 
     Attributes:
         source: `TextSource` of the input texts.
@@ -30,7 +30,7 @@ class PairSource(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the data set with the fields, such as "wmt14_translate/de-en/1.0.0 (de to en)"."""
+        """Name of the data set with both fields, such as "wmt14_translate/de-en/1.0.0 (de to en)"."""
         return f"{self.target.name} ({self.source.text_feature} to {self.target.text_feature})"
 
     @property
@@ -39,7 +39,7 @@ class PairSource(NamedTuple):
         return f"{self.source.fingerprint}>{self.target.fingerprint}"
 
     def documents(self, split: str) -> Iterator[bytes]:
-        """Iterate over the documents of a split, each of the source followed by its target."""
+        """Iterate over the documents of a split. Each source is followed by its target."""
         sides = (side.documents(split) for side in (self.source, self.target))
         return itertools.chain.from_iterable(zip(*sides, strict=True))
 
@@ -54,22 +54,22 @@ def open_pairs(
     data_dir: str | os.PathLike | None = None,
     **options: Any,
 ) -> PairSource:
-    """Open the texts of two fields of each example.
+    """Open a data set of pairs of texts, from two fields of each example.
 
     Args:
-        source: field of the input text, such as a language. For JSON lines also several fields, "question+passages", as
-            one text, and fields with a list of texts.
+        source: field of the input text, such as a language. For JSON lines also several fields as one text,
+            "question+passages", and fields with a list of texts.
         target: field of the output text.
         tfds: name of a data set of TFDS with these text features, such as "wmt14_translate/de-en" or
             "ted_hrlr_translate/pt_to_en".
         path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz. Lines without one of the fields are
             left out; see `JsonLinesReader`.
-        unit: for JSON lines, "document" (default) or "paragraph". Pairs of paragraphs, which blank lines divide, are
-            made of the documents in which both texts have the same number of them.
-        target_end: for JSON lines, the last line of targets, such as the heading of a section that only translations
-            have. The last line that equals it and the lines after it are left out. None: targets are whole.
-        data_dir: as for `open_source`.
-        **options: `local_dir` and `try_gcs` as for `open_source`.
+        unit: for JSON lines, "document" (default) or "paragraph". Blank lines separate paragraphs. Paragraphs are
+            paired if both texts have the same number of them; other documents are left out.
+        target_end: for JSON lines, a line that ends targets, such as the heading of a section that only translations
+            have. The last such line and all lines after it are left out. None: targets are whole.
+        data_dir: see `open_source`.
+        **options: `local_dir` and `try_gcs`, see `open_source`.
 
     Raises:
         ValueError: If none or both of `tfds` and `path` are given, the fields are equal, or there is no such field,
@@ -88,14 +88,14 @@ def open_pairs(
     if path is None:
         if (unit, target_end) != (UNITS[0], None):
             raise ValueError(
-                "`unit` and `target_end` are for JSON lines; the examples of a data set of TFDS are fixed. "
+                "`unit` and `target_end` must have their defaults for a data set of TFDS. "
                 f"Received: tfds={tfds}, unit={unit!r}, target_end={target_end!r}."
             )
         fields = source, target
-        found = open_tfds(
-            tfds, lambda known: [find_text_feature(known, field) for field in fields], data_dir, **options
+        tfds_reader = open_tfds(
+            tfds, lambda features: [find_text_feature(features, field) for field in fields], data_dir, **options
         )
-        return PairSource(*(TextSource(found, field, found.data_dir) for field in fields))
+        return PairSource(*(TextSource(tfds_reader, field, tfds_reader.data_dir) for field in fields))
     check_suffix(path)
     reader: Reader = JsonLinesReader(local_path(path), (source, target))
     if (unit, target_end) != (UNITS[0], None):
@@ -104,7 +104,7 @@ def open_pairs(
 
 
 class _PairReader:
-    """Pairs of texts without the ends of targets, or their paragraphs."""
+    """Reader of pairs with shortened targets, or of pairs of paragraphs."""
 
     def __init__(self, reader: Reader, source: str, target: str, unit: str, target_end: str | None) -> None:
         self._reader, self._source, self._target, self._unit, self._end = reader, source, target, unit, target_end
@@ -119,7 +119,7 @@ class _PairReader:
         """Iterate over the pairs of a split; see `Reader.examples`.
 
         Raises:
-            ValueError: At the end, if no document has as many source as target paragraphs.
+            ValueError: At the end, if no document has equal numbers of source and target paragraphs.
         """
         return self._read(self._reader.examples(split), split)
 
@@ -136,7 +136,7 @@ class _PairReader:
                 yield dict(zip((self._source, self._target), pair, strict=True))
         if unpaired and unpaired == total:
             raise ValueError(
-                f"`unit` must be {UNITS[0]!r} for texts that have different numbers of paragraphs. "
+                f"`unit` must be {UNITS[0]!r} for texts with different numbers of paragraphs. "
                 f"Received: unit={self._unit!r}, with {self.name}."
             )
         if unpaired:
@@ -147,7 +147,7 @@ class _PairReader:
 
 
 def _cut_at(text, end_line):
-    """Return the lines before the last `end_line`, or the whole text without such a line."""
+    """Return the lines before the last `end_line`, or the whole text if there is no such line."""
     lines = text.split("\n")
     ends = [number for number, line in enumerate(lines) if end_line is not None and line.strip() == end_line]
     return "\n".join(lines[: ends[-1]]).rstrip() if ends else text

@@ -13,17 +13,17 @@ from tf_sparse_attention.data.sources.text_files import list_texts
 
 tfds: Any = import_tfds()
 
-# Installed packages, compiled files, and files that depend on the build of the machine are not the library itself.
-# Tests are left out because many systems package Python without them (the data would differ from machine to machine),
-# they are two thirds of the bytes, and they have generated tables and files with deliberate errors.
+# Installed packages, compiled files and build-dependent files are not part of the library. Tests are left out because
+# many systems package Python without them. They are two thirds of the bytes, and include generated tables and files
+# with deliberate errors.
 EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 EXCLUDED_PREFIXES = ("config-", "_sysconfigdata", "_sysconfig_vars")
 
 
 def library_files(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """Yield the path of each source file that every build of this version of Python has."""
+    """Yield the paths of the source files that are part of every build of this version of Python."""
     for parent, folders, files in os.walk(folder):
-        # Not entered: site-packages can have tens of thousands of files.
+        # Skip excluded folders: site-packages can have tens of thousands of files.
         folders[:] = [name for name in folders if _is_library(name)]
         yield from (pathlib.Path(parent, name) for name in files if name.endswith(".py") and _is_library(name))
 
@@ -33,21 +33,21 @@ def _is_library(name):
 
 
 class PythonSource(tfds.core.GeneratorBasedBuilder):
-    """The source of the Python standard library, a text on every machine with Python, without a download.
+    """Source code of the Python standard library, which needs no download.
 
     One example per file, {"text", "path"}, about 10 MB for Python 3.11. Files are split by the hash of their content
     (about 90/5/5), so equal files are in one split. Installed packages, tests, build-dependent modules and files that
     are not UTF-8 are left out.
 
-    The configuration is named after the interpreter and the content ("cpython_3_11_7_<hash>"), so another or a patched
-    Python is another data set. Results are comparable between runs with the same configuration name.
+    The configuration is named after the interpreter and the content ("cpython_3_11_7_<hash>"). Results are comparable
+    between runs with the same configuration name.
 
     Args:
-        data_dir, version: as in `tfds.core.DatasetBuilder`.
-        config: None, or the name of the only configuration that this interpreter has.
+        data_dir, version: see `tfds.core.DatasetBuilder`.
+        config: None, or the name of the configuration of this interpreter.
 
     Raises:
-        ValueError: If the interpreter has no source files (its library is in a zip file), or `config` has another name.
+        ValueError: If the interpreter has no source files (the library is in a zip file), or `config` has another name.
     """
 
     name = "python_source"
@@ -60,7 +60,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
             raise ValueError(f"`stdlib` must be a folder of Python source. Received: stdlib={folder}.")
         known = self._interpreter_config()
         if config is not None and getattr(config, "name", config) != known.name:
-            raise ValueError(f"`config` must be that of this interpreter, {known.name}. Received: config={config}.")
+            raise ValueError(f"`config` must be {known.name}, for this interpreter. Received: config={config}.")
         super().__init__(data_dir=data_dir, config=known, version=version)
 
     def _interpreter_config(self):
@@ -82,7 +82,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager  # Nothing is downloaded.
-        # TFDS cannot write a split without examples; only a library of a few files has an empty split.
+        # TFDS cannot write empty splits, which only a library of a few files has.
         return {split: self._generate_examples(files) for split, files in split_by_hash(self._files).items() if files}
 
     def _generate_examples(self, files):

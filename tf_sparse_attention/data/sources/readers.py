@@ -1,4 +1,4 @@
-"""The reader protocol: a data set with a name, a fingerprint, splits, and the examples of a split in order."""
+"""The protocol of readers, which iterate over the examples of a data set in a fixed order."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ _PART = re.compile(r"([\w-]+)(?:\[(-?\d+(?:\.\d+)?%|-?\d+|):(-?\d+(?:\.\d+)?%|-?
 
 
 class Reader(Protocol):
-    """A data set whose examples are read in a fixed order, one at a time.
+    """Reader of a data set, one example at a time and in a fixed order.
 
     Attributes:
         name: name for logs and files.
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
 
 class ListReader:
-    """A reader of listed items, such as files or indices of arrays. An item is read when its turn comes.
+    """Reader of listed items, such as files or array indices. Items are read on use.
 
     Args:
         name: name for logs and files.
@@ -68,7 +68,7 @@ class ListReader:
 
 
 class Part(NamedTuple):
-    """A split, or a slice of one with bounds such as "10%", "-5" or "" for none."""
+    """A split, or a slice of it with bounds such as "10%" or "-5"; "" is no bound."""
 
     split: str
     begin: str | None = None
@@ -76,11 +76,11 @@ class Part(NamedTuple):
 
     @property
     def is_slice(self) -> bool:
-        """Whether the part is a slice, which needs the number of examples."""
+        """Whether the part is a slice of a split."""
         return self.begin is not None
 
     def indices(self, count: int) -> range:
-        """Return the indices of the part among `count` examples, or raise a `ValueError` if they are too few."""
+        """Return the indices of the part for `count` examples, or raise a `ValueError` if a bound is beyond them."""
         return range(count)[self._bound(self.begin, count) : self._bound(self.end, count)]
 
     def _bound(self, text, count):
@@ -89,7 +89,7 @@ class Part(NamedTuple):
         bound = round(float(text[:-1]) * count / 100) if text.endswith("%") else int(text)
         if abs(bound) > count:
             raise ValueError(
-                f"`split` must have bounds of at most {count}, the examples of {self.split}. Received: {text}."
+                f"`split` must have bounds of at most {count}, the size of {self.split}. Received: {text}."
             )
         return bound
 
@@ -119,5 +119,5 @@ def split_error(split: str, name: str, known: Iterable[str]) -> ValueError:
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """Log a warning, once per process: a program reads a data set several times."""
+    """Log a warning once per process, because programs read a data set several times."""
     logging.warning("%s", message)

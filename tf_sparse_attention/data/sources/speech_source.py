@@ -1,4 +1,4 @@
-"""Opens data sets of speech: recordings with transcripts."""
+"""Data sets of speech: recordings with transcripts."""
 
 import os
 import pathlib
@@ -45,16 +45,16 @@ class Utterance(NamedTuple):
 
 
 class SpeechSource:
-    """The recordings of a data set of speech. Made by `open_speech`.
+    """Recordings of a data set of speech with transcripts. Made by `open_speech`.
 
     Args:
         reader: the `Reader` of the data set.
         decode: function of an example and its name that returns features, float32 (T, F), and labels.
-        data_dir: folder in which prepared features are kept.
+        data_dir: folder for prepared features.
         num_features: F, features per frame.
         unit: unit of the labels, "phone" or "character".
-        description: plain data, how features are made of audio.
-        labels: all labels, or None if they are known only from the transcripts.
+        description: plain data that describes how features are computed from audio.
+        labels: all labels, or None if only the transcripts have them.
 
     Attributes:
         name: name for logs and folders.
@@ -106,26 +106,29 @@ def open_speech(
 ) -> SpeechSource:
     """Open a data set of speech.
 
-    A file NAME.npz has features and phonemes in the arrays "features" (all frames, F), float, or uint8 x with
-    "scale" = (lo, hi) for the value lo + (hi - lo) x / 255; "offsets" (recordings + 1,), integers: recording i has the
-    frames offsets[i] to offsets[i + 1]; "phonemes" (all labels,), integers, indices into "vocabulary" (V,), strings;
-    "phoneme_offsets" (recordings + 1,), integers; "split" (recordings,), strings, the names of splits.
+    A file NAME.npz has the arrays
 
-    A folder has WAV files NAME.wav with transcripts NAME.txt, UTF-8; see `open_media_files`. They are mono, of 16 bits
-    and of the sample rate of `LogMel`; nothing is resampled. Audio of TFDS is of 16 bits, as integers. Transcripts in
-    text are converted to lower case with single spaces, and their labels are the characters.
+    - "features", float (all frames, F), or uint8 x with "scale" = (lo, hi) for the value lo + (hi - lo) x / 255,
+    - "offsets", integers (N + 1,): recording i has the frames offsets[i] to offsets[i + 1],
+    - "phonemes", integers (all labels,), indices into "vocabulary", strings (V,),
+    - "phoneme_offsets", integers (N + 1,), and
+    - "split", strings (N,), the split of each recording.
+
+    A folder has files NAME.wav with transcripts NAME.txt, UTF-8; see `open_media_files`. They have one channel, 16 bits
+    and the sample rate of `LogMel`; nothing is resampled. Audio of TFDS has 16-bit integers. Transcripts are converted
+    to lower case with single spaces, and their characters are the labels.
 
     Args:
         path: a file NAME.npz of features and labels, or a folder of WAV files.
         tfds: instead of `path`, the name of a data set of TFDS with one recording and one text per example, such as
             "librispeech".
         data_dir: folder of TFDS and of prepared features. None: the default of TFDS.
-        local_dir, try_gcs: as for `open_source`, with `tfds`.
-        **log_mel: arguments of `LogMel`, for audio; not for a file of features.
+        local_dir, try_gcs: see `open_source`; for `tfds`.
+        **log_mel: arguments of `LogMel`; not for a file of features.
 
     Raises:
-        ValueError: If none or both of `path` and `tfds` are given, there is no such file, folder or data set, a file is
-            damaged or inconsistent, a transcript is missing, or the data set has another sample rate than `LogMel`.
+        ValueError: If none or both of `path` and `tfds` are given, the path or data set does not exist, a file is
+            damaged or inconsistent, a transcript is missing, or `LogMel` has another sample rate.
 
     Example:
 
@@ -142,7 +145,7 @@ def open_speech(
     if file.suffix != ".npz" or not file.is_file():
         raise ValueError(f"`path` must be a file NAME.npz, or a folder of WAV files. Received: path={path}.")
     if log_mel:
-        raise ValueError(f"A file of features takes no settings of `LogMel`. Received: {', '.join(sorted(log_mel))}.")
+        raise ValueError(f"`log_mel` must be empty for a file of features. Received: {', '.join(sorted(log_mel))}.")
     return _open_features(file, data_folder(data_dir))
 
 
@@ -167,28 +170,28 @@ def _open_tfds(name, log_mel, **options):
     shape, dtype, rate = tuple(feature.shape), np.dtype(feature.np_dtype), feature.sample_rate
     if shape != (None,) or not np.issubdtype(dtype, np.integer):
         raise ValueError(
-            "`tfds` must be a data set with audio of one channel, of 16 bits as integers. "
+            "`tfds` must be a data set with audio of one channel, as 16-bit integers. "
             f"Received: {reader.name} with {dtype.name} of shape {shape}."
         )
     if rate not in (None, log_mel.sample_rate):
         raise ValueError(
-            f"`sample_rate` must be that of the data set, which is not resampled. Received: sample_rate="
-            f"{log_mel.sample_rate}, {rate} samples per second in {reader.name}."
+            f"`sample_rate` must be {rate}, the rate of {reader.name}, which is not resampled. "
+            f"Received: sample_rate={log_mel.sample_rate}."
         )
 
     def decode(example, example_name):
         samples = np.asarray(example[audio], "float32") / 32768
         loudest = np.abs(samples).max(initial=0)
         if loudest > 1 or not len(samples):
-            found = f"one of {round(float(loudest) * 32768)}" if len(samples) else "none"
-            raise ValueError(f"`tfds` must have samples of 16 bits. Received: {found} in {example_name}.")
+            problem = f"a sample of {round(float(loudest) * 32768)}" if len(samples) else "no samples"
+            raise ValueError(f"`tfds` must have samples of 16 bits. Received: {problem} in {example_name}.")
         return np.asarray(log_mel(samples)), _characters(example[text].decode("utf-8", errors="replace"))
 
     return SpeechSource(reader, decode, reader.data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
 
 
 def _characters(text):
-    """Return the labels of a text: its characters in lower case, with single spaces between words."""
+    """Return the labels of a transcript: characters in lower case, with single spaces between words."""
     return list(" ".join(text.lower().split()))
 
 

@@ -1,4 +1,4 @@
-"""Reads text files: each file of a folder is a document, a single file is cut into three."""
+"""Reads text files: each file of a folder is a document, and a single file is cut into three."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from tf_sparse_attention.data.sources.readers import ListReader
 TEXT = "text"  # field of the examples
 JSON_LINES = (".jsonl", ".jsonl.gz")
 JSON_NAMES = (".jsonl", ".ndjson", ".json")
-LONGEST_LINE = 1 << 24  # bytes of a line that are parsed to recognize JSON lines
+LONGEST_LINE = 1 << 24  # maximum bytes that are parsed to recognize JSON lines
 
 
 def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -> ListReader:
@@ -31,18 +31,17 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
     An example is {"text": bytes}. The first rule that applies decides the splits:
 
     - `path` is a file: its first 90 % of bytes are for training, the next 5 % for validation, the last 5 % for testing,
-      one example each. For 10^8 bytes this is the usual split of enwik8 and text8. A cut can be inside a character,
-      since byte-level results are stated for exactly these bytes.
+      one example each. For 10^8 bytes this is the usual split of enwik8 and text8. A cut can be inside a character.
     - `path` has folders named train, validation or test: these are the splits.
     - `path` holds 3 or more files of different content: they are split by the hash of their content (about 90/5/5).
       No split is empty, and equal files are in one split; see `file_splits.nonempty_splits`.
-    - `path` holds one or two contents: each file is cut as a single file is.
+    - `path` holds one or two different contents: each file is cut like a single file.
 
     Files NAME.gz are decompressed, and `pattern` matches them too: "**/*.txt" also matches NAME.txt.gz. Hidden and
     blank files are left out. The order is that of the content hashes, so each part of a split is a fair sample.
 
-    A warning names the splits without a folder if other splits have one, files in none of these folders, and files
-    next to the documents that `pattern` does not match.
+    Warnings name splits without a folder if other splits have one, files outside these folders, and files next to the
+    documents that `pattern` does not match.
 
     Args:
         path: the folder or file.
@@ -56,16 +55,16 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
         splits = _cut(_list_texts(root.parent, [root]))
     else:
         others = str(pathlib.PurePosixPath(pattern).with_name("*"))
-        found = list_files(root, lambda folder: _match(folder, pattern), others, f"named {pattern}")
-        splits = _split(root, found)
+        files = list_files(root, lambda folder: _match(folder, pattern), others, f"named {pattern}")
+        splits = _split(root, files)
     if not splits:
         has_json = root.is_dir() and any(path.name.endswith(JSON_LINES) for path in root.rglob("*"))
         hint = " For JSON lines give the field with the text, `text_field`." if has_json else ""
         raise ValueError(
             f"`path` must hold text files that match `pattern`.{hint} Received: path={path}, pattern={pattern}."
         )
-    for file in {file.path for files in splits.values() for file in files}:
-        _refuse_json_lines(file)
+    for document in {file.path for members in splits.values() for file in members}:
+        _refuse_json_lines(document)
     name = f"text_folder/{readable_name(root, 'text')}_{fingerprint_files(splits)}"
     return ListReader(name, name, splits, lambda file: {TEXT: file.read()})
 
@@ -99,9 +98,9 @@ def _match(folder, pattern):
     return [*folder.glob(pattern), *folder.glob(f"{pattern}.gz")]
 
 
-def _split(root: pathlib.Path, found: Mapping[str, Sequence[pathlib.Path]]) -> dict[str, list[DataFile]]:
-    """Return the files of each split that has some."""
-    splits = {split: _list_texts(root, paths) for split, paths in found.items()}
+def _split(root: pathlib.Path, paths: Mapping[str, Sequence[pathlib.Path]]) -> dict[str, list[DataFile]]:
+    """Return the files of each non-empty split."""
+    splits = {split: _list_texts(root, members) for split, members in paths.items()}
     if "" in splits:
         files = splits[""]
         return nonempty_splits(files) if len({file.digest for file in files}) >= len(SPLITS) else _cut(files)
@@ -122,7 +121,7 @@ def _cut(files):
 
 
 def _refuse_json_lines(path):
-    """Raise an error for a file of JSON lines, which would be read as text with its braces and quotes."""
+    """Raise an error for a file of JSON lines, which is not plain text."""
     if not path.name.removesuffix(".gz").endswith(JSON_NAMES):
         return
     with open_content(path) as file:
@@ -131,10 +130,10 @@ def _refuse_json_lines(path):
             first = file.readline(LONGEST_LINE)
     try:
         line = json.loads(first)
-    except ValueError:  # text, or an object of several lines
+    except ValueError:  # text, or an object over several lines
         return
     if isinstance(line, dict):
         raise ValueError(
-            "`text_field` must be the field with the text of JSON lines, for the trainers --config.data.text_field. "
+            "`text_field` must be the field with the text of JSON lines, in the trainers --config.data.text_field. "
             f"Received: text_field=None, for {path} with the fields {', '.join(map(repr, line)) or 'none'}."
         )

@@ -1,4 +1,4 @@
-"""Opens text data sets: by TFDS name, a folder, a file, JSON lines, or Python's own source."""
+"""Text data sets from TFDS, text files, JSON lines, or the Python standard library."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ PG19 = {"train": (28_602, 1_973_136_207), "validation": (50, 3_007_061), "test":
 
 
 class TextSource:
-    """The documents of a data set. Made by `open_source`.
+    """Documents of a data set. Made by `open_source`.
 
     Args:
         reader: the `Reader` of the data set.
@@ -27,7 +27,7 @@ class TextSource:
     Attributes:
         reader, text_feature, data_dir: as above.
         name: name of the data set, such as "tiny_shakespeare/1.0.0".
-        fingerprint: string that identifies content and text feature.
+        fingerprint: string that identifies the content and text feature.
     """
 
     def __init__(self, reader: Reader, text_feature: str, data_dir: str) -> None:
@@ -46,7 +46,7 @@ class TextSource:
             split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
 
         Returns:
-            Iterator of `bytes`, one document each (UTF-8 in all data sets of TFDS).
+            Iterator of `bytes`, one per document (UTF-8 in all data sets of TFDS).
 
         Raises:
             ValueError: If the data set has no such split.
@@ -67,29 +67,29 @@ def open_source(
 ) -> TextSource:
     """Open a text data set.
 
-    A data set of TFDS is downloaded and prepared when its documents are first read. Files are read without a copy.
+    Data sets of TFDS are downloaded and prepared on first use. Local files are read in place.
 
     Args:
         tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
-            "python_source", the Python standard library's own source, which needs no download and is the default.
+            "python_source", the source code of the Python standard library. It needs no download and is the default.
         path: instead of `tfds`, a folder of text files or one text file, plain or NAME.gz; see `open_text_files`. For
-            an address such as gs://bucket/books a local copy is read, see `local_path`; this holds for all sources.
+            remote paths such as gs://bucket/books, all sources read a local copy; see `local_path`.
         pattern: glob pattern of the documents in `path`. Default "**/*.txt".
-        local_dir: folder with the files that the builder would download, to work offline. For "pg19" a copy, or a
-            part, of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For others the
-            manual folder of TFDS: a file with the name and checksum of the download is used instead of it (input.txt
-            for "tiny_shakespeare").
+        local_dir: folder with the files that the builder would download, to work offline. For "pg19" a full or partial
+            copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For others the
+            manual folder of TFDS, with files of the same name and checksum as the downloads (input.txt for
+            "tiny_shakespeare").
         text_feature: name of the feature with the text, for `tfds`. None: see `find_text_feature`.
         data_dir: folder of TFDS and of token stores, local or in a bucket. None: the default of TFDS
             (~/tensorflow_datasets).
         try_gcs: whether prepared data may be read from the public bucket of TFDS.
         text_field: field with the text of JSON lines: `path` is then a file NAME.jsonl or NAME.jsonl.gz, or a folder of
-            them, and each line is a document; see `JsonLinesReader`. Several fields with "+" between are one text.
+            them, and each line is a document; see `JsonLinesReader`. Several fields joined with "+" are one text.
 
     Raises:
-        ValueError: If both `tfds` and `path` are given, or `text_field` without `path`, `local_dir` does not exist or
-            has not the layout of the data set, or the data set has no text.
-        ConnectionError: If the data set is in a catalogue that cannot be reached.
+        ValueError: If both `tfds` and `path` are given, `text_field` is given without `path`, `local_dir` does not
+            exist or has another layout, or the data set has no text.
+        ConnectionError: If the catalogue of the data set cannot be reached.
         ImportError: If tensorflow-datasets is needed and not installed.
 
     Example:
@@ -119,10 +119,10 @@ def load_documents(split: str, **source: Any) -> Iterator[bytes]:
 
     Args:
         split: name of the split.
-        **source: arguments of `open_source`. Default: the Python standard library's own source.
+        **source: arguments of `open_source`. Default: the source code of the Python standard library.
 
     Returns:
-        Iterator of `bytes`, one document each.
+        Iterator of `bytes`, one per document.
 
     Example:
 

@@ -19,24 +19,24 @@ from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest,
 from tf_sparse_attention.data.sources.text_files import list_texts
 from tf_sparse_attention.data.stores.array_store import DamagedDataError, damage_message
 
-SECONDS_OF_SILENCE = 20.0
+WARNING_DELAY = 20.0  # seconds
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-NETWORK = ("requests", "urllib3", "httpx", "httpcore", "huggingface_hub")  # libraries of TFDS
+NETWORK = ("requests", "urllib3", "httpx", "httpcore", "huggingface_hub")  # libraries that TFDS uses
 WITHOUT_TENSORFLOW = "array_record"  # the TFDS format that is written and read without TensorFlow
 
 
 def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> Any:
-    """Return the `tfds.core.DatasetBuilder` of a data set, `PythonSource` for the name None.
+    """Return the `tfds.core.DatasetBuilder` of a data set; `PythonSource` for the name None.
 
     Raises:
         ValueError: If there is no such data set or configuration.
         DamagedDataError: If the description of prepared data in `data_dir` is damaged.
-        ConnectionError: If the data set is in a catalogue that cannot be reached.
+        ConnectionError: If the catalogue of the data set cannot be reached.
         ImportError: If tensorflow-datasets is not installed.
     """
     tfds = import_tfds()
-    # TFDS warns of each data set that is not in its own list.
-    with _log_level("absl"), _damage_named(f"the folder of the data set in {data_folder(data_dir)}"):
+    # TFDS warns about each data set that it does not list.
+    with _log_level("absl"), _convert_damage_errors(f"the folder of the data set in {data_folder(data_dir)}"):
         if name in (None, "python_source"):
             from tf_sparse_attention.data.sources.python_source import PythonSource
 
@@ -48,20 +48,20 @@ def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, tr
             if message is None:
                 raise
             raise ValueError(message) from error
-        except Exception as error:  # of other catalogues, such as "huggingface:NAME"
+        except Exception as error:  # from other catalogues, such as "huggingface:NAME"
             if not _is_network_error(error):
                 raise
             raise ConnectionError(
-                f"`tfds` must be the name of a data set that can be reached. Received: tfds={name}, with {error}."
+                f"`tfds` must be the name of a reachable data set. Received: tfds={name}, with {error}."
             ) from error
 
 
 def _unknown_name(tfds, name):
-    """Return the message for a name that TFDS does not know; None if it knows the name."""
+    """Return the error message for a name that TFDS does not know, or None if it knows the name."""
     known, base = tfds.list_builders(), name_without_config(name)
     if base not in known:
         return (
-            "`tfds` must be the name of a data set of TFDS; a folder of text files, or a file, is `path`."
+            "`tfds` must be the name of a data set of TFDS; use `path` for a file or a folder of text files."
             f"{did_you_mean(name, known)} Received: tfds={name}."
         )
     config = name.partition("/")[2].partition(":")[0]
@@ -82,30 +82,29 @@ def name_without_config(name: str) -> str:
 def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
     """Download and prepare a data set unless it is prepared already.
 
-    TFDS writes to a temporary folder and renames it, so a killed preparation leaves no incomplete data. If two
-    processes prepare a data set at once, both work and the second one uses the result of the first. The arguments are
-    those of `TfdsReader`.
+    TFDS writes to a temporary folder and renames it, so a killed process leaves no incomplete data. If two processes
+    prepare a data set at once, the first result is kept. For the arguments see `TfdsReader`.
     """
     if not _is_prepared(builder):
         _download_and_prepare(builder, local_dir, try_gcs)
-    # Another process can have prepared the data after this builder was made. Mocks of TFDS are never prepared.
+    # Another process can prepare the data after this builder was created. Mocks of TFDS are never prepared.
     if _is_prepared(builder):
         builder.info.read_from_directory(builder.data_dir)
 
 
 def _is_prepared(builder):
-    return builder.data_path.exists()  # TFDS makes this folder with one rename, so it is complete
+    return builder.data_path.exists()  # TFDS renames a complete folder to this path
 
 
 def _download_and_prepare(builder, local_dir, try_gcs):
     tfds = import_tfds()
     if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        tfds.disable_progress_bar()  # in a log each update of a bar is another line
+        tfds.disable_progress_bar()  # each update would be a line of the log
     config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
     file_format = {} if has_tensorflow() else {"file_format": WITHOUT_TENSORFLOW}
     offline = (
-        f"{builder.info.full_name} is downloaded on first use. Without a network put the files that its builder would "
-        "download into a folder, and name it: `local_dir`, for the trainers --config.data.local_dir=FOLDER"
+        f"{builder.info.full_name} is downloaded on first use. Without a network, put the files of the download into a "
+        "folder and set `local_dir`, in the trainers --config.data.local_dir=FOLDER"
     )
     try:
         # TFDS prints notes; standard output belongs to the calling program.
@@ -113,7 +112,7 @@ def _download_and_prepare(builder, local_dir, try_gcs):
             _read_corpus_from(builder, local_dir),
             contextlib.redirect_stdout(sys.stderr),
             _warn_if_slow(offline),
-            _log_level("urllib3.connectionpool"),  # ten warnings for a server that cannot be reached
+            _log_level("urllib3.connectionpool"),  # ten warnings for an unreachable server
         ):
             builder.download_and_prepare(download_config=config, **file_format)
     except Exception as error:
@@ -142,11 +141,11 @@ def _is_network_error(error):
 
 
 def _disk_error(error, root):
-    """Return the reason if an error, or one of its causes, is that a disk is full or read-only; otherwise None."""
-    tf: Any = sys.modules.get("tensorflow")  # imported if the error is from TensorFlow, else possibly not installed
+    """Return the reason if an error or one of its causes is a full or read-only disk, otherwise None."""
+    tf: Any = sys.modules.get("tensorflow")  # imported if the error is from TensorFlow
     tensorflow_errors = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) if tf else ()
     while error is not None:
-        is_here = str(root) in str(getattr(error, "filename", None) or root)  # not a file that is read
+        is_here = str(root) in str(getattr(error, "filename", None) or root)  # not an input file
         if isinstance(error, OSError) and error.errno in FULL_OR_READ_ONLY and is_here:
             return os.strerror(error.errno)
         if isinstance(error, tensorflow_errors):
@@ -157,8 +156,8 @@ def _disk_error(error, root):
 
 @contextlib.contextmanager
 def _warn_if_slow(line):
-    """Log a line if the block takes long: TFDS tries to reach a server for minutes without a message."""
-    timer = threading.Timer(SECONDS_OF_SILENCE, logging.getLogger(__name__).warning, [line])
+    """Log a line if the block takes long: TFDS tries to reach a server for minutes without a log message."""
+    timer = threading.Timer(WARNING_DELAY, logging.getLogger(__name__).warning, [line])
     timer.daemon = True
     timer.start()
     try:
@@ -189,31 +188,31 @@ def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
         import tensorflow as tf
 
         errors = (tf.errors.DataLossError, tf.errors.NotFoundError)
-    with _damage_named(builder.data_dir, *errors):
+    with _convert_damage_errors(builder.data_dir, *errors):
         yield from examples
 
 
 def is_array_record(builder: Any) -> bool:
-    """Return whether a prepared data set has the format that is read without TensorFlow."""
+    """Return whether a prepared data set can be read without TensorFlow."""
     return getattr(builder.info.file_format, "value", None) == WITHOUT_TENSORFLOW
 
 
 @contextlib.contextmanager
-def _damage_named(folder, *errors):
+def _convert_damage_errors(folder, *errors):
     """Convert errors of TFDS for damaged files into a `DamagedDataError` that names the folder to delete."""
     from google.protobuf import json_format
 
     try:
         yield
     except (json_format.ParseError, *errors) as error:
-        # Without the name of the operation, which TensorFlow adds.
+        # Remove the name of the op, which TensorFlow adds.
         reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
         raise DamagedDataError(damage_message(folder, f"{folder}, with {reason}")) from error
 
 
 @contextlib.contextmanager
 def _read_corpus_from(builder, local_dir):
-    """Let the PG-19 builder, which has no argument for it, read its corpus from a folder instead of the bucket."""
+    """Let the PG-19 builder read its corpus from a folder instead of the bucket. The builder has no argument for it."""
     if builder.name != "pg19" or local_dir is None:
         yield
         return
@@ -229,8 +228,8 @@ def _read_corpus_from(builder, local_dir):
 def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
     """Return a hash, 16 hexadecimal digits, of a folder in the layout of gs://deepmind-gutenberg.
 
-    TFDS keeps one PG-19 per data folder and version. A part of the corpus must not be read as the whole or as another
-    part, so each local copy is prepared in a folder named after this hash.
+    TFDS keeps one PG-19 per data folder and version. So each local copy is prepared in a folder named after this hash,
+    and different parts of the corpus do not mix.
 
     Raises:
         ValueError: If metadata.csv or a folder train, validation or test is missing.

@@ -1,4 +1,4 @@
-"""Reads TFDS data sets, always in the same order, with TensorFlow or without it."""
+"""Reads TFDS data sets in a fixed order, with or without TensorFlow."""
 
 import os
 import pathlib
@@ -19,9 +19,9 @@ from tf_sparse_attention.data.sources.tfds_preparation import (
     prepare,
 )
 
-# If a data set has several strings (a text and its title), the first of these names is its text.
+# Names of text features by priority, for data sets with several strings, such as text and title.
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")
-NOT_TEXT = ("id", "filename", "file_name", "image/filename", "url")  # strings of data sets of images
+NOT_TEXT = ("id", "filename", "file_name", "image/filename", "url")  # string features that are not text
 
 
 class TfdsReader:
@@ -29,17 +29,17 @@ class TfdsReader:
 
     Args:
         builder: `tfds.core.DatasetBuilder`.
-        fields: names of the features that an example has.
+        fields: names of the features to read.
         local_dir: folder with the files that the builder would download, or None.
-        try_gcs: whether a prepared copy may come from the public bucket of TFDS.
-        variant: string that distinguishes data sets of one name in the fingerprint. Default: "".
+        try_gcs: whether prepared data may be read from the public bucket of TFDS.
+        variant: suffix of the name in the fingerprint. Default: "".
 
     Attributes:
         name: full name with configuration and version, such as "tiny_shakespeare/1.0.0".
-        fingerprint: string that identifies content and fields; available before the data set is prepared.
+        fingerprint: string that identifies the content and fields, also before the data set is prepared.
         fields: as above.
         features: `tfds.features.FeaturesDict` of the data set.
-        data_dir: folder of TFDS, a string since it can be in a bucket.
+        data_dir: folder of TFDS, a string because it can be in a bucket.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class TfdsReader:
 
         Raises:
             ValueError: If there is no such split.
-            ImportError: If the data set was prepared in a format that only TensorFlow reads, which is not installed.
+            ImportError: If the format of the prepared data needs TensorFlow, which is not installed.
         """
-        # A mock of TFDS may have no names of splits.
+        # Mocks of TFDS can have no splits.
         names = {term.split("[")[0].strip() for term in split.split("+")}
         if self.splits and not names <= {*self.splits, "all"}:
             raise split_error(split, self.name, self.splits)
@@ -79,11 +79,11 @@ class TfdsReader:
             return ({field: example[field] for field in self.fields} for example in examples)
         if not has_tensorflow():
             raise ImportError(
-                f"{self.name} was prepared as {self._builder.info.file_format.value}, which only TensorFlow reads. "
-                "Install TensorFlow, or prepare the data again in another folder: `data_dir`, for the trainers "
-                "--config.data.data_dir=FOLDER."
+                f"Reading {self.name} needs TensorFlow, because it was prepared as "
+                f"{self._builder.info.file_format.value}. Install TensorFlow, or prepare the data in another folder: "
+                "set `data_dir`, in the trainers --config.data.data_dir=FOLDER."
             )
-        # Files are read sequentially: an order that depends on the number of readers is not reproducible.
+        # One file at a time: otherwise the order depends on the number of readers.
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         dataset = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         dataset = dataset.map(lambda example: {field: example[field] for field in self.fields}).prefetch(2)
@@ -102,7 +102,7 @@ def open_tfds(
     local_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> TfdsReader:
-    """Open a data set of TFDS; arguments and errors are those of `text_source.open_source`.
+    """Open a data set of TFDS. For other arguments and errors see `text_source.open_source`.
 
     Args:
         find_fields: function of the `tfds.features.FeaturesDict` that returns the names of the features to read.
@@ -129,8 +129,8 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
 
     Args:
         features: `tfds.features.FeaturesDict`.
-        text_feature: name of the feature. None: the only string feature that is not a file name, an id or an address.
-            Of several the first that is named text, book_text, content, document, article or story.
+        text_feature: name of the feature. None: the only string feature that is not a file name, id or URL. If there
+            are several, the first of text, book_text, content, document, article and story.
 
     Raises:
         ValueError: If the named feature is not a string, or the choice is ambiguous.
@@ -143,7 +143,7 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
         text_feature = known[0] if known else None
     if text_feature is None or text_feature not in strings:
         raise ValueError(
-            "`text_feature` must be a string feature of the data set, which must have text. "
+            "`text_feature` must be a string feature of the data set. "
             f"Received: text_feature={text_feature}, string features: {', '.join(strings) or 'none'}, "
             f"all features: {', '.join(flat) or features}."
         )
@@ -151,24 +151,25 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
 
 
 def _is_string(feature):
-    # A nested feature has a dictionary of shapes, a list of strings is not a document. NumPy's dtype of str is object.
+    # Nested features have a dictionary of shapes. The NumPy dtype of strings is object.
     return getattr(feature, "shape", None) == () and np.dtype(feature.np_dtype) == object
 
 
 def find_media_feature(features: Any, kind: str, item: str) -> str:
-    """Return the name of the only feature of a kind ("Image", "Audio"), or of the one named after it in lower case.
+    """Return the name of the only feature of a kind ("Image", "Audio"). If there are several: "image" or "audio".
 
     Raises:
-        ValueError: If there is no such feature, or several and none of that name.
+        ValueError: If there is no such feature, or the choice is ambiguous.
     """
     flat = _flat(features)
-    found = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
-    if len(found) != 1 and kind.lower() not in found:
+    names = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
+    if len(names) != 1 and kind.lower() not in names:
         raise ValueError(
-            f"`tfds` must be a data set with {item} in each example, named {kind.lower()!r} if there are several. "
+            f"`tfds` must be a data set with {item} in each example. If there are several, one must be named "
+            f"{kind.lower()!r}. "
             f"Received: features {', '.join(flat) or features}."
         )
-    return found[0] if len(found) == 1 else kind.lower()
+    return names[0] if len(names) == 1 else kind.lower()
 
 
 def _flat(features):

@@ -1,4 +1,4 @@
-"""Data sets prepared on disk: arrays that are written once, checked and mapped into memory."""
+"""Prepared data sets on disk: arrays that are written once, checked, and memory-mapped."""
 
 from tf_sparse_attention.data.stores.array_store import ArrayStore
 from tf_sparse_attention.data.stores.speech_store import SpeechStore, open_speech_store

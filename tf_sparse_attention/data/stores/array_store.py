@@ -1,4 +1,4 @@
-"""A folder of arrays made from a data set once: published as a whole, checked, mapped into memory."""
+"""Folders of arrays on disk: written atomically, checked, and memory-mapped."""
 
 import hashlib
 import json
@@ -15,36 +15,36 @@ import numpy as np
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.atomic_files import add_path_to_errors, atomic_folder, remove_stale
 
-METADATA = "metadata.json"  # written last: a folder with it is a store
+METADATA = "metadata.json"  # written last, so a folder with this file is complete
 FORMAT = 2
-UPLOADED = "uploaded"  # an empty file in the local copy of a store that is at its address
+UPLOADED = "uploaded"  # empty file that marks a local copy of a remote store
 BLOCK = 1 << 22  # bytes per read
-_checked: set[tuple[Any, ...]] = set()  # files whose checksums this process has compared
+_checked: set[tuple[Any, ...]] = set()  # files whose checksums this process has verified
 
 
 class DamagedDataError(ValueError):
-    """Raised for prepared data that are not as they were written."""
+    """Error for prepared data that are damaged or incomplete."""
 
 
-def damage_message(remove: str | os.PathLike, found: str) -> str:
-    """Return the message about damaged data: what to delete, and what was found."""
-    return f"Prepared data must be as they were written; delete {remove} to prepare them again. Received: {found}."
+def damage_message(remove: str | os.PathLike, problem: str) -> str:
+    """Return the error message for damaged data, which says to delete `remove`."""
+    return f"Prepared data must be intact; delete {remove} to prepare them again. Received: {problem}."
 
 
 class ArrayStore:
     """Arrays and metadata of a split of a data set.
 
-    Opening is cheap: arrays are read when they are used. The first opening in a process compares all checksums.
+    Arrays are read on use. The first opening in a process verifies all checksums.
 
     Args:
         folder: folder of the store.
 
     Attributes:
-        metadata: dictionary: "identity", what the store was made from, and what its writer returned.
+        metadata: dictionary of "identity", see `open`, and the metadata from `write`.
         arrays: read-only `np.memmap` by name.
 
     Raises:
-        DamagedDataError: If the folder is not as it was written.
+        DamagedDataError: If the folder is damaged or incomplete.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -60,21 +60,21 @@ class ArrayStore:
         identity: dict[str, Any],
         write: Callable[["ArrayWriter"], dict[str, Any]],
     ) -> Self:
-        """Open the store of a data set in the folder of all stores, and write it first if it is not there.
+        """Open the store of a data set, and write it first if it does not exist.
 
-        The name of the folder has a hash of the identity, so that another data set has another store. A store is
-        written to a temporary folder and renamed: a killed process leaves nothing that would be read, and two processes
-        that write one store at once leave the complete store of one of them. If `root` is an address such as
+        The name of the store's folder has a hash of the identity, so each data set has a separate store. A store is
+        written to a temporary folder, which is then renamed. So a killed process leaves no incomplete store, and if two
+        processes write a store at once, the store of one of them remains. If `root` is a remote path such as
         gs://bucket/stores, a local copy is read, and a new store is uploaded.
 
         Args:
             root: folder of all stores.
-            name: readable part of the name of this store.
+            name: readable part of the name of the store's folder.
             identity: plain data that identifies the content.
             write: function of an `ArrayWriter` that writes the arrays and returns further metadata, plain data.
 
         Raises:
-            DamagedDataError: If the store is not as it was written, or has another identity.
+            DamagedDataError: If the store is damaged or incomplete, or has another identity.
         """
         digest = hashlib.blake2b(json.dumps([FORMAT, identity], sort_keys=True).encode(), digest_size=8).hexdigest()
         name = f"{re.sub('[^A-Za-z0-9]+', '_', name)}_{digest}"
@@ -89,7 +89,7 @@ class ArrayStore:
         except DamagedDataError:
             if not (local / UPLOADED).exists():
                 raise
-            shutil.rmtree(local)  # The copy is damaged, or the store at the address is.
+            shutil.rmtree(local)  # Either the copy or the remote store is damaged.
             _download(remote, local)
             try:
                 store = cls._open_local(local, identity, write)
@@ -110,16 +110,16 @@ class ArrayStore:
                 with ArrayWriter(temporary) as writer:
                     writer.finish({"identity": identity, **write(writer)})
         store = cls(folder)
-        saved, wanted = store.metadata["identity"], json.loads(json.dumps(identity))  # tuples become lists
-        if saved != wanted:
-            other = next(key for key in {**wanted, **saved} if saved.get(key) != wanted.get(key))
-            found = f"{other}={saved.get(other)!r} instead of {wanted.get(other)!r}"
-            raise DamagedDataError(damage_message(folder, f"{folder}, with {found}"))
+        saved, expected = store.metadata["identity"], json.loads(json.dumps(identity))  # tuples become lists
+        for key in {**expected, **saved}:
+            if saved.get(key) != expected.get(key):
+                problem = f"{folder}, with {key}={saved.get(key)!r} instead of {expected.get(key)!r}"
+                raise DamagedDataError(damage_message(folder, problem))
         return store
 
 
 class ArrayWriter:
-    """Writes the arrays of a store piece by piece, as a context manager.
+    """Context manager that writes the arrays of a store piece by piece.
 
     Args:
         folder: an empty folder.
@@ -138,7 +138,7 @@ class ArrayWriter:
             file.close()
 
     def append(self, name: str, rows: np.ndarray) -> None:
-        """Append rows, an array (n, ...), to an array. All rows have the dtype and the shape of the first."""
+        """Append rows (n, ...) to an array. All rows must have the dtype and shape of the first."""
         rows = np.ascontiguousarray(rows)
         if name not in self._files:
             self._files[name] = (self._folder / _file_name(name)).open("wb")
@@ -150,11 +150,11 @@ class ArrayWriter:
         saved["shape"][0] += len(rows)
 
     def num_rows(self, name: str) -> int:
-        """Return the number of rows that an array has now."""
+        """Return the number of rows that were appended to an array."""
         return self._saved[name]["shape"][0]
 
     def finish(self, metadata: dict[str, Any]) -> None:
-        """Write the metadata once all arrays are on the disk."""
+        """Flush all arrays to the disk, then write the metadata."""
         for name, file in self._files.items():
             with add_path_to_errors(self._folder / _file_name(name)):
                 _sync(file)
@@ -178,16 +178,16 @@ def _checksum(content):
 
 
 def _read_metadata(path, remove):
-    """Return the content of a metadata file; `remove` is what a user deletes if it is damaged."""
+    """Read a metadata file. The error for a damaged file says to delete `remove`."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         content = saved["content"]
         if saved["crc32"] != _checksum(content) or content["format"] != FORMAT:
-            raise ValueError("another content")
+            raise ValueError("invalid content")
     except FileNotFoundError as error:
         raise DamagedDataError(damage_message(remove, f"{path}, which is missing")) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(damage_message(remove, f"{path}, with another content")) from error
+        raise DamagedDataError(damage_message(remove, f"{path}, with invalid content")) from error
     return content
 
 
@@ -198,17 +198,17 @@ def _open_array(folder, name, saved):
     return np.memmap(path, saved["dtype"], "r", shape=shape) if np.prod(shape) else np.zeros(shape, saved["dtype"])
 
 
-def _check_file(path, saved, remove, named):
-    """Compare the file of an array with its metadata. An error calls it `named` and says to delete `remove`."""
+def _check_file(path, saved, remove, name):
+    """Compare the file of an array with its metadata. Errors call it `name` and say to delete `remove`."""
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise DamagedDataError(damage_message(remove, f"{named}, which is missing")) from error
+        raise DamagedDataError(damage_message(remove, f"{name}, which is missing")) from error
     size = int(np.prod(saved["shape"], dtype="int64")) * np.dtype(saved["dtype"]).itemsize
-    seen = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
-    if status.st_size != size or (seen not in _checked and _crc32(path) != saved["crc32"]):
-        raise DamagedDataError(damage_message(remove, f"{named}, with another content"))
-    _checked.add(seen)
+    key = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
+    if status.st_size != size or (key not in _checked and _crc32(path) != saved["crc32"]):
+        raise DamagedDataError(damage_message(remove, f"{name}, with invalid content"))
+    _checked.add(key)
 
 
 def _crc32(path):
@@ -220,7 +220,7 @@ def _crc32(path):
 
 
 def _download(remote, local):
-    """Copy a store from its address, if it is complete there."""
+    """Copy a remote store to a local folder, if it is complete."""
     if not remote_files.exists(remote / METADATA):
         return
     with atomic_folder(local) as temporary:

@@ -11,7 +11,7 @@ from tf_sparse_attention.data.stores.array_store import ArrayStore
 
 
 class SpeechStore(ArrayStore):
-    """The recordings of a split: features and label ids.
+    """Features and label ids of the recordings of a split.
 
     Made by `open_speech_store`, read by `SpeechBuckets`.
 
@@ -19,17 +19,18 @@ class SpeechStore(ArrayStore):
         folder: folder of the store.
 
     Attributes:
-        labels: the kinds of labels; label i has the id i + 1.
-        unit: what a label is, "phone" or "character".
+        labels: all labels; label i has the id i + 1.
+        unit: unit of the labels, "phone" or "character".
         num_utterances: number of recordings.
-        num_features: F, number of features of a frame.
+        num_features: F, features per frame.
         num_frames: int64 (num_utterances,).
         num_labels: int64 (num_utterances,); 0 for an empty transcript.
-        mean, std: float32 (F,), of the features over all frames.
-        has_unknown: bool (num_utterances,), transcripts with labels that are not in `labels`, and are left out.
+        mean, std: float32 (F,), statistics of the features over all frames.
+        has_unknown: bool (num_utterances,), whether a transcript has labels that are not in `labels`. These labels are
+            left out.
 
     Raises:
-        DamagedDataError: If the folder is not as it was written.
+        DamagedDataError: If the folder is damaged or incomplete.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -46,35 +47,35 @@ class SpeechStore(ArrayStore):
         return np.asarray(self.arrays["features"][self._frame_offsets[index] : self._frame_offsets[index + 1]])
 
     def label_ids(self, index: int) -> np.ndarray:
-        """Return the ids of the labels of a recording, int32 (U,), from 1 on."""
+        """Return the label ids of a recording, int32 (U,), from 1 on."""
         return np.asarray(self.arrays["labels"][self._label_offsets[index] : self._label_offsets[index + 1]])
 
     def transcript(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return labels as text: phones with spaces between them, characters without."""
-        return transcript_of(ids, self.labels, self.unit)
+        """Convert label ids to text, with spaces between phones."""
+        return join_labels(ids, self.labels, self.unit)
 
 
-def transcript_of(ids: Sequence[int] | np.ndarray, labels: Sequence[str], unit: str) -> str:
-    """Return label ids, from 1 on, as text: phones with spaces between them, characters without."""
-    return separator_of(unit).join(labels[int(label) - 1] for label in ids)
+def join_labels(ids: Sequence[int] | np.ndarray, labels: Sequence[str], unit: str) -> str:
+    """Convert label ids, from 1 on, to text, with spaces between phones."""
+    return label_separator(unit).join(labels[int(label) - 1] for label in ids)
 
 
-def separator_of(unit: str) -> str:
-    """Return what is between two labels of a text: a space between phones, nothing between characters."""
+def label_separator(unit: str) -> str:
+    """Return the text between two labels: a space for phones, "" for characters."""
     return " " if unit == "phone" else ""
 
 
 def open_speech_store(
     source: SpeechSource, split: str, labels: Sequence[str] | None = None, folder: str | os.PathLike | None = None
 ) -> SpeechStore:
-    """Open the features and labels of a split, and write them first if they are not there; see `ArrayStore.open`.
+    """Open the features and labels of a split, and write them first if they do not exist; see `ArrayStore.open`.
 
     Args:
         source: `SpeechSource`.
         split: name of the split.
-        labels: the kinds of labels. Default: None, those of the source, or if it has none all that occur in this split.
+        labels: all labels. Default: None, the labels of the source, or of this split if the source does not list them.
             So open the training split first, and the other splits with its `store.labels`.
-        folder: folder of all stores, or its address. Default: None, "speech_stores" in the `data_dir` of the source.
+        folder: folder of all stores, local or remote. Default: None, "speech_stores" in the `data_dir` of the source.
 
     Returns:
         `SpeechStore`.
@@ -102,36 +103,36 @@ def open_speech_store(
 
 def _write(writer, source, split, labels):
     """Write the recordings of a split, one in memory at a time, and return the metadata."""
-    may_grow = labels is None
+    is_open = labels is None  # whether new labels are added
     ids: dict[str, int] = {label: number for number, label in enumerate(labels or (), 1)}
-    frame_ends, label_ends, spoken, unknown = [0], [0], [], []
+    frame_ends, label_ends, label_ids, unknown = [0], [0], [], []
     sums = np.zeros((2, source.num_features))
     for number, utterance in enumerate(source.utterances(split)):
         features = _checked_features(utterance, source.num_features)
         writer.append("features", features)
         wide = features.astype("float64")
         sums += wide.sum(axis=0), (wide**2).sum(axis=0)
-        if may_grow:
+        if is_open:
             for label in utterance.transcript:
                 ids.setdefault(label, len(ids) + 1)
         known = [ids[label] for label in utterance.transcript if label in ids]
         if len(known) < len(utterance.transcript):
             unknown.append(number)
-        spoken += known
+        label_ids += known
         frame_ends.append(frame_ends[-1] + len(features))
-        label_ends.append(len(spoken))
+        label_ends.append(len(label_ids))
     if not frame_ends[-1]:
         raise ValueError(f"`split` must have recordings. Received: split={split} of {source.name}.")
-    names = sorted(ids) if may_grow else list(ids)
-    order = np.zeros(len(ids) + 1, "int32")  # ids follow the alphabet, not the first occurrence
+    names = sorted(ids) if is_open else list(ids)
+    order = np.zeros(len(ids) + 1, "int32")  # sorted labels have rising ids
     order[[ids[label] for label in names]] = np.arange(1, len(names) + 1)
-    writer.append("labels", order[np.array(spoken, "int64")])
+    writer.append("labels", order[np.array(label_ids, "int64")])
     writer.append("frame_offsets", np.array(frame_ends, "int64"))
     writer.append("label_offsets", np.array(label_ends, "int64"))
     mean, squares = sums / frame_ends[-1]
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     logging.info("%s, %s: %d recordings, %d frames.", source.name, split, len(frame_ends) - 1, frame_ends[-1])
-    statistics = {"mean": mean.tolist(), "std": np.where(std > 1e-4, std, 1.0).tolist()}  # 1 for a constant feature
+    statistics = {"mean": mean.tolist(), "std": np.where(std > 1e-4, std, 1.0).tolist()}  # constant features
     return {"labels": names, "unit": source.unit, "has_unknown": unknown, **statistics}
 
 
@@ -139,9 +140,9 @@ def _checked_features(utterance: Utterance, num_features: int) -> np.ndarray:
     features = np.ascontiguousarray(utterance.features, "float32")
     if features.ndim != 2 or not len(features) or features.shape[1] != num_features:
         raise ValueError(
-            f"`source` must have recordings of one frame or more, of {num_features} features. "
+            f"`source` must have recordings with one or more frames of {num_features} features. "
             f"Received: {utterance.name} of shape {features.shape}."
         )
     if not np.isfinite(features).all():
-        raise ValueError(f"`source` must have finite features. Received: others in {utterance.name}.")
+        raise ValueError(f"`source` must have finite features. Received: NaN or infinity in {utterance.name}.")
     return features

@@ -9,7 +9,7 @@ from tf_sparse_attention.data.stores.array_store import ArrayStore
 
 
 class TokenStore(ArrayStore):
-    """The documents of a split as one stream of token ids, each followed by the end id.
+    """Token ids of the documents of a split in one stream, where each document ends with the end id.
 
     Made by `open_token_store`, read by `training_batches` and `evaluation_batches`.
 
@@ -17,18 +17,18 @@ class TokenStore(ArrayStore):
         folder: folder of the store.
 
     Attributes:
-        tokens: `np.memmap` (num_tokens,), the smallest unsigned dtype that holds the vocabulary.
-        document_offsets: `np.memmap` (num_documents + 1,) int64: document i, with its end id, is
+        tokens: `np.memmap` (num_tokens,) of the smallest unsigned dtype for the vocabulary.
+        document_offsets: `np.memmap` int64 (num_documents + 1,). Document i, with its end id, is
             `tokens[document_offsets[i]:document_offsets[i + 1]]`.
         metadata: dictionary: "identity" with tokenizer, source and split, and the counts below.
-        num_tokens: number of ids, one end id per document included.
+        num_tokens: number of ids, including the end ids.
         num_documents: number of documents.
         num_bytes: UTF-8 bytes of the text, the divisor of bits per byte.
-        num_words: words between white space, the divisor of perplexity per word as PG-19 counts it.
-        end_id, vocabulary_size: those of the tokenizer.
+        num_words: words between white space, the divisor of perplexity per word on PG-19.
+        end_id, vocabulary_size: as in the tokenizer.
 
     Raises:
-        DamagedDataError: If the folder is not as it was written.
+        DamagedDataError: If the folder is damaged or incomplete.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -39,25 +39,25 @@ class TokenStore(ArrayStore):
         self.end_id, self.vocabulary_size = self.metadata["end_id"], self.metadata["vocabulary_size"]
 
     def document(self, index: int) -> np.ndarray:
-        """Return the ids of one document, its end id included, as an int32 array."""
+        """Return the ids of a document with its end id, int32 (T,)."""
         begin, end = self.document_offsets[index], self.document_offsets[index + 1]
         return np.asarray(self.tokens[begin:end], np.int32)
 
 
 def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.PathLike | None = None) -> TokenStore:
-    """Open the token ids of a split, and write them first if they are not there; see `ArrayStore.open`.
+    """Open the token ids of a split, and write them first if they do not exist; see `ArrayStore.open`.
 
     Args:
-        source: `TextSource`, or any object with `fingerprint` and `documents(split)`.
-        tokenizer: `ByteTokenizer` or another with its interface, or for audio an `AudioCodec`.
+        source: `TextSource`, or any object with `fingerprint`, `data_dir` and `documents(split)`.
+        tokenizer: a `Tokenizer`, or an `AudioCodec` for audio.
         split: name of the split.
-        folder: folder of all stores, or its address. Default: None, "token_stores" in the `data_dir` of the source.
+        folder: folder of all stores, local or remote. Default: None, "token_stores" in the `data_dir` of the source.
 
     Returns:
         `TokenStore`.
 
     Raises:
-        ValueError: If the split has no documents, the tokenizer gives a special id for text, or the store is damaged.
+        ValueError: If the split has no documents, the tokenizer returns a special id, or the store is damaged.
 
     Example:
 
@@ -83,7 +83,7 @@ def _write(writer, source, tokenizer, split):
         content = document.encode("utf-8") if isinstance(document, str) else document
         ids = _check_ids(tokenizer.tokenize(content), tokenizer)
         num_tokens, num_documents, num_bytes = num_tokens + len(ids) + 1, num_documents + 1, num_bytes + len(content)
-        # A file that was split by bytes may begin or end inside a character.
+        # A part of a file can begin or end inside a character.
         num_words += len(content.decode("utf-8", errors="replace").split())
         writer.append("tokens", np.append(ids, tokenizer.end_id).astype(dtype))
         writer.append("documents", np.array([num_tokens], "int64"))
@@ -94,12 +94,12 @@ def _write(writer, source, tokenizer, split):
 
 
 def _check_ids(ids, tokenizer):
-    """Return the ids of a document. Special ids mark documents and padding, so a text must not have them."""
+    """Return the ids of a document, or raise an error if one is special or out of range."""
     special = np.isin(ids, [tokenizer.pad_id, tokenizer.end_id])
     wrong = special | (ids < 0) | (ids >= tokenizer.vocabulary_size)
     if wrong.any():
         raise ValueError(
-            f"`tokenizer` must give ids in [0, {tokenizer.vocabulary_size}) other than its special ones for text. "
+            f"`tokenizer` must convert text to ids in [0, {tokenizer.vocabulary_size}) that are not special. "
             f"Received: id {ids[wrong][0]} from {type(tokenizer).__name__}."
         )
     return ids

@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, in Python and as operations of TensorFlow."""
+"""Tokenizers for Python text and for string tensors of TensorFlow."""
 
 from tf_sparse_attention.data.tokenizers.byte_tokenizer import ByteTokenizer
 from tf_sparse_attention.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer

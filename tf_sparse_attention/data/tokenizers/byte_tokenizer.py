@@ -1,4 +1,4 @@
-"""Text as its UTF-8 bytes: a vocabulary of 258 ids that needs no training and no extra package."""
+"""Byte tokenizer: 258 ids, without training and without extra packages."""
 
 import codecs
 from collections.abc import Sequence
@@ -14,14 +14,13 @@ NUM_BYTES = 256
 
 
 class ByteTokenizer(Tokenizer):
-    """Maps text to its UTF-8 bytes, byte b to id b + 2.
+    """Tokenizer of UTF-8 bytes: byte b has the id b + 2.
 
-    Id 0 is padding and also the start token that the model reads before the first token of a document; id 1 ends a
-    document. The vocabulary has 258 ids. Used for byte-level language models (enwik8, the demo of this library), whose
-    loss in nats / ln 2 is bits per byte.
+    Id 0 is padding and the start token before the first token of a document; id 1 ends a document. The vocabulary has
+    258 ids. The loss of a byte-level language model, in nats, divided by ln 2 is bits per byte.
 
-    Python text gives NumPy arrays. Tensors are handled with core TensorFlow ops alone, so the same tokenizer works
-    inside `tf.data` and in a SavedModel that is served without this library and without tensorflow-text.
+    Python text gives NumPy arrays. For tensors the tokenizer uses core TensorFlow ops only, so it works inside
+    `tf.data`, and in a SavedModel without this library and tensorflow-text.
 
     Example:
 
@@ -35,17 +34,17 @@ class ByteTokenizer(Tokenizer):
     vocabulary_size = NUM_SPECIAL + NUM_BYTES
 
     def tokenize(self, text: str | bytes | Tensor) -> Tensor:
-        """Turns text into ids; no special id is added.
+        """Convert text to ids, without special ids.
 
         Args:
-            text: `str`, `bytes`, or a `tf.string` tensor of rank 0 or 1.
+            text: `str`, `bytes`, or `tf.string` tensor () or (B,).
 
         Returns:
-            int32 ids: a NumPy array (T,) for Python text, a tensor (T,) for a scalar tensor, and a ragged tensor
-            (B, None) for a tensor (B,). Empty text gives no ids.
+            int32 ids: NumPy array (T,) for Python text, tensor (T,) for a scalar tensor, ragged tensor (B, None) for a
+            tensor (B,). Empty text has no ids.
 
         Raises:
-            ValueError: If `text` is of another type or rank, or a `str` that UTF-8 cannot encode (a lone surrogate).
+            ValueError: If `text` has another type or rank, or is a `str` that UTF-8 cannot encode (a lone surrogate).
         """
         if isinstance(text, str):
             text = text.encode("utf-8")
@@ -56,16 +55,15 @@ class ByteTokenizer(Tokenizer):
         raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
 
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
-        """Turns ids back into text, leaving out the special ids.
+        """Convert ids to text. Special ids are left out.
 
         Args:
-            ids: for Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
-                or ragged.
+            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged.
 
         Returns:
-            `str` for Python ids, where bytes that are not valid UTF-8 (a character cut in two) become U+FFFD; a
-            `tf.string` tensor, () or (B,), with the bytes as they are for tensors. In a tensor an id outside the
-            vocabulary gives nothing, since a graph cannot raise cheaply.
+            `str` for Python ids; bytes that are not valid UTF-8 (part of a character) become U+FFFD. `tf.string` tensor
+            () or (B,) with the exact bytes for tensors. Ids of tensors that are outside the vocabulary are left out,
+            because a check would slow the graph down.
 
         Raises:
             ValueError: If Python ids are not a flat sequence of integers in [0, 258).
@@ -75,13 +73,13 @@ class ByteTokenizer(Tokenizer):
         return self.detokenize_bytes(ids).decode("utf-8", errors="replace")
 
     def detokenize_bytes(self, ids: Sequence[int]) -> bytes:
-        """Turns ids back into the exact bytes, leaving out the special ids.
+        """Convert Python ids to the exact bytes. Special ids are left out.
 
         Args:
             ids: sequence or array (T,) of integers.
 
         Returns:
-            `bytes`, valid UTF-8 only if the ids were cut between characters.
+            `bytes`; they can begin or end inside a UTF-8 character.
 
         Raises:
             ValueError: If `ids` is not a flat sequence of integers in [0, 258).
@@ -89,7 +87,7 @@ class ByteTokenizer(Tokenizer):
         return (self.checked_ids(ids) - NUM_SPECIAL).astype(np.uint8).tobytes()
 
     def stable_prefix(self, ids: Sequence[int]) -> str:
-        """Returns the longest prefix of the text of Python ids that further ids cannot change, `str`."""
+        """Return the longest prefix of the decoded text that later ids cannot change."""
         return codecs.getincrementaldecoder("utf-8")("replace").decode(self.detokenize_bytes(ids))
 
 
@@ -97,7 +95,7 @@ def _tokenize_tensor(text):
     import tensorflow as tf
 
     check_string_tensor(text)
-    # decode_raw wants rows of one length: the rows are joined, decoded at once and cut again.
+    # decode_raw needs rows of equal length: join all rows, decode once, and split.
     joined = text if text.shape.rank == 0 else tf.strings.reduce_join(text)
     ids = tf.cast(tf.io.decode_raw(joined, tf.uint8), tf.int32) + NUM_SPECIAL
     if text.shape.rank == 0:
@@ -109,6 +107,6 @@ def _detokenize_tensor(ids):
     import tensorflow as tf
 
     check_id_tensor(ids)
-    # One string for each id; the entry behind the vocabulary stands for every id outside it.
+    # One string per id. The last entry is for all ids outside the vocabulary.
     pieces = [b""] * NUM_SPECIAL + [bytes([byte]) for byte in range(NUM_BYTES)] + [b""]
     return tf.strings.reduce_join(look_up(pieces, ids), axis=-1)

@@ -1,4 +1,4 @@
-"""SentencePiece, as an operation of tensorflow-text."""
+"""SentencePiece tokenizer, based on tensorflow-text."""
 
 import base64
 import os
@@ -10,16 +10,16 @@ from tf_sparse_attention.types import Config
 
 
 class SentencePieceTokenizer(TextTokenizer):
-    """Maps text to the pieces of a SentencePiece model (Kudo and Richardson 2018), piece i to id i + 2.
+    """Tokenizer of a SentencePiece model (Kudo and Richardson 2018): piece i has the id i + 2.
 
     Not lossless: the model normalises text, and characters that it lacks become its unknown piece. Needs
     tensorflow-text, in a SavedModel too.
 
     Args:
-        model: the content of a model file, `bytes`, or its base64 text, as `get_config` has it.
+        model: content of a model file, `bytes`, or its base64 encoding, `str`.
 
     Raises:
-        ValueError: If it is no SentencePiece model.
+        ValueError: If `model` is not a SentencePiece model.
         ImportError: If tensorflow-text is not installed.
 
     Example:
@@ -41,7 +41,7 @@ class SentencePieceTokenizer(TextTokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> "SentencePieceTokenizer":
-        """Returns the tokenizer of a model file, NAME.model."""
+        """Load the tokenizer of a model file, NAME.model."""
         path = pathlib.Path(path).expanduser()
         if not path.is_file():
             raise ValueError(f"`path` must be a SentencePiece model file. Received: path={path}.")
@@ -53,13 +53,13 @@ class SentencePieceTokenizer(TextTokenizer):
 
     @property
     def trackable(self) -> Any:
-        """The tokenizer of tensorflow-text, which holds the model."""
+        """Tokenizer of tensorflow-text, which holds the model."""
         return self.inner
 
     def _make(self, tensorflow_text):
-        # The "fast" one of tensorflow-text gives other pieces than SentencePiece for models of byte pairs.
+        # `FastSentencepieceTokenizer` differs from SentencePiece for BPE models.
         return tensorflow_text.SentencepieceTokenizer(self._model)
 
     def get_config(self) -> Config:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"model": base64.b64encode(self._model).decode("ascii")}

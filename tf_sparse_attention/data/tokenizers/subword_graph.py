@@ -1,8 +1,8 @@
-"""Subword tokenization of tensors, with core operations of TensorFlow alone.
+"""Subword tokenization of tensors, with core TensorFlow ops only.
 
-Everything is a constant: nothing to initialise or to track, inside `tf.data` or in a SavedModel. Most words of a text
-occur often, and most are one subword: each different word is looked up once, and only the few that are not a single
-subword are searched for the longest subwords, all in parallel.
+All tables are constants: they need no initialisation in `tf.data` and no tracking in a SavedModel. Most words of a text
+occur often, and most are a single subword. So each distinct word is looked up once. Only words that are not a subword
+are split, all in parallel.
 """
 
 import sys
@@ -16,15 +16,15 @@ from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_te
 from tf_sparse_attention.types import Tensor
 
 NUM_SPECIAL = Tokenizer.num_special
-MARK = b"\xff"  # no UTF-8 has this byte: used as a separator
-BUCKETS = 2**63 - 1  # of the hash of a subword: that two of a vocabulary meet is checked, else one in 10^13
+MARK = b"\xff"  # separator: this byte never occurs in UTF-8
+NUM_BUCKETS = 2**63 - 1  # Collisions in the vocabulary are an error; another string collides with probability 1e-13.
 
 
 class SubwordGraph:
-    """The operations of one vocabulary.
+    """TensorFlow ops that tokenize and detokenize with a vocabulary.
 
     Args:
-        vocabulary: list of the subwords.
+        vocabulary: the subwords.
     """
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
@@ -32,18 +32,18 @@ class SubwordGraph:
 
         self._pieces = [b""] * NUM_SPECIAL + [piece.encode() for piece in vocabulary[NUM_SPECIAL:]] + [b""]
         ids = {piece.encode(): number for number, piece in enumerate(vocabulary) if piece}
-        with tf.init_scope():  # numbers even while a graph is made
-            hashes = tf.strings.to_hash_bucket_fast(list(ids), BUCKETS).numpy()
+        with tf.init_scope():  # eager values even while a graph is traced
+            hashes = tf.strings.to_hash_bucket_fast(list(ids), NUM_BUCKETS).numpy()
         order = np.argsort(hashes)
         self._hashes, self._ids = hashes[order], np.fromiter(ids.values(), np.int32)[order]
         if len(np.unique(hashes)) < len(hashes):
-            raise ValueError("`vocabulary` must have subwords with different hashes: leave out any one subword.")
+            raise ValueError("`vocabulary` must have subwords with different hashes. Received: two with equal hashes.")
         self._lengths = np.array(sorted({len(piece) for piece in ids}, reverse=True), np.int32)
         alphabet = {character for piece in vocabulary for character in piece} | set(ESCAPES)
         self._alphabet = np.array(sorted(map(ord, alphabet - {"\n"})), np.int32)
 
     def tokenize(self, text: Tensor) -> Tensor:
-        """Returns int32 ids, (T,) for a string () and ragged (B, None) for strings (B,)."""
+        """Return int32 ids: (T,) for a scalar string, ragged (B, None) for strings (B,)."""
         import tensorflow as tf
 
         check_string_tensor(text)
@@ -54,35 +54,34 @@ class SubwordGraph:
         return ids.values if text.shape.rank == 0 else ids
 
     def _encode_words(self, words):
-        """Returns the ids of each word (W,), ragged (W, None)."""
+        """Return the ids of words (W,), ragged (W, None)."""
         import tensorflow as tf
 
         written = self._escape(words)
-        whole = self._find(written)
-        found = tf.where(whole >= 0)[:, 0]
-        missed = tf.where(whole < 0)[:, 0]
-        ids, rows = self._longest(tf.gather(written, missed))
-        rows = tf.concat([found, tf.gather(missed, rows)], axis=0)
-        ids = tf.concat([tf.gather(whole, found), ids], axis=0)
+        whole = self._look_up(written)
+        known, unknown = tf.where(whole >= 0)[:, 0], tf.where(whole < 0)[:, 0]
+        ids, rows = self._split_words(tf.gather(written, unknown))
+        rows = tf.concat([known, tf.gather(unknown, rows)], axis=0)
+        ids = tf.concat([tf.gather(whole, known), ids], axis=0)
         order = tf.argsort(rows, stable=True)
         return tf.RaggedTensor.from_value_rowids(
             tf.gather(ids, order), tf.gather(rows, order), nrows=tf.size(words, out_type=tf.int64), validate=False
         )
 
-    def _find(self, subwords):
-        """Returns the ids of strings, -1 for those that are none of the vocabulary."""
+    def _look_up(self, subwords):
+        """Return the ids of strings, -1 for strings that are not in the vocabulary."""
         import tensorflow as tf
 
-        hashes = tf.strings.to_hash_bucket_fast(subwords, BUCKETS)
+        hashes = tf.strings.to_hash_bucket_fast(subwords, NUM_BUCKETS)
         flat = tf.reshape(hashes, [-1])
-        at = tf.minimum(tf.searchsorted(self._hashes, flat), len(self._hashes) - 1)
-        known = tf.equal(tf.gather(self._hashes, at), flat)
-        return tf.reshape(tf.where(known, tf.gather(self._ids, at), -1), tf.shape(hashes))
+        index = tf.minimum(tf.searchsorted(self._hashes, flat), len(self._hashes) - 1)
+        is_known = tf.equal(tf.gather(self._hashes, index), flat)
+        return tf.reshape(tf.where(is_known, tf.gather(self._ids, index), -1), tf.shape(hashes))
 
-    def _longest(self, words):
-        """Returns the ids of the longest subwords of words (W,), from left to right, and the word index of each id.
+    def _split_words(self, words):
+        """Split words (W,) by greedy longest-match-first search. Return ids, and the index of the word of each id.
 
-        All words advance by one subword a step; finished ones are dropped.
+        Each step advances all words by one subword and drops finished words.
         """
         import tensorflow as tf
 
@@ -94,13 +93,11 @@ class SubwordGraph:
             left = tf.strings.length(rest) - starts
             shape = [tf.size(rest), len(self._lengths)]
             parts = (tf.broadcast_to(x, shape) for x in (rest[:, None], starts[:, None], self._lengths[None]))
-            found = self._find(tf.strings.substr(*parts))
-            best = tf.argmax(found >= 0, axis=1)  # lengths fall, so this is the longest
-            chosen = tf.gather(found, best, batch_dims=1)
-            tf.debugging.assert_non_negative(
-                chosen, "`vocabulary` must have each of its characters by itself to write every word."
-            )
-            taken = tf.minimum(tf.gather(self._lengths, best), left)
+            matches = self._look_up(tf.strings.substr(*parts))
+            longest = tf.argmax(matches >= 0, axis=1)  # the first match, because lengths are in falling order
+            chosen = tf.gather(matches, longest, batch_dims=1)
+            tf.debugging.assert_non_negative(chosen, "`vocabulary` must have each of its characters as a subword.")
+            taken = tf.minimum(tf.gather(self._lengths, longest), left)
             ids, word_ids = ids.write(step, chosen), word_ids.write(step, rows)
             is_unfinished = taken < left
             rows, starts = tf.boolean_mask(rows, is_unfinished), tf.boolean_mask(starts + taken, is_unfinished)
@@ -120,54 +117,55 @@ class SubwordGraph:
         return ids.concat(), word_ids.concat()
 
     def _escape(self, words):
-        """Returns words in the characters of the vocabulary, with "_" at their ends."""
+        """Escape the characters of words that the vocabulary lacks, and append "_" to each word."""
         import tensorflow as tf
 
         for pattern, written in ((r"\\", r"\\\\"), ("_", r"\\u")):
             words = tf.strings.regex_replace(words, pattern, written)
         characters = tf.strings.unicode_split(words, "UTF-8")
         codes = tf.strings.unicode_decode(words, "UTF-8").values
-        at = tf.minimum(tf.searchsorted(self._alphabet, codes), len(self._alphabet) - 1)
-        known = tf.equal(tf.gather(self._alphabet, at), codes)
-        by_number = tf.strings.join(["\\", tf.strings.as_string(codes), ";"])
-        characters = characters.with_values(tf.where(known, characters.values, by_number))
+        index = tf.minimum(tf.searchsorted(self._alphabet, codes), len(self._alphabet) - 1)
+        is_known = tf.equal(tf.gather(self._alphabet, index), codes)
+        escaped = tf.strings.join(["\\", tf.strings.as_string(codes), ";"])
+        characters = characters.with_values(tf.where(is_known, characters.values, escaped))
         return tf.strings.join([tf.strings.reduce_join(characters, axis=-1), "_"])
 
     def detokenize(self, ids: Tensor) -> str | Tensor:
-        """Returns strings () or (B,) of ids (T,) or (B, T), dense or ragged."""
+        """Return strings () or (B,) for ids (T,) or (B, T), dense or ragged."""
         import tensorflow as tf
 
         check_id_tensor(ids)
         joined = tf.strings.reduce_join(look_up(self._pieces, ids), axis=-1)
         words = tf.strings.split(tf.reshape(joined, [-1]), "_")
-        words = _without_empty(words.with_values(_unescape(words.values)))
+        words = _remove_empty(words.with_values(_unescape(words.values)))
         return tf.reshape(_join(words), tf.shape(joined))
 
 
 def _split(texts):
-    """Returns the words of texts (B,), ragged (B, None)."""
+    """Split texts (B,) into words, ragged (B, None)."""
     import tensorflow as tf
 
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD)
     runs = tf.strings.regex_replace(texts, f"({alphanumeric_class()}+)", MARK + rb"\1" + MARK)
     words = tf.strings.split(runs, MARK)
-    at = tf.range(tf.size(words.values, out_type=tf.int64))
+    index = tf.range(tf.size(words.values, out_type=tf.int64))
     rows = words.value_rowids()
-    is_end = tf.equal(at, tf.gather(words.row_starts(), rows)) | tf.equal(at, tf.gather(words.row_limits(), rows) - 1)
-    # A single space between two words is implied; at either end of a text it is a word.
+    is_first = tf.equal(index, tf.gather(words.row_starts(), rows))
+    is_end = is_first | tf.equal(index, tf.gather(words.row_limits(), rows) - 1)
+    # A single space between words is implicit. At either end of a text it is a word.
     keep = tf.not_equal(words.values, "") & (tf.not_equal(words.values, " ") | is_end)
     return tf.ragged.boolean_mask(words, words.with_values(keep))
 
 
 def _unescape(words):
-    """Returns words as they were before they were written in the characters of the vocabulary."""
+    """Replace the escape sequences in words by the original characters."""
     import tensorflow as tf
 
     marked = tf.strings.regex_replace(words, r"\\(u|\\|[0-9]+;)", MARK + rb"\1" + MARK)
     parts = tf.strings.split(marked, MARK)
-    # Every second part is an escape.
-    at = tf.range(tf.size(parts.values, out_type=tf.int64)) - tf.gather(parts.row_starts(), parts.value_rowids())
-    is_escape = tf.equal(at % 2, 1)
+    # Every second part is an escape sequence.
+    index = tf.range(tf.size(parts.values, out_type=tf.int64)) - tf.gather(parts.row_starts(), parts.value_rowids())
+    is_escape = tf.equal(index % 2, 1)
     letters = parts.values
     is_number = is_escape & tf.not_equal(letters, "u") & tf.not_equal(letters, "\\")
     fits = is_number & (tf.strings.length(letters) < 10)
@@ -179,14 +177,14 @@ def _unescape(words):
     return tf.strings.reduce_join(parts.with_values(tf.where(is_number, characters, letters)), axis=-1)
 
 
-def _without_empty(words):
+def _remove_empty(words):
     import tensorflow as tf
 
     return tf.ragged.boolean_mask(words, words.with_values(tf.not_equal(words.values, "")))
 
 
 def _join(words):
-    """Returns the texts (B,) of words, ragged (B, None), with a space between two of letters and numbers."""
+    """Join words, ragged (B, None), to texts (B,), with a space between consecutive alphanumeric words."""
     import tensorflow as tf
 
     alphanumeric = tf.strings.regex_full_match(words.values, alphanumeric_class() + r"(?s).*")

@@ -1,8 +1,8 @@
 """Splits text into words and escapes characters outside the vocabulary, as tensor2tensor does.
 
-A word is a longest run of letters and numbers (Unicode categories L and N), or of anything else. A single space between
-two words is left out and comes back in decoding. In a vocabulary a word ends in "_"; a backslash, an underscore and
-characters that the vocabulary lacks are written as "\\\\\\\\", "\\\\u" and "\\\\NUMBER;".
+A word is a maximal run of alphanumeric characters (Unicode categories L and N), or of other characters. Encoding drops
+a single space between two words, and decoding restores it. Encoded words end in "_". A backslash, an underscore and
+characters that the vocabulary lacks are encoded as "\\\\\\\\", "\\\\u" and "\\\\NUMBER;".
 """
 
 import functools
@@ -12,24 +12,24 @@ import unicodedata
 from collections.abc import Iterable
 
 ESCAPES = "\\_u;0123456789"
-UNDEFINED = "\u3013"  # for an invalid code point
-# Letters and numbers: what `str.isalnum` is true for, which is what \w has besides the underscore.
+UNDEFINED = "\u3013"  # replaces invalid code points
+# Runs of characters for which `str.isalnum` is True (\w without the underscore), or of other characters.
 WORDS = re.compile(r"[^\W_]+|[\W_]+")
 _ESCAPED = re.compile(r"\\(?:u|\\|([0-9]+);)")
 
 
-def words_of(text: str) -> list[str]:
-    """Returns the words of a text, a list of `str`."""
+def split_words(text: str) -> list[str]:
+    """Split a text into words."""
     words = WORDS.findall(text)
-    # A space that is the first or the last word is not between two words, and is a word itself.
+    # A single space at either end of the text is a word.
     return words[:1] + [word for word in words[1:-1] if word != " "] + words[1:][-1:]
 
 
 class Escaping(dict):
-    """A table for `str.translate` that writes a word in the characters of a vocabulary.
+    """Table for `str.translate` that escapes the characters outside an alphabet.
 
     Args:
-        alphabet: its characters.
+        alphabet: characters that need no escape sequence.
     """
 
     def __init__(self, alphabet: Iterable[str]) -> None:
@@ -41,7 +41,7 @@ class Escaping(dict):
 
 
 def unescape(word: str) -> str:
-    """Returns a word as it was before `Escaping`."""
+    """Undo `Escaping`."""
     return _ESCAPED.sub(_character, word)
 
 
@@ -49,12 +49,12 @@ def _character(match):
     if match[1] is None:
         return "_" if match[0] == "\\u" else "\\"
     code = int(match[1]) if len(match[1]) < 9 else sys.maxunicode + 1
-    # A half of a pair of UTF-16 is no character: no text in UTF-8 could hold it.
+    # UTF-8 cannot encode a lone surrogate.
     return chr(code) if code <= sys.maxunicode and not 0xD800 <= code <= 0xDFFF else UNDEFINED
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Returns the text of words, with a space between two of letters and numbers."""
+    """Join words to a text, with a space between consecutive alphanumeric words."""
     pieces, previous = [], False
     for word in words:
         is_alphanumeric = word[0].isalnum()
@@ -65,9 +65,9 @@ def join_words(words: Iterable[str]) -> str:
 
 @functools.cache
 def alphanumeric_class() -> str:
-    """Returns letters and numbers as a class of the regular expressions of TensorFlow, with its brackets.
+    """Return a character class of letters and numbers for regular expressions of TensorFlow.
 
-    The ranges are written out: the Unicode tables of TensorFlow may be of another year than those of Python.
+    It lists code points, because TensorFlow and Python may use different versions of Unicode.
     """
     ranges, first = [], None
     for code in range(sys.maxunicode + 2):

@@ -1,4 +1,4 @@
-"""The subwords of tensor2tensor, in which the published Routing Transformers were trained."""
+"""Subword tokenizer of tensor2tensor, which the published Routing Transformers use."""
 
 import os
 from collections.abc import Sequence
@@ -14,26 +14,25 @@ from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text
 from tf_sparse_attention.types import Config, Tensor
 
 RESERVED = ("<pad>_", "<EOS>_")
-MAX_CACHE_SIZE = 1_000_000  # words: some 200 MB
+MAX_CACHE_SIZE = 1_000_000  # words, about 200 MB
 
 
 class SubwordTokenizer(Tokenizer):
-    """Maps text to subwords as tensor2tensor's `SubwordTextEncoder` does, and back without loss.
+    """Lossless subword tokenizer with the ids of tensor2tensor's `SubwordTextEncoder`.
 
-    Text is cut into words of letters and numbers and of anything else. Each word, with "_" after it, becomes the
-    longest subwords of the vocabulary from left to right. Characters that the vocabulary lacks are written by number,
-    so that any text in UTF-8 has ids. Id 0 is padding and the start, id 1 ends a document.
+    Text is split into words, runs of alphanumeric or of other characters. Each word, with "_" appended, is split into
+    subwords by greedy longest-match-first search. Characters that the vocabulary lacks are encoded as numbers, so all
+    UTF-8 text has ids. Id 0 is padding and the start token; id 1 ends a document.
 
-    Python text gives NumPy arrays: some 7 MB of text a second. Tensors are handled with core TensorFlow ops alone, so
-    the same tokenizer works inside `tf.data` and in a SavedModel that is served without this library.
+    Python text gives NumPy arrays, at about 7 MB of text per second. For tensors the tokenizer uses core TensorFlow ops
+    only, so it works inside `tf.data`, and in a SavedModel without this library.
 
     Args:
-        vocabulary: list of the subwords, `str`, the first two of them "<pad>_" and "<EOS>_". If one occurs
-            twice, its last id is used.
+        vocabulary: the subwords, beginning with "<pad>_" and "<EOS>_". A repeated subword has its last id.
 
     Raises:
-        ValueError: if the vocabulary does not begin with these two, or lacks one of the characters \\\\_u;0123456789,
-            without which not every text has ids.
+        ValueError: If the vocabulary does not begin with these two, or lacks one of the characters \\\\_u;0123456789,
+            which escape sequences need.
 
     Example:
 
@@ -50,7 +49,7 @@ class SubwordTokenizer(Tokenizer):
         missing = [character for character in ESCAPES if character not in ids]
         if missing:
             raise ValueError(
-                f"`vocabulary` must have each character of {ESCAPES} by itself, to write what it lacks. "
+                f"`vocabulary` must have each character of {ESCAPES} as a subword, for escape sequences. "
                 f"Received: {len(vocabulary)} subwords without {''.join(missing)}."
             )
         self.vocabulary = vocabulary
@@ -62,15 +61,15 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> "SubwordTokenizer":
-        """Returns the tokenizer of a vocabulary file: a subword a line, in quotes or not.
+        """Load the tokenizer of a vocabulary file, with one subword per line, quoted or not.
 
         Raises:
-            ValueError: if the file is empty, not UTF-8, or no such vocabulary.
+            ValueError: If the file is missing, empty or not UTF-8, or the vocabulary is invalid.
         """
         return cls(read_vocabulary(path))
 
     def to_file(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary atomically, in the format of tensor2tensor."""
+        """Write the vocabulary to a file atomically, in the format of tensor2tensor."""
         write_vocabulary(self.vocabulary, path)
 
     @property
@@ -79,19 +78,18 @@ class SubwordTokenizer(Tokenizer):
         return len(self.vocabulary)
 
     def tokenize(self, text: str | bytes | Tensor) -> Tensor:
-        """Turns text into ids; no special id is added.
+        """Convert text to ids, without special ids.
 
         Args:
-            text: `str`, `bytes` in UTF-8, or a `tf.string` tensor of rank 0 or 1, in which bytes that are not UTF-8
-                count as U+FFFD.
+            text: `str`, UTF-8 `bytes`, or `tf.string` tensor () or (B,). Invalid UTF-8 in tensors is read as U+FFFD.
 
         Returns:
-            int32 ids: a NumPy array (T,) for Python text, a tensor (T,) for a scalar tensor, and a ragged tensor
-            (B, None) for a tensor (B,). Empty text gives no ids.
+            int32 ids: NumPy array (T,) for Python text, tensor (T,) for a scalar tensor, ragged tensor (B, None) for a
+            tensor (B,). Empty text has no ids.
 
         Raises:
-            ValueError: If `text` is of another type or rank, or not UTF-8; if a character that only occurs inside
-                longer subwords stands by itself (in a graph `tf.errors.InvalidArgumentError`).
+            ValueError: If `text` has another type or rank, or is not UTF-8. If a word needs a character as a subword
+                that the vocabulary has only inside longer subwords; in a graph `tf.errors.InvalidArgumentError`.
         """
         if is_tensor(text):
             return self._get_graph().tokenize(text)
@@ -101,7 +99,7 @@ class SubwordTokenizer(Tokenizer):
         cache = self._cache
         if len(cache) > MAX_CACHE_SIZE:
             cache.clear()
-        # A single space is a word at both ends, but nothing between two others: the cache has no ids for it.
+        # A single space is a word at either end of the text. Between words it is implicit: the cache has no ids for it.
         first = self._encode_word(" ") if words[0] == " " else cache[words[0]]
         if len(words) == 1:
             return np.array(first, np.int32)
@@ -110,35 +108,34 @@ class SubwordTokenizer(Tokenizer):
         return np.fromiter(chain(first, between, last), np.int32)
 
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
-        """Turns ids back into text, leaving out the special ids.
+        """Convert ids to text. Special ids are left out.
 
         Args:
-            ids: for Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
-                or ragged.
+            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged.
 
         Returns:
-            `str` for Python ids; a `tf.string` tensor, () or (B,), for tensors, in which an id outside the vocabulary
-            gives nothing. A word that is cut in two comes back as its parts.
+            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. Ids of tensors that are outside the
+            vocabulary are left out. Incomplete words are decoded as far as they go.
 
         Raises:
-            ValueError: If Python ids are not a flat sequence of integers of the vocabulary.
+            ValueError: If Python ids are not a flat sequence of integers in the vocabulary.
         """
         if is_tensor(ids):
             return self._get_graph().detokenize(ids)
         return _decode(self._join_pieces(ids))
 
     def stable_prefix(self, ids: Sequence[int]) -> str:
-        """Returns the prefix of the text of Python ids that further ids cannot change: its complete words."""
+        """Return the complete words of the decoded text, which later ids cannot change."""
         return _decode(self._join_pieces(ids).rpartition("_")[0])
 
     def _join_pieces(self, ids):
-        """Returns the subwords of Python ids as one string."""
+        """Concatenate the subwords of Python ids."""
         return "".join([self.vocabulary[number] for number in self.checked_ids(ids).tolist()])
 
     def _encode_word(self, word):
-        """Returns the ids of the longest subwords of a word, from left to right, a tuple."""
+        """Return the ids of a word as a tuple, by greedy longest-match-first search."""
         written = word.translate(self._escaping) + "_"
-        found, start = [], 0
+        ids, start = [], 0
         while start < len(written):
             for end in range(min(len(written), start + self._longest), start, -1):
                 number = self._ids.get(written[start:end])
@@ -146,11 +143,12 @@ class SubwordTokenizer(Tokenizer):
                     break
             else:
                 raise ValueError(
-                    f"`vocabulary` must have the character {written[start]!r} by itself to write the word {word!r}."
+                    "`vocabulary` must have each character of a word as a subword. "
+                    f"Received: a vocabulary without {written[start]!r}, for the word {word!r}."
                 )
-            found.append(number)
+            ids.append(number)
             start = end
-        return tuple(found)
+        return tuple(ids)
 
     def _get_graph(self):
         if self._graph is None:
@@ -158,26 +156,26 @@ class SubwordTokenizer(Tokenizer):
         return self._graph
 
     def get_config(self) -> Config:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"vocabulary": self.vocabulary}
 
 
 def _decode(written):
-    """Returns the text of words as a vocabulary has them, each with "_" after it."""
+    """Decode encoded words, each of which ends in "_"."""
     words = (unescape(word) for word in written.split("_") if word)
     return join_words(word for word in words if word)
 
 
 class _WordCache(dict):
-    """Ids of words between two others, computed on first use."""
+    """Ids of words inside a text, computed on first use."""
 
-    def __init__(self, find):
+    def __init__(self, encode):
         super().__init__({" ": ()})
-        self._find = find
+        self._encode = encode
 
     def __missing__(self, word):
-        self[word] = found = self._find(word)
-        return found
+        self[word] = ids = self._encode(word)
+        return ids
 
     def clear(self):
         super().clear()

@@ -1,11 +1,11 @@
-"""Finds the subwords of a corpus, as tensor2tensor does."""
+"""Trains a subword vocabulary on a corpus, as tensor2tensor does."""
 
 import collections
 import logging
 from collections.abc import Iterable
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, Escaping, words_of
+from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, Escaping, split_words
 from tf_sparse_attention.data.tokenizers.subword_tokenizer import RESERVED, SubwordTokenizer
 
 MAX_MIN_COUNT = 1000  # upper end of the search for the minimum count of a subword
@@ -16,23 +16,24 @@ SIZE_TOLERANCE = 0.01  # relative difference to the target size at which the sea
 def train_subwords(
     documents: Iterable[str | bytes], vocabulary_size: int, max_length: int | None = None, num_iterations: int = 4
 ) -> SubwordTokenizer:
-    """Returns a `SubwordTokenizer` with the subwords that occur most in a corpus.
+    """Train a `SubwordTokenizer` with the most frequent subwords of a corpus.
 
-    A subword is selected if it begins where a subword of the round before begins and occurs often enough, longer ones
-    first, which take their occurrences from their beginnings; all characters of the corpus are selected. The
-    minimum count is found by bisection: the size is within 1 % of the target, or as near as possible.
+    Each round splits all words into the subwords of the round before. A string is selected if it starts where one of
+    these subwords starts and has at least a minimum count. Longer strings are selected first, and their counts are
+    subtracted from the counts of their prefixes. All characters of the corpus are selected. The minimum count is found
+    by bisection: the size is within 1 % of the target, or as close as possible.
 
-    Source: tensor2tensor's builder, which made the vocabulary of the published Routing Transformers. Note: differs in
-    that a newline, which no encoding has, is no subword: in a file of lines it stood for two others.
+    Source: the vocabulary builder of tensor2tensor, which the published Routing Transformers use.
+    Note: differs in that a newline is not a subword. It never occurs in encoded words, and takes two lines of a file.
 
     Args:
-        documents: iterable of `str` or UTF-8 `bytes`; only the counts of its words are held in memory.
+        documents: iterable of `str` or UTF-8 `bytes`. Only word counts are kept in memory.
         vocabulary_size: target number of ids, the two special ones included.
         max_length: maximum number of characters of a subword. Default: None, no limit.
         num_iterations: number of rounds. Default 4.
 
     Raises:
-        ValueError: if there is no text, or not all of it is UTF-8.
+        ValueError: If there is no text, or a document is not UTF-8.
 
     Example:
 
@@ -50,37 +51,37 @@ def train_subwords(
 
 
 def count_words(documents: Iterable[str | bytes]) -> collections.Counter[str]:
-    """Returns how often each word occurs in documents, `str` or UTF-8 `bytes`."""
+    """Count the words of documents, `str` or UTF-8 `bytes`."""
     counts: collections.Counter[str] = collections.Counter()
     for number, document in enumerate(documents):
         try:
             text = document.decode("utf-8") if isinstance(document, bytes) else document
         except UnicodeDecodeError as error:
             raise ValueError(f"`documents` must be UTF-8. Received: document {number}, where {error}.") from error
-        counts.update(words_of(text))
+        counts.update(split_words(text))
     return counts
 
 
 def _search(corpus, size, lowest, highest):
-    """Returns the vocabulary nearest to a size, by bisection of the minimum count of a subword."""
+    """Return the vocabulary closest to a size, by bisection of the minimum count of a subword."""
     best = None
     while best is None or lowest <= highest:
         min_count = (lowest + highest) // 2
-        found = corpus.vocabulary(min_count)
-        logging.info("%d subwords occur %d times or more; target: %d.", len(found), min_count, size)
-        if best is None or abs(len(found) - size) < abs(len(best) - size):
-            best = found
-        if abs(len(found) - size) < SIZE_TOLERANCE * size or lowest >= highest or min_count < 2:
+        vocabulary = corpus.vocabulary(min_count)
+        logging.info("%d subwords occur %d times or more; target: %d.", len(vocabulary), min_count, size)
+        if best is None or abs(len(vocabulary) - size) < abs(len(best) - size):
+            best = vocabulary
+        if abs(len(vocabulary) - size) < SIZE_TOLERANCE * size or lowest >= highest or min_count < 2:
             break
-        lowest, highest = (min_count + 1, highest) if len(found) > size else (lowest, min_count - 1)
+        lowest, highest = (min_count + 1, highest) if len(vocabulary) > size else (lowest, min_count - 1)
     return best
 
 
 class _Corpus:
-    """Words in the characters of the vocabulary, with their counts."""
+    """Encoded words of a corpus, with their counts."""
 
     def __init__(self, counts, max_length, num_iterations):
-        # `Escaping` leaves no newline in a word, and in a file of a subword a line none can stand.
+        # `Escaping` replaces newlines, which a file with one subword per line cannot hold.
         self._alphabet = sorted(set().union(*counts, *RESERVED_WORDS, ESCAPES) - {"\n"})
         escaping = Escaping(self._alphabet)
         self._words = [(word.translate(escaping) + "_", count) for word, count in counts.items()]
@@ -90,7 +91,7 @@ class _Corpus:
         self._initial_suffixes = self._count_suffixes(set(self._alphabet))  # the first round of every search
 
     def vocabulary(self, min_count):
-        """Returns the subwords that occur `min_count` times, most frequent first, after the reserved ones."""
+        """Return the reserved subwords, then by count all characters and the strings that occur `min_count` times."""
         ordered = self._most_frequent(self._candidates(self._initial_suffixes, min_count), min_count)
         for _ in range(1, self._num_iterations):
             suffixes = self._count_suffixes({*self._reserved, *ordered})
@@ -98,7 +99,7 @@ class _Corpus:
         return self._reserved + ordered
 
     def _count_suffixes(self, subwords):
-        """Returns how often each suffix of a word occurs that begins where a subword of the word begins."""
+        """Count the suffixes of all words that start at the start of a subword."""
         longest = max(map(len, subwords))
         suffixes: dict[str, int] = collections.defaultdict(int)
         for word, count in self._words:
@@ -112,21 +113,21 @@ class _Corpus:
         return suffixes
 
     def _candidates(self, suffixes, min_count):
-        """Returns how often each string occurs that begins a suffix, characters and those that occur `min_count` times.
+        """Count the prefixes of suffixes: single characters, and strings that occur `min_count` times.
 
-        What is longer than a string that occurs less often does so too, and needs no count.
+        Strings with a rarer prefix are too rare, so they are not counted.
         """
         counts: dict[str, int] = {}
         length = 1
         while suffixes and (self._max_length is None or length <= self._max_length):
-            found: dict[str, int] = collections.defaultdict(int)
+            prefixes: dict[str, int] = collections.defaultdict(int)
             for suffix, count in suffixes.items():
-                found[suffix[:length]] += count
-            counts.update((string, count) for string, count in found.items() if count >= min_count or length == 1)
+                prefixes[suffix[:length]] += count
+            counts.update((string, count) for string, count in prefixes.items() if count >= min_count or length == 1)
             suffixes = {
                 suffix: count
                 for suffix, count in suffixes.items()
-                if len(suffix) > length and found[suffix[:length]] >= min_count
+                if len(suffix) > length and prefixes[suffix[:length]] >= min_count
             }
             length += 1
         return counts

@@ -7,17 +7,17 @@ from tf_sparse_attention.types import Tensor
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of TensorFlow, dense or ragged."""
-    # A tensor can only exist if TensorFlow is imported already, so Python text never costs the import.
+    """Return whether a value is a TensorFlow tensor, dense or ragged."""
+    # If TensorFlow is not imported, the value is not a tensor: Python text does not need the import.
     tf = sys.modules.get("tensorflow")
     return tf is not None and isinstance(value, (tf.Tensor, tf.RaggedTensor))
 
 
 def look_up(pieces: list[bytes], ids: Tensor) -> Tensor:
-    """Returns the piece of each id, of the shape of the ids.
+    """Return the piece of each id, in the shape of `ids`.
 
     Args:
-        pieces: list of `bytes`, by id; the last one is used for all ids out of range.
+        pieces: list of `bytes`, by id; the last one is for all ids out of range.
         ids: int tensor, dense or ragged.
     """
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Base class of the tokenizers that wrap those of tensorflow-text."""
+"""Base class of the tokenizers that are based on tensorflow-text."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -13,9 +13,9 @@ from tf_sparse_attention.types import Tensor
 
 
 class TextTokenizer(Tokenizer):
-    """Base of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus two.
+    """Base class of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus 2.
 
-    A subclass gives `_make`, which returns the tokenizer of tensorflow-text, and `num_pieces`.
+    A subclass defines `_make`, which returns the tokenizer of tensorflow-text, and `num_pieces`.
     """
 
     is_lossless = False
@@ -26,21 +26,21 @@ class TextTokenizer(Tokenizer):
 
     @property
     def num_pieces(self) -> int:
-        """Number of ids of the tokenizer of tensorflow-text."""
+        """Number of ids of tensorflow-text."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_pieces`.")
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids: the pieces and two special ones before them."""
+        """Number of ids: two special ids, then the pieces."""
         return self.num_pieces + self.num_special
 
     @property
     def inner(self) -> Any:
-        """The tokenizer of tensorflow-text."""
+        """Tokenizer of tensorflow-text."""
         if self._inner is None:
             import tensorflow as tf
 
-            with tf.init_scope():  # once, even if the first call is in a graph
+            with tf.init_scope():  # outside of the graph, if the first call is in one
                 self._inner = self._make(import_tensorflow_text())
         return self._inner
 
@@ -48,19 +48,19 @@ class TextTokenizer(Tokenizer):
         raise NotImplementedError(f"{type(self).__name__} must define `_make`.")
 
     def tokenize(self, text: str | bytes | Tensor) -> Tensor:
-        """Turns text into ids; no special id is added.
+        """Convert text to ids, without special ids.
 
         Args:
-            text: `str`, `bytes` in UTF-8, or a `tf.string` tensor of rank 0 or 1.
+            text: `str`, UTF-8 `bytes`, or `tf.string` tensor () or (B,).
 
         Returns:
-            int32 ids: a NumPy array (T,) for Python text, a tensor (T,) for a scalar tensor, and a ragged tensor
-            (B, None) for a tensor (B,). Empty text gives no ids.
+            int32 ids: NumPy array (T,) for Python text, tensor (T,) for a scalar tensor, ragged tensor (B, None) for a
+            tensor (B,). Empty text has no ids.
 
         Raises:
-            ValueError: If `text` is of another type or rank, or not UTF-8.
+            ValueError: If `text` has another type or rank, or is not UTF-8.
         """
-        import_tensorflow_text()  # before TensorFlow, which is part of it: its error names the extra
+        import_tensorflow_text()  # first: its error names the extra
         import tensorflow as tf
 
         if not is_tensor(text):
@@ -70,20 +70,20 @@ class TextTokenizer(Tokenizer):
         return ids.values if text.shape.rank == 0 else ids  # type: ignore[union-attr]  # checked above
 
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
-        """Turns ids back into text, leaving out the special ids.
+        """Convert ids to text. Special ids are left out.
 
         Args:
-            ids: for Python text a sequence or array (T,) of integers; otherwise an integer tensor (T,) or (B, T), dense
-                or ragged, in which an id outside the vocabulary gives nothing.
+            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged. Ids of tensors
+                that are outside the vocabulary are left out.
 
         Returns:
-            `str` for Python ids; a `tf.string` tensor, () or (B,), for tensors. Not always the original text: spaces,
+            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. Not always the original text: spaces,
             unknown characters and, for some vocabularies, capitals and accents are lost.
 
         Raises:
-            ValueError: If Python ids are not a flat sequence of integers of the vocabulary.
+            ValueError: If Python ids are not a flat sequence of integers in the vocabulary.
         """
-        import_tensorflow_text()  # before TensorFlow, which is part of it: its error names the extra
+        import_tensorflow_text()  # first: its error names the extra
         import tensorflow as tf
 
         if not is_tensor(ids):

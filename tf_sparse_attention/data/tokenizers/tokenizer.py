@@ -9,52 +9,52 @@ from tf_sparse_attention.types import Config, Tensor
 
 
 class Tokenizer:
-    """Base of the tokenizers: text to ids and back.
+    """Base class of the tokenizers, which convert text to ids and back.
 
-    Id 0 is padding and the start token that a model reads before the first token of a document, id 1 ends a document;
-    text never maps to either. A tokenizer has `tokenize`, `detokenize`, `vocabulary_size`, `get_config` and
-    `from_config`; Python text gives NumPy arrays, tensors give tensors.
+    Id 0 is padding and the start token before the first token of a document; id 1 ends a document. Text never has these
+    ids. Python text gives NumPy arrays, tensors give tensors. A subclass defines `tokenize`, `detokenize`,
+    `vocabulary_size` and, if its constructor has arguments, `get_config`.
     """
 
     pad_id = 0
     start_id = 0
     end_id = 1
     num_special = 2
-    is_lossless = True  # whether any text comes back as it was
-    needs_tensorflow_text = False  # whether its operations are those of tensorflow-text, in a SavedModel too
-    trackable: Any = None  # the object, if any, that a SavedModel has to hold so that the operations find their tables
+    is_lossless = True  # whether `detokenize` restores every text exactly
+    needs_tensorflow_text = False  # whether tensorflow-text is needed, in a SavedModel too
+    trackable: Any = None  # object with the tables of the ops, which a SavedModel must hold, or None
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ids."""
         raise NotImplementedError(f"{type(self).__name__} must define `vocabulary_size`.")
 
     def tokenize(self, text: str | bytes | Tensor) -> Tensor:
-        """Turns text into ids; no special id is added."""
+        """Convert text to ids, without special ids."""
         raise NotImplementedError(f"{type(self).__name__} must define `tokenize`.")
 
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
-        """Turns ids back into text, leaving out the special ids."""
+        """Convert ids to text. Special ids are left out."""
         raise NotImplementedError(f"{type(self).__name__} must define `detokenize`.")
 
     def detokenize_bytes(self, ids: Sequence[int]) -> bytes:
-        """Turns Python ids into text as UTF-8 `bytes`; see `detokenize`."""
+        """Convert Python ids to UTF-8 `bytes`; see `detokenize`."""
         return self.detokenize(ids).encode("utf-8")
 
     def stable_prefix(self, ids: Sequence[int]) -> str:
-        """Returns the longest prefix of the text of Python ids that further ids cannot change, `str`.
+        """Return the longest prefix of the decoded text that later ids cannot change.
 
-        An incomplete UTF-8 character, at most three bytes shown as U+FFFD, is left out.
+        An incomplete UTF-8 character, at most three U+FFFD, is left out.
         """
         text = self.detokenize(ids)
         complete = text.rstrip("\ufffd")
         return text if len(text) - len(complete) > 3 else complete
 
     def checked_ids(self, ids: Sequence[int]) -> np.ndarray:
-        """Returns Python ids as an array (T,) without the special ones.
+        """Return Python ids as an array (T,), without the special ids.
 
         Raises:
-            ValueError: If they are not a flat sequence of integers of the vocabulary.
+            ValueError: If `ids` is not a flat sequence of integers in the vocabulary.
         """
         array = np.asarray(ids)
         if array.size == 0 and array.ndim == 1:
@@ -68,20 +68,20 @@ class Tokenizer:
         return array[array >= self.num_special]
 
     def get_config(self) -> Config:
-        """Returns the arguments of the constructor: none, unless a subclass says otherwise."""
+        """Return the arguments of the constructor."""
         return {}
 
     @classmethod
     def from_config(cls, config: Config) -> "Tokenizer":
-        """Makes the tokenizer that `get_config` describes."""
+        """Create a tokenizer from its config."""
         return cls(**config)
 
 
 def as_text(text: str | bytes) -> str:
-    """Returns `str` or UTF-8 `bytes` as `str`.
+    """Convert `str` or UTF-8 `bytes` to `str`.
 
     Raises:
-        ValueError: If it is of another type or not UTF-8; half of a pair of UTF-16 is not.
+        ValueError: If `text` has another type, is not UTF-8, or has a lone surrogate.
     """
     if isinstance(text, bytes):
         try:
@@ -98,7 +98,7 @@ def as_text(text: str | bytes) -> str:
 
 
 def check_string_tensor(text: Tensor) -> None:
-    """Raises a `ValueError` unless a tensor is of strings and of rank 0 or 1."""
+    """Raise a `ValueError` unless a tensor has strings and rank 0 or 1."""
     import tensorflow as tf
 
     if text.dtype != tf.string or text.shape.rank not in (0, 1):
@@ -106,6 +106,6 @@ def check_string_tensor(text: Tensor) -> None:
 
 
 def check_id_tensor(ids: Tensor) -> None:
-    """Raises a `ValueError` unless a tensor is of integers and of rank 1 or 2."""
+    """Raise a `ValueError` unless a tensor has integers and rank 1 or 2."""
     if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
         raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")

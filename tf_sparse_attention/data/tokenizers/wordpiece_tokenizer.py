@@ -1,4 +1,4 @@
-"""WordPiece, as an operation of tensorflow-text."""
+"""WordPiece tokenizer, based on tensorflow-text."""
 
 import os
 from collections.abc import Sequence
@@ -12,18 +12,17 @@ UNKNOWN = "[UNK]"
 
 
 class WordPieceTokenizer(TextTokenizer):
-    """Maps text to word pieces as BERT does (Devlin et al. 2019), piece i of the vocabulary to id i + 2.
+    """WordPiece tokenizer of BERT (Devlin et al. 2019): piece i of the vocabulary has the id i + 2.
 
-    Not lossless: words come back with single spaces between them and between marks, words that the vocabulary cannot
-    write become "[UNK]", and, unless `lowercase` is off, capitals and accents are lost. Needs tensorflow-text, in a
-    SavedModel too.
+    Not lossless: decoding puts single spaces between words and punctuation marks, words that the vocabulary cannot
+    represent become "[UNK]", and `lowercase` removes capitals and accents. Needs tensorflow-text, in a SavedModel too.
 
     Args:
-        vocabulary: list of the pieces, `str`; those inside of words begin with "##"; "[UNK]" must be there.
-        lowercase: whether text is put in small letters without accents first. Default True.
+        vocabulary: the pieces, with "[UNK]". Pieces inside words begin with "##".
+        lowercase: whether text is converted to lower case without accents first. Default True.
 
     Raises:
-        ValueError: If the vocabulary lacks "[UNK]" or has a piece twice.
+        ValueError: If the vocabulary lacks "[UNK]" or repeats a piece.
         ImportError: If tensorflow-text is not installed.
 
     Example:
@@ -36,17 +35,18 @@ class WordPieceTokenizer(TextTokenizer):
     def __init__(self, vocabulary: Sequence[str], lowercase: bool = True) -> None:
         super().__init__()
         self.vocabulary = list(vocabulary)
-        if UNKNOWN not in self.vocabulary or len(set(self.vocabulary)) < len(self.vocabulary):
+        has_unknown, num_different = UNKNOWN in self.vocabulary, len(set(self.vocabulary))
+        if not has_unknown or num_different < len(self.vocabulary):
             raise ValueError(
-                f"`vocabulary` must have {UNKNOWN}, and no piece twice. Received: {len(self.vocabulary)} pieces, "
-                f"{len(set(self.vocabulary))} different ones, {UNKNOWN in self.vocabulary} for {UNKNOWN}."
+                f"`vocabulary` must have {UNKNOWN} and no repeated piece. Received: {len(self.vocabulary)} pieces, "
+                f"{num_different} different, {'with' if has_unknown else 'without'} {UNKNOWN}."
             )
         checks.check_switch("lowercase", lowercase)
         self.lowercase = lowercase
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lowercase: bool = True) -> "WordPieceTokenizer":
-        """Returns the tokenizer of a vocabulary file, a piece a line."""
+        """Load the tokenizer of a vocabulary file, with one piece per line."""
         return cls(read_lines(path), lowercase)
 
     @property
@@ -65,5 +65,5 @@ class WordPieceTokenizer(TextTokenizer):
         )
 
     def get_config(self) -> Config:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"vocabulary": self.vocabulary, "lowercase": self.lowercase}

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.stores.speech_store import separator_of, transcript_of
+from tf_sparse_attention.data.stores.speech_store import join_labels, label_separator
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.ops.ctc import ctc_loss
@@ -216,7 +216,7 @@ class Task(task.Task):
 
     def as_labels(self, ids: Any) -> str:
         """Returns label ids as text."""
-        return transcript_of(ids, self.get_state()["labels"], self.get_state()["unit"])
+        return join_labels(ids, self.get_state()["labels"], self.get_state()["unit"])
 
     def transcripts(self, model: Any, what: str, count: int, num_beams: int | None = None) -> Iterator[dict[str, Any]]:
         """Yields transcripts of recordings, with the reference if it is known.
@@ -265,7 +265,7 @@ class Task(task.Task):
         """Writes what `export_speech` does. Transcription has no loop to compile."""
         state = self.get_state()
         sound = tsa.data.LogMel(**state["features"]) if "sample_rate" in state["features"] else None
-        separator = separator_of(state["unit"])
+        separator = label_separator(state["unit"])
         tsa.export.export_speech(model, path, state["labels"], separator, sound, weight_dtype)
         inputs = {"features": [[state["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
         text = f"the transcript of {NUM_FRAMES} frames of mean features is"
