@@ -175,12 +175,18 @@ def test_the_traceback_is_shown_to_those_who_ask():
         logging.set_verbosity(before)
 
 
-PROGRAMS = ("train", "evaluate", "generate", "export", "adopt", "vocabulary")
+PROGRAMS = ("train", "evaluate", "generate", "export", "import", "vocabulary")
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+
+
+def module_of(name):
+    """Return the module of a command."""
+    return SCRIPTS[f"tsa-{name}"].partition(":")[0]
 
 
 def test_help_has_the_flags_and_three_examples_that_name_flags_there_are():
     environment = {**os.environ, "COLUMNS": "100"}
-    commands = ([sys.executable, "-m", f"tf_sparse_attention.trainers.{name}", "--help"] for name in PROGRAMS)
+    commands = ([sys.executable, "-m", module_of(name), "--help"] for name in PROGRAMS)
     options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **options) for command in commands]  # at once: most of it is waiting
     config = base.get_config().to_dict()
@@ -207,7 +213,7 @@ def test_full_help_needs_no_backend_and_is_no_failure(run_python, name):
 import runpy, sys
 sys.argv = ["tsa-{name}", "--helpfull", "--config=demo:tiny"]
 try:
-    runpy.run_module("tf_sparse_attention.trainers.{name}", run_name="__main__", alter_sys=True)
+    runpy.run_module("{module_of(name)}", run_name="__main__", alter_sys=True)
 except SystemExit as end:
     print("ended with", end.code, "and", {{"keras", "tensorflow", "jax"}} & set(sys.modules) or "nothing")
 """
@@ -258,8 +264,7 @@ def test_a_file_that_is_there_comes_before_one_of_ours(tmp_path, monkeypatch):
 
 
 def test_every_command_of_the_package_is_a_program():
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    for target in scripts.values():
+    for target in SCRIPTS.values():
         module, _, function = target.partition(":")
         assert f"\ndef {function}(" in (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-    assert {f"tsa-{name}" for name in PROGRAMS} < set(scripts)
+    assert {f"tsa-{name}" for name in PROGRAMS} < set(SCRIPTS)

@@ -10,9 +10,9 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import (
-    adoption,
     components,
     evaluation,
+    model_import,
     overrides,
     sampling,
     training,
@@ -32,9 +32,9 @@ def model_file(tmp_path_factory):
     return path
 
 
-def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_file, tmp_path):
+def test_an_imported_model_is_evaluated_and_sampled_from(make_tiny_config, model_file, tmp_path):
     config = make_tiny_config()
-    model = adoption.adopt(config, model_file, tmp_path / "run")
+    model = model_import.import_model(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert 4 < result["bits_per_byte"] < 10 and "not_causal" not in result
     # It was not trained on this text as far as anyone knows, so the name of the text is always said.
@@ -53,7 +53,7 @@ def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 4}
     model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 8, [{**part, "selection": "top_k"}]))
     model.save(tmp_path / "model.keras")
-    adoption.adopt(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
+    model_import.import_model(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert result["not_causal"] is True
     assert "some heads are not causal: these are no likelihoods" in evaluation.as_text(result)
@@ -62,7 +62,7 @@ def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path)
 def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model_file, text_folder, tmp_path):
     config = make_tiny_config()
     config.data.path = str(tmp_path / "elsewhere")
-    adoption.adopt(config, model_file, tmp_path / "run")
+    model_import.import_model(config, model_file, tmp_path / "run")
     changes = overrides.overridable_settings()
     changes.data.path = str(text_folder)
     assert evaluation.evaluate(tmp_path / "run", "test", changes)["tokens"] > 0
@@ -71,14 +71,14 @@ def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model
 def test_ids_that_the_tokenizer_lacks_are_said(make_tiny_config, tmp_path, caplog):
     large = tsa.models.LanguageModel(tsa.models.Backbone(300, 1, 8, [PART], intermediate_dim=16))
     large.save(tmp_path / "large.keras")
-    adoption.adopt(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
+    model_import.import_model(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
     assert "The model has 42 ids more than the tokenizer" in caplog.text
 
 
 def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_path):
-    adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
+    model_import.import_model(make_tiny_config(), model_file, tmp_path / "run")
     with pytest.raises(ValueError, match=r"`workdir` must be new, or hold no run"):
-        adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
+        model_import.import_model(make_tiny_config(), model_file, tmp_path / "run")
 
 
 def continuing(config, model_file, **settings):
@@ -146,14 +146,14 @@ def test_a_file_that_is_cut_off_is_said_to_be(model_file, tmp_path):
 def test_what_is_no_language_model_of_these_ids_is_refused(make_tiny_config, model_file, tmp_path):
     config = make_tiny_config()
     with pytest.raises(ValueError, match=r"`model` must be a file NAME.keras. Received: .*missing.keras"):
-        adoption.adopt(config, tmp_path / "missing.keras", tmp_path / "run")
+        model_import.import_model(config, tmp_path / "missing.keras", tmp_path / "run")
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
     with pytest.raises(ValueError, match=r"must hold a `LanguageModel`. Received: a Sequential"):
-        adoption.adopt(config, tmp_path / "other.keras", tmp_path / "run")
+        model_import.import_model(config, tmp_path / "other.keras", tmp_path / "run")
     small = tsa.models.LanguageModel(tsa.models.Backbone(100, 1, 8, [PART], intermediate_dim=16))
     small.save(tmp_path / "small.keras")
     with pytest.raises(ValueError, match=r"no more ids than the model.*258 ids, a model of 100"):
-        adoption.adopt(config, tmp_path / "small.keras", tmp_path / "run")
+        model_import.import_model(config, tmp_path / "small.keras", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     config.model.start_from = "nowhere.keras"
     with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file NAME.keras"):

@@ -1,4 +1,4 @@
-"""Makes a work folder from a given model: the body of `tsa-adopt`."""
+"""Makes a work folder from a given model: the body of `tsa-import`."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from tf_sparse_attention.trainers.shared import tokenizers, workdir
 from tf_sparse_attention.trainers.shared.loading import load_language_model
 
 
-def adopt(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
+def import_model(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
     """Makes the work folder of a model that was trained, or converted, by other means.
 
     Args:

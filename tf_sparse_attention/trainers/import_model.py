@@ -6,9 +6,9 @@ section `model` is not read. To continue training such a model pass its file to 
 --config.model.start_from=FILE.
 
 Examples:
-  tsa-adopt --model=bytes.keras --workdir=runs/bytes
-  tsa-adopt --model=mine.keras --workdir=runs/mine --config.data.path=FOLDER_OF_TEXT
-  tsa-adopt --model=pg19.keras --workdir=runs/pg19 --config=pg19 \\
+  tsa-import --model=bytes.keras --workdir=runs/bytes
+  tsa-import --model=mine.keras --workdir=runs/mine --config.data.path=FOLDER_OF_TEXT
+  tsa-import --model=pg19.keras --workdir=runs/pg19 --config=pg19 \\
       --config.data.tokenizer=subword --config.data.vocabulary=FILE
 """
 
@@ -23,9 +23,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
 
 
 def main() -> None:
-    from tf_sparse_attention.trainers.shared import adoption
+    from tf_sparse_attention.trainers.shared import model_import
 
-    model = adoption.adopt(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
+    model = model_import.import_model(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
     logging.info("%d weights of %s are in %s.", model.count_params(), MODEL.value, WORKDIR.value)
 
 
