@@ -41,7 +41,7 @@ def vocabulary(text_folder, data_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(make_plain_config, vocabulary, tmp_path_factory):
-    """A work folder of a model of subwords."""
+    """A run directory of a model of subwords."""
     config = make_plain_config()
     config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
     folder = tmp_path_factory.mktemp("runs") / "subwords"
@@ -150,7 +150,7 @@ def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
     tokenizer = tsa.data.SubwordTokenizer([subword if subword != longest else "zz" for subword in subwords])
     tokenizer.to_file(tmp_path / "other")
     other.data.vocabulary = str(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"`config.data` must lead to the tokenizer of the checkpoint"):
+    with pytest.raises(ValueError, match=r"`config.data` must match the tokenizer of the checkpoint"):
         training.train(other, folder)
     # Where the file lies does not matter.
     workdir.load_tokenizer(folder).to_file(tmp_path / "copy")
@@ -166,7 +166,7 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     config.data.update(tokenizer="wordpiece", vocabulary=str(tmp_path / "pieces.txt"))
     made = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
     workdir.save_state(
-        tmp_path, {"tokenizer": tokenizers.description_of(made)}
+        tmp_path, {"tokenizer": tokenizers.describe(made)}
     )  # a run of a few steps would take longer than the export
     model, tokenizer = components.make_model(config, made.vocabulary_size), workdir.load_tokenizer(tmp_path)
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)

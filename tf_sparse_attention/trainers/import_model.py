@@ -1,9 +1,8 @@
-"""Makes a work folder from a given model.
+"""Import a model from a file into a run directory.
 
-The other programs then evaluate it, sample from it and export it as if they had trained it. The
-configuration names the text to evaluate on, and the tokenizer, which has to be the model's own; its
-section `model` is not read. To continue training such a model pass its file to `tsa-train` as
---config.model.start_from=FILE.
+`tsa-evaluate`, `tsa-generate` and `tsa-export` then accept it like a trained model. The configuration
+specifies the evaluation text and the tokenizer of the model; its section `model` is ignored. To
+continue training a model, pass its file to `tsa-train` as --config.model.start_from=FILE.
 
 Examples:
   tsa-import --model=bytes.keras --workdir=runs/bytes
@@ -17,20 +16,22 @@ from ml_collections import config_flags
 
 from tf_sparse_attention.trainers.shared import command_line
 
-CONFIG = config_flags.DEFINE_config_file("config", command_line.BASE, "File with the configuration.")
-MODEL = flags.DEFINE_string("model", None, "The model, NAME.keras, as `tf_sparse_attention.convert` writes it.")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the new run.")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", command_line.BASE, "Configuration: file, or name in trainers/configs."
+)
+MODEL = flags.DEFINE_string("model", None, "Model file NAME.keras, such as one of `tf_sparse_attention.convert`.")
+WORKDIR = flags.DEFINE_string("workdir", None, "New run directory.")
 
 
 def main() -> None:
     from tf_sparse_attention.trainers.shared import model_import
 
     model = model_import.import_model(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
-    logging.info("%d weights of %s are in %s.", model.count_params(), MODEL.value, WORKDIR.value)
+    logging.info("Imported %s with %d weights into %s.", MODEL.value, model.count_params(), WORKDIR.value)
 
 
 def run() -> None:
-    """Runs the program."""
+    """Run the command."""
     flags.mark_flags_as_required(["model", "workdir"])
     command_line.run(__name__, main)
 

@@ -110,7 +110,7 @@ def test_nothing_but_damaged_ones_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1)
     damage(checkpoints.path(1))
-    with pytest.raises(ValueError, match=r"`workdir` must have a checkpoint that can be read.*Received: 1 damaged"):
+    with pytest.raises(ValueError, match=r"`workdir` must have a readable checkpoint.*Received: 1 damaged"):
         checkpoints.newest_metadata()
 
 

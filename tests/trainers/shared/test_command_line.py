@@ -44,7 +44,7 @@ def test_a_wrong_flag_gets_one_line_and_status_2(tmp_path, flags, message):
     [
         (["--workdr=runs/demo"], "error: Unknown command line flag 'workdr'. Did you mean: workdir"),
         (["runs/demo"], "error: .*--workdir"),
-        (["--workdir=runs/demo", "test"], "error: No arguments are expected beside flags. Received: test."),
+        (["--workdir=runs/demo", "test"], "error: All arguments must be flags. Received: test."),
     ],
 )
 def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, message):
@@ -63,7 +63,7 @@ def test_a_backend_that_keras_does_not_know_is_named():
     assert process.stderr.startswith(message)
 
 
-def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path, capsys):
+def test_a_missing_text_is_an_error_of_one_line(make_tiny_config, tmp_path, capsys):
     config = make_tiny_config()
     config.data.path = "missing_folder"
     with pytest.raises(SystemExit, match="2"):
@@ -96,8 +96,8 @@ def test_an_error_inside_a_training_is_a_fault_with_its_traceback(error, make_pl
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_a_user_can_do_something_about_is_no_fault_inside_a_training_either(error):
-    with pytest.raises(type(error)), command_line.faults_marked():
+def test_errors_that_users_can_fix_are_no_faults(error):
+    with pytest.raises(type(error)), command_line.mark_faults():
         raise error
     assert command_line.exit_status(error) in (2, 4)
 
@@ -114,7 +114,7 @@ def test_a_setting_that_does_not_exist_is_named(name, is_wrapped, capsys):
     with pytest.raises(SystemExit, match="2"):
         command_line._exit_on_error(look_up, [], (KeyError, AttributeError))
     said = capsys.readouterr().err.splitlines()[0]
-    assert said.startswith(f"error: {name} is not a setting; trainers/configs/base.py has all of them")
+    assert said.startswith(f"error: {name} is not a setting. trainers/configs/base.py describes all settings")
     assert said.endswith(' Did you mean "window" instead of "windw"?') == (name == "windw")
 
 
@@ -131,18 +131,18 @@ def test_the_error_of_a_layer_is_one_line(capsys):
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "make room on this"), (errno.EROFS, "choose a folder in")]
+    ("number", "advice"), [(errno.ENOSPC, "make room on this"), (errno.EROFS, "choose a folder with")]
 )
-def test_what_a_disk_refuses_gets_one_line_that_says_what_to_do(number, advice, capsys):
+def test_a_disk_error_has_advice_in_one_line(number, advice, capsys):
     def write(argv):
         raise OSError(number, os.strerror(number), "runs/model.keras")
 
     with pytest.raises(SystemExit, match="2"):
         command_line._exit_on_error(write, [], (OSError,))
-    assert re.fullmatch(rf"error: .*: 'runs/model.keras': {advice} .*, and give .*\n.*\n", capsys.readouterr().err)
+    assert re.fullmatch(rf"error: .*: 'runs/model.keras': {advice} .*, and run .*\n.*\n", capsys.readouterr().err)
 
 
-def test_an_error_may_have_an_exit_status_of_its_own():
+def test_an_error_can_have_a_separate_exit_status():
     def train(argv):
         raise NonfiniteError("a loss of nan")
 

@@ -153,7 +153,7 @@ def test_a_tpu_that_does_not_answer_is_an_error(monkeypatch, error):
 
 def test_an_empty_name_of_a_tpu_is_an_error(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "")
-    with pytest.raises(ValueError, match=r"`TPU_NAME`, an environment variable, must be .* Received: an empty one"):
+    with pytest.raises(ValueError, match=r"`TPU_NAME`, an environment variable, must be .* Received: an empty string"):
         choose_devices(make_config())
 
 
@@ -211,7 +211,7 @@ def test_the_first_worker_writes_the_files(task, jobs, index):
     assert (devices.num_processes, devices.is_single_process) == (2, False)
 
 
-def test_another_number_of_replicas_than_before_is_told_with_what_may_differ(two_replicas, caplog):
+def test_another_number_of_replicas_logs_a_warning(two_replicas, caplog):
     for before in (None, 2, 4):
         two_replicas.warn_if_replicas_differ(before)
     (told,) = caplog.messages

@@ -1,4 +1,4 @@
-"""Work folders at an address: which checkpoints count there, and what is lost if an upload is interrupted."""
+"""Run directories at an address: valid checkpoints, and interrupted uploads."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from tf_sparse_attention.trainers.shared.remote_run import RemoteRun
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def address(request, tmp_path, monkeypatch):
-    """The address of a folder that does not exist yet, in two schemes."""
+    """Address of a folder that does not exist yet, in two schemes."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(remote_run.tempfile, "tempdir", str(tmp_path))
     address = f"{request.param}://{tmp_path}/bucket/run"
@@ -23,7 +23,7 @@ def address(request, tmp_path, monkeypatch):
 
 
 def make_run(address, steps=(), keep=3):
-    """A run whose checkpoints hold their step, which are uploaded."""
+    """Create a run, and upload checkpoints of these steps with the step as value."""
     run = RemoteRun(address, keep)
     workdir.save_config(run.folder, base.get_config())
     for step in steps:
@@ -38,7 +38,7 @@ def save(run, step):
 
 
 def fetched(address):
-    """The step that a new process fetches, after checks of the files of the run."""
+    """Return the step that a new process fetches, after checks of the files of the run."""
     run = RemoteRun(address)
     run.fetch()
     newest = (run._checkpoints.newest_metadata() or {"step": None})["step"]
@@ -100,7 +100,7 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_taken(place, address, 
 def test_only_damaged_checkpoints_are_an_error(address):
     make_run(address, [2])
     remote_files.write_bytes(remote(address, 2), b"?")
-    with pytest.raises(ValueError, match=r"`workdir` must have a checkpoint that can be read.*Received: 1 damaged"):
+    with pytest.raises(ValueError, match=r"`workdir` must have a readable checkpoint.*Received: 1 damaged"):
         RemoteRun(address).fetch()
 
 
@@ -123,9 +123,7 @@ def test_an_upload_that_fails_is_logged_tried_again_and_an_error_at_the_end(addr
             save(run, step)
             run.upload(step)
         assert caplog.text.count("the line is dead") == 2
-        with pytest.raises(
-            remote_files.RemoteError, match=f"The checkpoint of step 6 is not in .*, but in {run.folder}"
-        ):
+        with pytest.raises(remote_files.RemoteError, match=f"The checkpoint of step 6 is only in {run.folder}"):
             run.finish(6)
     assert run._checkpoints.path(6).exists()
     run.finish(6)
