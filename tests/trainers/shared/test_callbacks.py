@@ -47,7 +47,7 @@ def test_steps_include_those_before_a_resume():
     assert recorder.passed == [4, 6]
 
 
-def test_executions_of_several_steps_count_them_all_and_end_where_fit_ends():
+def test_executions_of_several_steps_count_all_steps_up_to_the_end_of_fit():
     recorder = Recorder(start=2, every=4)
     fit(recorder, num_steps=5, steps_per_execution=3)
     assert recorder.calls == [(2, 5), (5, 7)]
@@ -74,7 +74,7 @@ def test_validation_runs_at_multiples_of_every_and_after_the_last_step(every, st
 
 
 class Kick(Recorder):
-    """Sends this process a signal after a step."""
+    """Callback that sends a signal to this process after a step."""
 
     def __init__(self, step, number):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a program says of a mistake in its command, and when it is asked for help."""
+"""Errors and help texts of commands."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, mes
     assert re.search(message, process.stderr), process.stderr
 
 
-def test_a_backend_that_keras_does_not_know_is_named():
+def test_an_unknown_backend_is_named():
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.evaluate", "--workdir=runs/demo"]
     variables = {**os.environ, "KERAS_BACKEND": "jxa"}
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
@@ -165,7 +165,7 @@ def test_a_wrong_configuration_or_variant_gets_one_line_before_any_backend_is_im
     assert re.fullmatch(rf"error: {message}\n\(--verbosity=1 shows where\)\n", process.stderr), process.stderr
 
 
-def test_the_traceback_is_shown_to_those_who_ask():
+def test_verbosity_shows_the_traceback():
     before = logging.get_verbosity()
     logging.set_verbosity(logging.DEBUG)
     try:
@@ -184,7 +184,7 @@ def module_of(name):
     return SCRIPTS[f"tsa-{name}"].partition(":")[0]
 
 
-def test_help_has_the_flags_and_three_examples_that_name_flags_there_are():
+def test_help_has_the_flags_and_three_examples_with_existing_flags():
     environment = {**os.environ, "COLUMNS": "100"}
     commands = ([sys.executable, "-m", module_of(name), "--help"] for name in PROGRAMS)
     options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
@@ -228,7 +228,7 @@ def test_every_setting_has_a_comment():
             assert "#" in line or "#" in lines[number - 1] or "#" in lines[number + 2], line
 
 
-def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
+def test_the_docs_have_the_table_of_exit_statuses():
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([\d, ]+) \| (.*) \|$", page, re.MULTILINE))
     assert {int(status) for statuses in rows for status in statuses.split(",")} == set(command_line.EXIT_STATUSES)
@@ -247,7 +247,7 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
         ("nothing", "nothing"),
     ],
 )
-def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_path, monkeypatch):
+def test_a_configuration_is_found_by_its_name_in_any_folder(given, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = found.replace("CONFIGS", str(ROOT / "tf_sparse_attention" / "trainers" / "configs"))
     assert command_line.with_config_files([f"--config={given}", "--workdir=demo"]) == [
@@ -257,7 +257,7 @@ def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_
     assert command_line.with_config_files(["-config", given]) == [f"--config={found}"]
 
 
-def test_a_file_that_is_there_comes_before_one_of_ours(tmp_path, monkeypatch):
+def test_an_existing_file_takes_precedence_over_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").touch()
     assert command_line.find_config("demo") == "demo"

@@ -51,7 +51,7 @@ def test_the_use_of_clusters_is_reported_and_drawn():
 
 
 @pytest.mark.full
-def test_a_run_shows_them_at_each_evaluation_and_learns_the_same(finished, make_tiny_config, tmp_path):
+def test_a_run_shows_pictures_at_each_validation_and_has_the_same_weights(finished, make_tiny_config, tmp_path):
     config = make_tiny_config()
     config.train.illustrate = True
     model = training.train(config, tmp_path).model

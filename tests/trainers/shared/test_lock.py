@@ -12,7 +12,7 @@ import pytest
 from tf_sparse_attention.trainers.shared import lock
 
 
-def test_a_folder_in_which_a_training_runs_is_refused_with_its_process(tmp_path):
+def test_a_folder_of_a_running_training_is_an_error_with_its_process(tmp_path):
     expected = rf"no other training runs.*, in use by process {os.getpid()} on {socket.gethostname()}\."
     with lock.hold_lock(tmp_path), pytest.raises(ValueError, match=expected), lock.hold_lock(tmp_path):
         pass
