@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import tomllib
 
 from tests.source_rules import LIBRARY, ROOT
 
@@ -33,8 +34,9 @@ def commands(text):
 
 def flags_of(program):
     """Return the names of the flags that a program such as `tsa-train` defines itself, read without importing it."""
-    folder = ROOT / "tf_sparse_attention" / ("" if program == "audit" else "trainers")
-    source = (folder / f"{program}.py").read_text(encoding="utf-8")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    module = scripts[f"tsa-{program}"].partition(":")[0]
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     return {*re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source), *re.findall(r"\(\s*\"--([\w-]+)\"", source)}
 
 

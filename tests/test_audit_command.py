@@ -99,7 +99,7 @@ def test_a_model_of_one_length_says_so(code, capsys):
         ("nowhere.keras", "must name files that exist. Received: nowhere.keras."),
         (
             "model.h5",
-            "must be NAME.keras, FILE.py:NAME, keras_hub:PRESET or the work folder of a run. Received: model.h5.",
+            "must be NAME.keras, FILE.py:NAME, keras_hub:PRESET or a run directory. Received: model.h5.",
         ),
         ("{code}:listed", "error: one of: this that (--debug"),
         ("{code}:causal --length=1", "`--length` must be at least 2. Received: 1."),

@@ -4,7 +4,7 @@ MODEL is one of
   NAME.keras           a file with a model or layer; --custom names a file with the code of custom layers
   FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that returns one
   keras_hub:PRESET     a causal language model of KerasHub, by the name or the folder of its preset
-  FOLDER               the work folder of a run of `tsa-train`, or its address, as gs://bucket/run
+  FOLDER               a run directory of `tsa-train`, or its address, as gs://bucket/run
 
 The sequence has to be longer than the windows, blocks and clusters of the model: in a shorter one they hold every
 token, and a leak does not show.
@@ -104,7 +104,7 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
     """Load the target of an audit.
 
     Args:
-        name: NAME.keras, FILE.py:NAME, keras_hub:PRESET or the work folder of a run.
+        name: NAME.keras, FILE.py:NAME, keras_hub:PRESET or a run directory.
         custom: a Python file with the custom layers of NAME.keras, by registered name or class name. Default: None.
         random_weights: whether to initialize the weights of a preset at random instead of loading them. Default: False.
 
@@ -127,7 +127,7 @@ def load_target(name: str, custom: str | None = None, random_weights: bool = Fal
         return _from_code(file, attribute)
     if not name.endswith(".keras"):
         raise ValueError(
-            f"`MODEL` must be NAME.keras, FILE.py:NAME, keras_hub:PRESET or the work folder of a run. Received: {name}."
+            f"`MODEL` must be NAME.keras, FILE.py:NAME, keras_hub:PRESET or a run directory. Received: {name}."
         )
     if not pathlib.Path(name).is_file():
         raise ValueError(_NO_FILE.format(name))

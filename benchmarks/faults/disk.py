@@ -37,10 +37,10 @@ def full_disk(lab: Lab, count: int) -> Iterator[Trial]:
 
 
 def read_only(lab: Lab, count: int) -> Iterator[Trial]:
-    """Takes the permission to write: of the work folder at the start or later, of prepared data, of the text."""
+    """Takes the permission to write: of the run directory at the start or later, of prepared data, of the text."""
     cases = {
-        "work folder": _read_only_workdir,
-        "work folder of a run that goes on": _read_only_later,
+        "run directory": _read_only_workdir,
+        "run directory of a resumed run": _read_only_later,
         "data that are to be prepared": _read_only_new_data,
         "data that are prepared": _read_only_data,
         "text": _read_only_text,
@@ -99,7 +99,7 @@ def _read_only_text(lab, folder):
 
 
 def odd_paths(lab: Lab, count: int) -> Iterator[Trial]:
-    """Gives work folder and folder of data odd names, and one as a link, relative, and with a slash at its end."""
+    """Gives run directory and folder of data odd names, and one as a link, relative, and with a slash at its end."""
     for number, name in enumerate(ODD[: max(count - 1, 0)]):
         folder = lab.new(f"odd-{number}")
         yield Trial(f"called {name[:20]!r}", lab.resumed(folder / name, data_dir=folder / name / "data"))

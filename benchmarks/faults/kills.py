@@ -134,7 +134,7 @@ def _free_ports(count):
 
 
 def two_trainers(lab: Lab, count: int) -> Iterator[Trial]:
-    """Starts a second training in a work folder while one runs there: it is refused, and the first goes on."""
+    """Starts a second training in a run directory while one runs there: it is refused, and the first goes on."""
     for number in range(count):
         folder = lab.new(f"trainers-{number}")
         first = lab.start(folder)

@@ -63,7 +63,7 @@ class Lab:
 
     @functools.cached_property
     def reference(self) -> pathlib.Path:
-        """The work folder of the undisturbed run; what it writes is in the file "writes" beside it."""
+        """The run directory of the undisturbed run; what it writes is in the file "writes" beside it."""
         folder, log = self.folder / "reference", self.folder / "writes"
         if not (folder / "model.keras").exists():
             for path in (folder, self.data_dir):
@@ -100,7 +100,7 @@ class Lab:
         environment: Mapping[str, str] | None = None,
         cwd: pathlib.Path | None = None,
     ) -> subprocess.Popen:
-        """Starts a program on a work folder; of trainings the text and the folder of prepared data can be others."""
+        """Starts a program on a run directory; of trainings the text and the folder of prepared data can be others."""
         command = [
             sys.executable,
             "-m",

@@ -41,10 +41,10 @@ def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, po
 
 
 def look_ahead(folder: str | os.PathLike, num_windows: int) -> dict[str, Any]:
-    """Returns what the model of a work folder loses when it may not look ahead.
+    """Returns what the model of a run directory loses when it may not look ahead.
 
     Args:
-        folder: the work folder of the run.
+        folder: the run directory.
         num_windows: of the test split, evenly spread; those that hold less than a full window are left out.
 
     Returns:

@@ -19,7 +19,7 @@ def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
     """Returns the nats per token of a run's model on every token of the test split.
 
     Args:
-        folder: the work folder of the run.
+        folder: the run directory.
         reach: as in `categories`.
 
     Returns:

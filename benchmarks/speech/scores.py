@@ -14,7 +14,7 @@ def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, An
     """Returns what a run's model scores, greedily decoded, and nats per label ("loss").
 
     Args:
-        folder: the work folder of the run.
+        folder: the run directory.
         attention: the kind that replaces its own. None: its own.
 
     Raises:

@@ -45,7 +45,7 @@ def test_nothing_can_be_written_once_a_file_of_a_pattern_is_opened(kills_it, tmp
 
 @pytest.fixture
 def lab_with_runs(tmp_path):
-    """A `Lab` whose undisturbed run is made up, with a work folder "run" that is like it."""
+    """A `Lab` whose undisturbed run is made up, with a run directory "run" that is like it."""
     made = lab.Lab(tmp_path)
     for name in ("reference", "run"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)

@@ -233,7 +233,7 @@ def test_recordings_of_another_rate_raise_an_error(finished, make_config):
     config = make_config()
     workdir.check_state(finished, registry.make_task(config).get_state())
     config.data.sample_rate = 16000
-    with pytest.raises(ValueError, match=r"`config\.data` must lead to the codec of the checkpoint .*16000"):
+    with pytest.raises(ValueError, match=r"`config\.data` must match the codec of the checkpoint .*16000"):
         workdir.check_state(finished, registry.make_task(config).get_state())
     task = registry.class_of("audio")(config, {"codec": tsa.data.AudioCodec(RATE).get_config()})
     with pytest.raises(

@@ -214,7 +214,7 @@ def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp
     (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, changed)), encoding="utf-8")
     config = make_config()
     config.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=r"`config\.data` must lead to the labels of .*\['BEAST', 'FRUIT"):
+    with pytest.raises(ValueError, match=r"`config\.data` must match the labels of .*\['BEAST', 'FRUIT"):
         workdir.check_state(finished, registry.make_task(config).get_state())
     wanted = overrides.overridable_settings()
     wanted.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))

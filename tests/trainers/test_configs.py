@@ -29,7 +29,7 @@ from tf_sparse_attention.trainers.configs import (
     wikitext103,
 )
 from tf_sparse_attention.trainers.shared import components
-from tf_sparse_attention.trainers.shared.tokenizers import description_of
+from tf_sparse_attention.trainers.shared.tokenizers import describe
 from tf_sparse_attention.trainers.tasks import image, registry
 from tf_sparse_attention.trainers.tasks.classify import Task as ClassifyTask
 from tf_sparse_attention.trainers.tasks.speech import Task as SpeechTask
@@ -102,7 +102,7 @@ def num_weights(name, arguments):
         config.data.update(tokenizer="bytes", vocabulary=None)
         return registry.make_task(config).make_model().count_params()
     if config.task == "classify":
-        state = {"tokenizer": description_of(tsa.data.ByteTokenizer()), "labels": [str(label) for label in range(20)]}
+        state = {"tokenizer": describe(tsa.data.ByteTokenizer()), "labels": [str(label) for label in range(20)]}
         return ClassifyTask(config, state).make_model().count_params()
     if config.task == "image":
         return image_task(config).make_model().count_params()

@@ -84,7 +84,7 @@ def test_figures_are_readable(run):
     assert rows["bytes, words, tokens"] == f"{result['bytes']}, {result['words']}, {result['tokens']}"
 
 
-@pytest.mark.parametrize(("num_words", "said"), [(1, "beyond any float"), (0, "no words")])
+@pytest.mark.parametrize(("num_words", "said"), [(1, "too large for a float"), (0, "no words")])
 def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
     row = {"task": "language_model", "split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0}
     row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words": num_words, "perplexity_per_word": None}

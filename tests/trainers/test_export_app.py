@@ -15,7 +15,7 @@ from tests.trainers.test_generate import texts_of
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.shared import exporting, sample_sources, sampling, workdir
-from tf_sparse_attention.trainers.shared.exporting import in_float32, run_alone
+from tf_sparse_attention.trainers.shared.exporting import in_float32, run_without_library
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.language_model import LINE
 
@@ -69,22 +69,23 @@ def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    proof = run_alone(run / "saved_model", "score", {"text": [LINE]})
+    proof = run_without_library(run / "saved_model", "score", {"text": [LINE]})
     assert result.stdout == (
         f"loaded in a process without the library, 'def main():' has {proof['bits_per_byte']:.4f} bits per byte "
         f"({proof['nats']:.2f} nats, 11 bytes)\n"
     )
 
 
-def test_a_saved_model_that_does_not_work_by_itself_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "RUN_ALONE", "raise ValueError('no such signature')")
-    with pytest.raises(RuntimeError, match=r"(?s)The SavedModel in .* does not work by itself:.*no such signature"):
-        run_alone(tmp_path, "score", {"text": ["a line"]})
+def test_a_saved_model_that_needs_the_library_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "RUN_WITHOUT_LIBRARY", "raise ValueError('no such signature')")
+    with pytest.raises(RuntimeError, match=r"(?s)The SavedModel .* does not work without the library:.*no such"):
+        run_without_library(tmp_path, "score", {"text": ["a line"]})
 
 
 @pytest.mark.full
 def test_a_litert_file_has_rows_as_long_as_in_training(run):
-    assert exporting.export(run, "litert", ["score"])["proof"] == "random rows of 64 have the answers of the model"
+    proof = exporting.export(run, "litert", ["score"])["proof"]
+    assert proof == "outputs for random rows of length 64 match those of the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")
     logits = workdir.load_model(run)(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)
@@ -105,7 +106,7 @@ def make_model(dtype=None, **options):
 
 def test_a_model_of_masked_tokens_is_refused_with_what_to_do(run, monkeypatch):
     monkeypatch.setattr(workdir, "load_model", lambda folder: make_model(causal=False))
-    message = r"must not be the run of a model of masked tokens, .*`task=classify`.* Received: workdir="
+    message = r"must not be the run of a masked language model, .*`task=classify`.* Received: workdir="
     with pytest.raises(ValueError, match=message):
         exporting.export(run, "litert")
 

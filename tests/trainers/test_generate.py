@@ -160,10 +160,10 @@ def test_a_saved_model_of_another_task_is_refused(tmp_path):
     module = tf.Module()
     module.classify = tf.function(lambda text: {"label": text}, input_signature=[tf.TensorSpec([None], tf.string)])
     tf.saved_model.save(module, tmp_path, signatures={"classify": module.classify})
-    with pytest.raises(ValueError, match=r"must be of a language model, .*, with {'classify': {'label'}}\."):
+    with pytest.raises(ValueError, match=r"must be a language model .*, with {'classify': {'label'}}\."):
         sample_sources.SavedModelSource(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(b"other bytes")
-    with pytest.raises(ValueError, match=r"`saved_model` must be a SavedModel that can be read.* Received: "):
+    with pytest.raises(ValueError, match=r"`saved_model` must be a readable SavedModel.* Received: "):
         sample_sources.SavedModelSource(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_images_of_another_shape_or_order_raise_an_error(finished, make_config, 
     config = make_config()
     workdir.check_state(finished, registry.make_task(config).get_state())
     config.data.update(image_order="blocks", image_block=(1, 1))
-    with pytest.raises(ValueError, match=r"`config\.data` must lead to the codec of the checkpoint .*'blocks'"):
+    with pytest.raises(ValueError, match=r"`config\.data` must match the codec of the checkpoint .*'blocks'"):
         workdir.check_state(finished, registry.make_task(config).get_state())
     np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))
     changes = overrides.overridable_settings()

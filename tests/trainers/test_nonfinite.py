@@ -24,21 +24,17 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(tsa.data.Batches, "__getitem__", poison)
 
 
-def test_a_loss_that_is_nan_ends_the_run_and_such_updates_can_be_left_out(
-    poisoned, make_plain_config, tmp_path, caplog
-):
+def test_a_nan_loss_ends_the_run_or_skips_the_update(poisoned, make_plain_config, tmp_path, caplog):
     config = make_plain_config()
     config.train.update(num_steps=4, checkpoint_every=1, log_every=1)
-    message = (
-        r"Received: a loss of nan: loss: 1 of 1 .* at step 3. Now the checkpoint of step 2 is kept; .*=skip leaves"
-    )
+    message = r"Received: a loss of nan: loss: 1 of 1 .* at step 3. Now the checkpoint of step 2 is kept; .*=skip skips"
     with pytest.raises(nonfinite.NonfiniteError, match=message):
         training.train(config, tmp_path)
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == [1, 2]
     assert not (tmp_path / workdir.MODEL).exists()
     config.train.nonfinite = "skip"
     outcome = training.train(config, tmp_path)
-    assert outcome.step == 4 and "Step 3: 1 of 1 updates left out, a loss of nan: loss: 1 of 1" in caplog.text
+    assert outcome.step == 4 and "Step 3: skipped 1 of 1 updates, a loss of nan: loss: 1 of 1" in caplog.text
     assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
     rows = [json.loads(row) for row in (tmp_path / workdir.METRICS).read_text().splitlines()]
     assert [row.get("skipped_updates") for row in rows] == [None, None, 1, 1]
@@ -46,11 +42,11 @@ def test_a_loss_that_is_nan_ends_the_run_and_such_updates_can_be_left_out(
 
 
 @pytest.mark.full
-def test_several_replicas_leave_such_updates_out_together(poisoned, make_plain_config, tmp_path, caplog):
+def test_several_replicas_skip_updates_together(poisoned, make_plain_config, tmp_path, caplog):
     config = make_plain_config()
     config.train.update(num_steps=4, log_every=1, nonfinite="skip", num_logical_cpus=2)
     outcome = training.train(config, tmp_path)
-    assert outcome.step == 4 and "Step 3: 1 of 1 updates left out, a loss of nan" in caplog.text
+    assert outcome.step == 4 and "Step 3: skipped 1 of 1 updates, a loss of nan" in caplog.text
     assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
 
 
@@ -70,7 +66,7 @@ def test_updates_that_are_never_finite_end_the_run():
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(Careful(), loss="mse")
-    watch = nonfinite.LogSkipped(0, 50, lambda step: "", lambda step, found: nonfinite.make_error(step, found, 7, True))
+    watch = nonfinite.LogSkipped(0, 50, lambda step: "", lambda step, why: nonfinite.make_error(step, why, 7, True))
     x = np.full((110, 1), np.nan, "float32")
     with pytest.raises(
         nonfinite.NonfiniteError, match=r"100 updates in a row .* at step 100. Now the .* step 7 is kept"

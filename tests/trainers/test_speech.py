@@ -118,7 +118,7 @@ def test_a_run_folder_keeps_labels_and_normalization(finished, make_config, tmp_
     workdir.check_state(finished[0], task.get_state())
     config = make_config()
     config.data.path = str(other)
-    with pytest.raises(ValueError, match=r"`config\.data` must lead to the mean and std of the checkpoint in"):
+    with pytest.raises(ValueError, match=r"`config\.data` must match the mean and std of the checkpoint in"):
         workdir.check_state(finished[0], registry.make_task(config).get_state())
 
 

@@ -22,7 +22,7 @@ from tf_sparse_attention.trainers.shared import (
     training,
     workdir,
 )
-from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks import language_model, registry
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 
@@ -41,7 +41,7 @@ def vocabulary(text_folder, data_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(make_plain_config, vocabulary, tmp_path_factory):
-    """A work folder of a model of subwords."""
+    """A run directory of a model of subwords."""
     config = make_plain_config()
     config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
     folder = tmp_path_factory.mktemp("runs") / "subwords"
@@ -71,9 +71,10 @@ def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
     assert workdir.load_model(folder).backbone.vocabulary_size == tokenizer.vocabulary_size
 
 
-def score_here(path, line):
-    """What `exporting.score_alone` says, without its process, which test_export_app.py starts."""
-    result = tf.saved_model.load(path).signatures["score"](text=tf.constant([line]))
+def run_in_this_process(path, signature, inputs):
+    """Replace `exporting.run_without_library`, without another process. test_export_app.py tests that one."""
+    values = {name: tf.constant(value) for name, value in inputs.items()}
+    result = tf.saved_model.load(path).signatures[signature](**values)
     return {name: float(value[0]) for name, value in result.items()}
 
 
@@ -126,11 +127,11 @@ def test_it_is_sampled_from_and_exported(run, monkeypatch):
     source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
     (sample,) = sampling.generate(source, b"ab", length=5)
     assert sample["text"].startswith("ab")
-    monkeypatch.setattr(exporting, "score_alone", score_here)
+    monkeypatch.setattr(exporting, "run_without_library", run_in_this_process)
     result = exporting.export(folder, jit_compile=False)
     served = tf.saved_model.load(result["path"])
-    ids = workdir.load_tokenizer(folder).tokenize(result["line"])
-    assert result["num_bytes"] == len(result["line"])
+    ids = workdir.load_tokenizer(folder).tokenize(language_model.LINE)
+    assert result["num_bytes"] == len(language_model.LINE)
     assert result["nats"] > 0.1 * len(ids)
     drawn = served.signatures["generate"](
         prompt=tf.constant(["ab"]),
@@ -150,7 +151,7 @@ def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
     tokenizer = tsa.data.SubwordTokenizer([subword if subword != longest else "zz" for subword in subwords])
     tokenizer.to_file(tmp_path / "other")
     other.data.vocabulary = str(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"`config.data` must lead to the tokenizer of the checkpoint"):
+    with pytest.raises(ValueError, match=r"`config.data` must match the tokenizer of the checkpoint"):
         training.train(other, folder)
     # Where the file lies does not matter.
     workdir.load_tokenizer(folder).to_file(tmp_path / "copy")
@@ -166,7 +167,7 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     config.data.update(tokenizer="wordpiece", vocabulary=str(tmp_path / "pieces.txt"))
     made = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
     workdir.save_state(
-        tmp_path, {"tokenizer": tokenizers.description_of(made)}
+        tmp_path, {"tokenizer": tokenizers.describe(made)}
     )  # a run of a few steps would take longer than the export
     model, tokenizer = components.make_model(config, made.vocabulary_size), workdir.load_tokenizer(tmp_path)
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)

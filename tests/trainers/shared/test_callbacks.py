@@ -1,4 +1,4 @@
-"""What happens during `fit`: counting steps, stopping on a signal, looking at centroids."""
+"""Callbacks of `fit`: counting steps, stopping on a signal, reports of centroids and spans."""
 
 import os
 import signal
@@ -13,15 +13,15 @@ from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 
 @pytest.fixture(autouse=True)
-def heard_hangups():
-    """SIGHUP as a terminal has it, also where the tests run under nohup, which has it ignored."""
+def default_hangups():
+    """Set the default handler of SIGHUP. Under nohup, SIGHUP is ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 class Recorder(callbacks.StepCallback):
-    """Writes down what it was called with."""
+    """Callback that records its calls."""
 
     def __init__(self, start=0, every=1):
         super().__init__(start)
@@ -40,41 +40,41 @@ def fit(callback, num_steps, **compile_arguments):
     return model
 
 
-def test_steps_are_those_of_the_run():
+def test_steps_include_those_before_a_resume():
     recorder = Recorder(start=3, every=2)
     fit(recorder, num_steps=4)
     assert recorder.calls == [(3, 4), (4, 5), (5, 6), (6, 7)]
     assert recorder.passed == [4, 6]
 
 
-def test_executions_of_several_steps_count_them_all_and_end_where_fit_ends():
+def test_executions_of_several_steps_count_all_steps_up_to_the_end_of_fit():
     recorder = Recorder(start=2, every=4)
     fit(recorder, num_steps=5, steps_per_execution=3)
     assert recorder.calls == [(2, 5), (5, 7)]
     assert recorder.passed == [5]
 
 
-def test_every_zero_steps_is_never():
+def test_zero_steps_between_calls_means_never():
     recorder = Recorder(every=0)
     fit(recorder, num_steps=3)
     assert recorder.passed == []
 
 
-def test_checkpoints_are_saved_every_so_many_steps():
+def test_checkpoints_are_saved_at_multiples_of_every():
     saved = []
     fit(callbacks.SaveCheckpoints(1, saved.append, every=3), num_steps=8)
     assert saved == [3, 6, 9]
 
 
 @pytest.mark.parametrize(("every", "steps"), [(3, [3, 6, 8]), (4, [4, 8]), (0, [])])
-def test_validation_is_done_every_so_many_steps_and_after_the_last_one(every, steps):
+def test_validation_runs_at_multiples_of_every_and_after_the_last_step(every, steps):
     validated = []
     fit(callbacks.Validate(1, validated.append, every), num_steps=7)
     assert validated == steps
 
 
 class Kick(Recorder):
-    """Sends this process a signal after a step."""
+    """Callback that sends a signal to this process after a step."""
 
     def __init__(self, step, number):
         super().__init__()
@@ -98,27 +98,27 @@ def test_a_signal_ends_fit_after_the_running_step(number, capfd):
     assert f"{number.name}: stopping after this step" in capfd.readouterr().err
 
 
-def test_a_second_interrupt_does_what_it_always_does():
+def test_a_second_interrupt_raises_keyboard_interrupt():
     with callbacks.StopOnSignal(OneDevice()), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 1)  # Python runs handlers between two of its own steps.
 
 
-def test_a_closed_terminal_is_told_twice_and_leaves_time_for_the_checkpoint():
+def test_a_second_hangup_is_ignored():
     with callbacks.StopOnSignal(OneDevice()) as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.first == signal.SIGHUP
+    assert stop.received == signal.SIGHUP
 
 
-def test_a_closed_terminal_that_is_ignored_stays_so():
+def test_an_ignored_hangup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under `nohup`
     try:
         with callbacks.StopOnSignal(OneDevice()) as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.first is None
+        assert stop.received is None
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -148,7 +148,7 @@ def test_a_signal_before_the_first_sample_has_its_exit_status():
         raise KeyError
 
 
-def test_what_is_written_to_a_closed_terminal_goes_nowhere():
+def test_output_to_a_closed_terminal_is_discarded():
     terminal, descriptor = os.openpty()
     os.close(terminal)
     with pytest.raises(OSError, match="Input/output error"):
@@ -168,12 +168,12 @@ def test_a_signal_ends_a_prediction_too():
         )
 
 
-def test_evenness_is_one_for_equal_counts_and_zero_for_a_single_used_one():
+def test_normalized_entropy_is_one_for_equal_counts_and_zero_for_a_single_used_centroid():
     counts = np.array([[2.0, 2.0, 2.0, 2.0], [5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
     np.testing.assert_allclose(callbacks.normalized_entropy(counts), [1.0, 0.0, 0.5], atol=1e-12)
 
 
-def test_a_single_centroid_is_used_evenly():
+def test_normalized_entropy_of_a_single_centroid_is_one():
     assert callbacks.normalized_entropy(np.array([[3.0]])).tolist() == [1.0]
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, all or nothing, the newest whole one."""
+"""Checkpoints: exact values, atomic writes, selection of the newest intact checkpoint."""
 
 import os
 
@@ -44,7 +44,7 @@ def damage(path):
     path.write_bytes(content)
 
 
-def test_every_dtype_comes_back_bit_for_bit(tmp_path):
+def test_every_dtype_is_restored_bit_for_bit(tmp_path):
     before, after = make_variables(), make_variables(zero=True)
     assert bits_of(before) != bits_of(after)
     Checkpoints(tmp_path).save(3, before, {})
@@ -52,24 +52,24 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path):
     assert bits_of(before) == bits_of(after)
 
 
-def test_the_newest_one_is_opened_with_its_metadata(tmp_path):
+def test_the_newest_checkpoint_is_read_with_its_metadata(tmp_path):
     write_steps(Checkpoints(tmp_path), 5, 20, 10)
     newest = Checkpoints(tmp_path).newest_metadata()
     assert (newest["step"], newest["note"]) == (20, 20)
 
 
-def test_the_last_ones_are_kept(tmp_path):
+def test_the_newest_checkpoints_are_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
     write_steps(checkpoints, 1, 2, 3, 1000000000)
     assert checkpoints.steps() == [3, 1000000000]
 
 
-def test_there_is_none_before_the_first(tmp_path):
+def test_a_missing_folder_has_no_metadata(tmp_path):
     assert Checkpoints(tmp_path / "not there").newest_metadata() is None
 
 
 def set_in_directory(offset, value):
-    """Return what changes two bytes of the first entry of a zip file's directory, at its end."""
+    """Return a function that changes two bytes of the first entry in the directory of a zip file."""
 
     def harm(path):
         content = bytearray(path.read_bytes())
@@ -90,7 +90,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, caplog, harm):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, harm):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1, 2)
     harm(checkpoints.path(2))
@@ -98,7 +98,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, caplog, harm):
     assert "step_000000002.npz is damaged" in caplog.text
 
 
-def test_a_damaged_one_of_a_later_step_takes_no_place_of_those_to_keep(tmp_path):
+def test_a_damaged_checkpoint_of_a_later_step_does_not_count_as_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     write_steps(checkpoints, 1, 3)
     damage(checkpoints.path(3))
@@ -106,15 +106,15 @@ def test_a_damaged_one_of_a_later_step_takes_no_place_of_those_to_keep(tmp_path)
     assert checkpoints.newest_metadata()["step"] == 2
 
 
-def test_nothing_but_damaged_ones_is_an_error(tmp_path):
+def test_only_damaged_checkpoints_are_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1)
     damage(checkpoints.path(1))
-    with pytest.raises(ValueError, match=r"`workdir` must have a checkpoint that can be read.*Received: 1 damaged"):
+    with pytest.raises(ValueError, match=r"`workdir` must have a readable checkpoint.*Received: 1 damaged"):
         checkpoints.newest_metadata()
 
 
-def test_one_that_a_killed_process_was_writing_is_neither_read_nor_left(tmp_path):
+def test_an_incomplete_file_of_a_killed_process_is_not_read_and_is_deleted(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     write_steps(checkpoints, 1)
     half = tmp_path / ".step_000000002.77.incomplete.npz"
@@ -125,7 +125,7 @@ def test_one_that_a_killed_process_was_writing_is_neither_read_nor_left(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000000001.npz", "step_000000003.npz"]
 
 
-def test_one_of_a_later_format_is_not_read(tmp_path):
+def test_a_checkpoint_of_a_later_format_is_not_read(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {}, {})
     checkpoints.save(2, {}, {"format": 99})
@@ -144,7 +144,7 @@ def test_another_dtype_is_an_error(tmp_path):
         Checkpoints(tmp_path).load(1, {"model/w": keras.Variable([1.0], dtype="bfloat16")})
 
 
-def test_variables_of_another_name_are_an_error_that_names_both(tmp_path):
+def test_variables_with_other_names_are_an_error_that_names_both(tmp_path):
     weight = {"optimizer/w": keras.Variable([1.0])}
     Checkpoints(tmp_path).save(1, {**weight, "model/old": keras.Variable([1.0])}, {})
     with pytest.raises(
@@ -154,14 +154,14 @@ def test_variables_of_another_name_are_an_error_that_names_both(tmp_path):
     Checkpoints(tmp_path).load(1, {"model/old": keras.Variable([1.0])})  # the model alone, as for an evaluation
 
 
-def test_integers_may_be_of_another_size_as_on_another_backend(tmp_path):
+def test_integers_can_have_the_size_of_another_backend(tmp_path):
     Checkpoints(tmp_path).save(1, {"model/seed": keras.Variable([7, 3], dtype="int64")}, {})
     seed = keras.Variable([0, 0], dtype="uint32")
     Checkpoints(tmp_path).load(1, {"model/seed": seed})
     assert ops.convert_to_numpy(seed).tolist() == [7, 3]
 
 
-def test_none_to_keep_is_an_error(tmp_path):
+def test_zero_checkpoints_to_keep_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"`config.train.keep_checkpoints` must be positive. Received: .*=0"):
         Checkpoints(tmp_path, keep=0)
 
@@ -195,7 +195,7 @@ def test_the_state_has_weights_centroids_every_seed_and_the_optimizer():
 
 
 def state_of(*names):
-    """Return a model of layers with equal shapes in an order, its optimizer after a step, and the values of both."""
+    """Return the state of a model with layers in this order and of its optimizer after a step."""
     layers = {name: keras.layers.Dense(4, name=name, use_bias=False) for name in sorted(names)}
     made = keras.Sequential([keras.Input((4,)), *(layers[name] for name in names), keras.layers.Dropout(0.5)])
     made.compile(keras.optimizers.Adam(), "mse")
@@ -204,7 +204,7 @@ def state_of(*names):
 
 
 @pytest.mark.parametrize("names", [("query", "value"), ("dense_3", "dense_8"), ("dense_8", "dense_3")])
-def test_layers_of_equal_shapes_that_change_places_keep_their_weights(tmp_path, names):
+def test_reordered_layers_of_equal_shapes_keep_their_weights(tmp_path, names):
     keras.layers.Dropout(0.5), keras.random.SeedGenerator(0)  # make later automatic names have higher numbers
     before = state_of(*names)
     Checkpoints(tmp_path).save(1, before, {})
@@ -225,7 +225,7 @@ def test_automatic_names_of_another_process_are_the_same(tmp_path):
     assert (first[0], first[-1].split("/")[2]) == ("model/sequential/dense/kernel", "dropout_1")
 
 
-def test_the_state_of_two_replicas_is_that_of_one(two_replicas):
+def test_two_replicas_have_the_same_state_as_one(two_replicas):
     with two_replicas.scope():
         replicated = make_model()
     single = make_model()

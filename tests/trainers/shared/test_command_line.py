@@ -1,4 +1,4 @@
-"""What a program says of a mistake in its command, and when it is asked for help."""
+"""Errors and help texts of commands."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def test_a_wrong_flag_gets_one_line_and_status_2(tmp_path, flags, message):
     [
         (["--workdr=runs/demo"], "error: Unknown command line flag 'workdr'. Did you mean: workdir"),
         (["runs/demo"], "error: .*--workdir"),
-        (["--workdir=runs/demo", "test"], "error: No arguments are expected beside flags. Received: test."),
+        (["--workdir=runs/demo", "test"], "error: All arguments must be flags. Received: test."),
     ],
 )
 def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, message):
@@ -54,7 +54,7 @@ def test_a_wrong_command_gets_status_2_before_any_backend_is_imported(flags, mes
     assert re.search(message, process.stderr), process.stderr
 
 
-def test_a_backend_that_keras_does_not_know_is_named():
+def test_an_unknown_backend_is_named():
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.evaluate", "--workdir=runs/demo"]
     variables = {**os.environ, "KERAS_BACKEND": "jxa"}
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
@@ -63,7 +63,7 @@ def test_a_backend_that_keras_does_not_know_is_named():
     assert process.stderr.startswith(message)
 
 
-def test_a_text_that_is_not_there_is_told_in_one_line(make_tiny_config, tmp_path, capsys):
+def test_a_missing_text_is_an_error_of_one_line(make_tiny_config, tmp_path, capsys):
     config = make_tiny_config()
     config.data.path = "missing_folder"
     with pytest.raises(SystemExit, match="2"):
@@ -96,8 +96,8 @@ def test_an_error_inside_a_training_is_a_fault_with_its_traceback(error, make_pl
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_a_user_can_do_something_about_is_no_fault_inside_a_training_either(error):
-    with pytest.raises(type(error)), command_line.faults_marked():
+def test_errors_that_users_can_fix_are_no_faults(error):
+    with pytest.raises(type(error)), command_line.mark_faults():
         raise error
     assert command_line.exit_status(error) in (2, 4)
 
@@ -114,7 +114,7 @@ def test_a_setting_that_does_not_exist_is_named(name, is_wrapped, capsys):
     with pytest.raises(SystemExit, match="2"):
         command_line._exit_on_error(look_up, [], (KeyError, AttributeError))
     said = capsys.readouterr().err.splitlines()[0]
-    assert said.startswith(f"error: {name} is not a setting; trainers/configs/base.py has all of them")
+    assert said.startswith(f"error: {name} is not a setting. trainers/configs/base.py describes all settings")
     assert said.endswith(' Did you mean "window" instead of "windw"?') == (name == "windw")
 
 
@@ -131,18 +131,18 @@ def test_the_error_of_a_layer_is_one_line(capsys):
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "make room on this"), (errno.EROFS, "choose a folder in")]
+    ("number", "advice"), [(errno.ENOSPC, "make room on this"), (errno.EROFS, "choose a folder with")]
 )
-def test_what_a_disk_refuses_gets_one_line_that_says_what_to_do(number, advice, capsys):
+def test_a_disk_error_has_advice_in_one_line(number, advice, capsys):
     def write(argv):
         raise OSError(number, os.strerror(number), "runs/model.keras")
 
     with pytest.raises(SystemExit, match="2"):
         command_line._exit_on_error(write, [], (OSError,))
-    assert re.fullmatch(rf"error: .*: 'runs/model.keras': {advice} .*, and give .*\n.*\n", capsys.readouterr().err)
+    assert re.fullmatch(rf"error: .*: 'runs/model.keras': {advice} .*, and run .*\n.*\n", capsys.readouterr().err)
 
 
-def test_an_error_may_have_an_exit_status_of_its_own():
+def test_an_error_can_have_a_separate_exit_status():
     def train(argv):
         raise NonfiniteError("a loss of nan")
 
@@ -165,7 +165,7 @@ def test_a_wrong_configuration_or_variant_gets_one_line_before_any_backend_is_im
     assert re.fullmatch(rf"error: {message}\n\(--verbosity=1 shows where\)\n", process.stderr), process.stderr
 
 
-def test_the_traceback_is_shown_to_those_who_ask():
+def test_verbosity_shows_the_traceback():
     before = logging.get_verbosity()
     logging.set_verbosity(logging.DEBUG)
     try:
@@ -175,12 +175,18 @@ def test_the_traceback_is_shown_to_those_who_ask():
         logging.set_verbosity(before)
 
 
-PROGRAMS = ("train", "evaluate", "generate", "export", "adopt", "vocabulary")
+PROGRAMS = ("train", "evaluate", "generate", "export", "import", "vocabulary")
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 
 
-def test_help_has_the_flags_and_three_examples_that_name_flags_there_are():
+def module_of(name):
+    """Return the module of a command."""
+    return SCRIPTS[f"tsa-{name}"].partition(":")[0]
+
+
+def test_help_has_the_flags_and_three_examples_with_existing_flags():
     environment = {**os.environ, "COLUMNS": "100"}
-    commands = ([sys.executable, "-m", f"tf_sparse_attention.trainers.{name}", "--help"] for name in PROGRAMS)
+    commands = ([sys.executable, "-m", module_of(name), "--help"] for name in PROGRAMS)
     options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **options) for command in commands]  # at once: most of it is waiting
     config = base.get_config().to_dict()
@@ -207,7 +213,7 @@ def test_full_help_needs_no_backend_and_is_no_failure(run_python, name):
 import runpy, sys
 sys.argv = ["tsa-{name}", "--helpfull", "--config=demo:tiny"]
 try:
-    runpy.run_module("tf_sparse_attention.trainers.{name}", run_name="__main__", alter_sys=True)
+    runpy.run_module("{module_of(name)}", run_name="__main__", alter_sys=True)
 except SystemExit as end:
     print("ended with", end.code, "and", {{"keras", "tensorflow", "jax"}} & set(sys.modules) or "nothing")
 """
@@ -222,7 +228,7 @@ def test_every_setting_has_a_comment():
             assert "#" in line or "#" in lines[number - 1] or "#" in lines[number + 2], line
 
 
-def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
+def test_the_docs_have_the_table_of_exit_statuses():
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([\d, ]+) \| (.*) \|$", page, re.MULTILINE))
     assert {int(status) for statuses in rows for status in statuses.split(",")} == set(command_line.EXIT_STATUSES)
@@ -241,7 +247,7 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_docs():
         ("nothing", "nothing"),
     ],
 )
-def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_path, monkeypatch):
+def test_a_configuration_is_found_by_its_name_in_any_folder(given, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = found.replace("CONFIGS", str(ROOT / "tf_sparse_attention" / "trainers" / "configs"))
     assert command_line.with_config_files([f"--config={given}", "--workdir=demo"]) == [
@@ -251,15 +257,14 @@ def test_a_configuration_is_found_by_its_name_wherever_one_is(given, found, tmp_
     assert command_line.with_config_files(["-config", given]) == [f"--config={found}"]
 
 
-def test_a_file_that_is_there_comes_before_one_of_ours(tmp_path, monkeypatch):
+def test_an_existing_file_takes_precedence_over_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").touch()
     assert command_line.find_config("demo") == "demo"
 
 
 def test_every_command_of_the_package_is_a_program():
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    for target in scripts.values():
+    for target in SCRIPTS.values():
         module, _, function = target.partition(":")
         assert f"\ndef {function}(" in (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-    assert {f"tsa-{name}" for name in PROGRAMS} < set(scripts)
+    assert {f"tsa-{name}" for name in PROGRAMS} < set(SCRIPTS)

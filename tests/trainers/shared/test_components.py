@@ -1,4 +1,4 @@
-"""From a configuration to a model, an optimizer and a schedule."""
+"""Models, optimizers and schedules of configurations."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def rates(steps, **settings):
     return [float(schedule(step)) for step in steps]
 
 
-def test_a_model_is_made_of_the_settings_that_are_given():
+def test_a_model_has_the_given_settings():
     config = make_config(model={"tie_embeddings": True, "norm": "post"}, train={"dtype": "mixed_bfloat16"})
     model = components.make_model(config, vocabulary_size=9)
     assert model.backbone.get_config()["norm"]["placement"] == "post"
@@ -35,7 +35,7 @@ def test_a_model_is_made_of_the_settings_that_are_given():
 
 
 @pytest.mark.parametrize("differ", [False, True])
-def test_parts_may_be_layers_in_the_form_that_keras_saves_and_blocks_may_differ(differ, tmp_path):
+def test_parts_can_be_serialized_layers_and_blocks_can_differ(differ, tmp_path):
     local = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
     layer = keras.saving.serialize_keras_object(tsa.layers.LocalAttention2D(2, 4, width=5, block_shape=(2, 3)))
     config = make_config()
@@ -51,7 +51,7 @@ def test_parts_may_be_layers_in_the_form_that_keras_saves_and_blocks_may_differ(
         assert tuple(blocks[1].attention.parts[-1].block_shape) == (2, 3)
 
 
-def test_two_models_of_one_seed_are_equal():
+def test_two_models_with_the_same_seed_are_equal():
     models = []
     for _ in range(2):
         keras.utils.set_random_seed(3)
@@ -60,7 +60,7 @@ def test_two_models_of_one_seed_are_equal():
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_preset_gives_what_the_configuration_does_not():
+def test_a_preset_gives_unset_settings():
     config = make_config(model={"preset": "pg19_local_cluster8k", "hidden_dim": 8, "embedding_dim": 8})
     arguments = components.make_model(config, vocabulary_size=9).backbone.get_config()
     assert (arguments["hidden_dim"], arguments["num_layers"], arguments["attention"]["parts"]) == (8, 1, PARTS)
@@ -68,7 +68,7 @@ def test_a_preset_gives_what_the_configuration_does_not():
 
 
 @pytest.mark.parametrize(("settings", "remat"), [({}, True), ({"remat": False}, False)])
-def test_a_preset_that_rematerialises_does_so_unless_told_otherwise(settings, remat):
+def test_the_configuration_overrides_rematerialization_of_a_preset(settings, remat):
     config = base.get_config()
     config.model.update(preset="sparse_transformer_enwik8", num_layers=1, **settings)
     assert components.make_model(config, vocabulary_size=9).backbone.get_config()["remat"] is remat
@@ -79,7 +79,7 @@ def test_a_model_without_sizes_is_an_error():
         components.make_model(base.get_config(), vocabulary_size=9)
 
 
-def test_the_source_is_the_one_that_is_named(text_folder, data_dir):
+def test_the_source_follows_the_configuration(text_folder, data_dir):
     config = make_config(data={"path": str(text_folder), "data_dir": str(data_dir)})
     assert components.make_text_source(config).name.startswith("text_folder/")
     assert components.make_text_source(make_config(data={"data_dir": str(data_dir)})).name.startswith("python_source/")
@@ -106,7 +106,7 @@ def test_a_schedule_without_its_steps_is_an_error():
         rates((0,), schedule="cosine")
 
 
-def test_a_cosine_ends_with_the_run_unless_told():
+def test_a_cosine_schedule_ends_with_the_run_by_default():
     config = make_config(optimizer={"schedule": "cosine", "warmup_steps": 4, "learning_rate": 1.0})
     config.train.num_steps = 20
     schedule = components.make_schedule(config, hidden_dim=8)
@@ -149,7 +149,7 @@ def test_an_unknown_optimizer_is_an_error():
         ({"initialization": "width"}, {}, "`config.model.initialization` must be None or 'depth'"),
     ],
 )
-def test_what_a_model_sees_and_says_must_go_together(model, data, message):
+def test_causal_memory_and_mask_rate_must_be_compatible(model, data, message):
     config = make_config()
     config.model.update(num_layers=1, hidden_dim=8, attention=PARTS, **model)
     config.data.update(data)

@@ -1,4 +1,4 @@
-"""Which devices a run uses."""
+"""Devices of a run."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def test_one_cpu_is_one_device():
     assert (devices.num_replicas, devices.is_chief) == (1, True)
 
 
-def test_one_device_compiles_with_xla_unless_told_not_to():
+def test_one_device_compiles_with_xla_by_default():
     one = OneDevice()
     assert one.execution(None, 4) == {"jit_compile": True, "steps_per_execution": 4}
     assert one.execution(False, 1)["jit_compile"] is False
@@ -62,7 +62,7 @@ def test_a_deterministic_run_on_jax_has_xla_s_flag_before_there_are_devices(run_
     assert printed.split()[-1] == str(has_effect)
 
 
-def test_a_deterministic_run_is_refused_where_jax_has_used_a_gpu(monkeypatch):
+def test_a_deterministic_run_after_jax_has_used_a_gpu_is_an_error(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     monkeypatch.setattr(trainer_devices, "_jax_uses_gpus", lambda: True)
     monkeypatch.setenv("XLA_FLAGS", "--xla_abc=1")
@@ -99,7 +99,7 @@ def test_several_replicas_accumulate_no_gradients(make_plain_config, tmp_path):
         training.train(config, tmp_path)
 
 
-def test_a_batch_that_cannot_be_divided_is_an_error():
+def test_a_batch_size_that_is_not_divisible_is_an_error():
     with pytest.raises(ValueError, match=r"`config.data.batch_size` must be divisible .*batch_size=7, 2 replicas"):
         choose_devices(make_config(num_logical_cpus=2, batch_size=7))
 
@@ -125,7 +125,7 @@ def test_a_model_is_not_split_on_tensorflow(num_logical_cpus):
 
 
 class Made(Exception):
-    """Raised in place of making a strategy that this machine cannot have."""
+    """Raised instead of creating a strategy that this machine does not support."""
 
 
 def refuse(*arguments, **keywords):
@@ -141,7 +141,7 @@ def test_a_named_tpu_is_connected_to(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [OSError, tf.errors.NotFoundError])
-def test_a_tpu_that_does_not_answer_is_an_error(monkeypatch, error):
+def test_an_unreachable_tpu_is_an_error(monkeypatch, error):
     def fail(tpu):
         raise error("no\nhost") if error is OSError else error(None, None, "no\nhost")
 
@@ -153,7 +153,7 @@ def test_a_tpu_that_does_not_answer_is_an_error(monkeypatch, error):
 
 def test_an_empty_name_of_a_tpu_is_an_error(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "")
-    with pytest.raises(ValueError, match=r"`TPU_NAME`, an environment variable, must be .* Received: an empty one"):
+    with pytest.raises(ValueError, match=r"`TPU_NAME`, an environment variable, must be .* Received: an empty string"):
         choose_devices(make_config())
 
 
@@ -185,7 +185,7 @@ def test_several_gpus_are_mirrored(monkeypatch):
 
 
 class Resolver:
-    """What a strategy says of its cluster; it is its own specification of the cluster."""
+    """Cluster resolver of a strategy, and cluster specification."""
 
     def __init__(self, task_type, task_id, **jobs):
         self.task_type, self.task_id = task_type, task_id
@@ -211,7 +211,7 @@ def test_the_first_worker_writes_the_files(task, jobs, index):
     assert (devices.num_processes, devices.is_single_process) == (2, False)
 
 
-def test_another_number_of_replicas_than_before_is_told_with_what_may_differ(two_replicas, caplog):
+def test_another_number_of_replicas_logs_a_warning(two_replicas, caplog):
     for before in (None, 2, 4):
         two_replicas.warn_if_replicas_differ(before)
     (told,) = caplog.messages
@@ -235,7 +235,7 @@ def test_several_processes_agree_on_a_signal(received, two_replicas, monkeypatch
         ("'' auto ''", "`JAX_NUM_PROCESSES`, an environment variable, must be a number.* Received: .*=auto"),
     ],
 )
-def test_a_wrong_description_of_the_processes_of_jax_is_an_error(run_jax, values, message):
+def test_invalid_variables_of_jax_processes_are_an_error(run_jax, values, message):
     code = f"""
 import os, shlex
 from unittest import mock
@@ -278,7 +278,7 @@ def test_jax_divides_the_batch_over_its_devices(run_jax):
 
 
 @pytest.mark.full
-def test_the_cpu_is_cut_in_two_for_jax_too(run_python):
+def test_jax_has_two_logical_cpus(run_python):
     pytest.importorskip("jax")
     assert run_python(CHOICE_OF_JAX, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1").splitlines() == CHOSEN
 
@@ -301,5 +301,5 @@ with pytest.raises(ValueError, match="`config.train.model_parallel` must divide 
 """
 
 
-def test_jax_divides_the_model_over_devices_if_asked_to(run_jax):
+def test_jax_divides_the_model_over_devices(run_jax):
     assert run_jax(SPLIT_ON_JAX).splitlines() == ["1", "ModelParallel (1, 2)"]

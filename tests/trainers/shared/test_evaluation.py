@@ -1,4 +1,4 @@
-"""What the evaluations of all tasks share: settings, files of scores, and sums to resume with."""
+"""Evaluations of all tasks: settings, files of scores, and partial sums."""
 
 import json
 import types
@@ -40,7 +40,7 @@ def test_overrides_change_a_copy_and_another_text_replaces_all_settings_of_the_s
     assert found.train.to_dict() == {**before["train"], "jit_compile": False}
 
 
-def test_scores_are_written_beside_those_of_other_data_and_nothing_partial_stays(folder):
+def test_scores_of_other_data_have_separate_files_and_partial_sums_are_deleted(folder):
     runs = [make_run(folder, base.get_config(), source) for source in (OWN, OTHER)]
     runs.append(make_run(folder, base.get_config(), OWN, "with_lsh"))
     for run, pattern in zip(runs, ("test", "poems-long-????????-test", "with_lsh-test"), strict=True):
@@ -54,7 +54,7 @@ def test_scores_are_written_beside_those_of_other_data_and_nothing_partial_stays
     assert len({run.path for run in runs}) == 3
 
 
-def test_sums_go_on_with_the_same_settings_alone(folder):
+def test_partial_sums_are_resumed_only_with_the_same_settings(folder):
     config = base.get_config()
     make_run(folder, config, OWN).resumable_sums("beams", 8).save(2, {"nats": 1.5})
     assert make_run(folder, config, OWN).resumable_sums("beams", 8).load() == (2, {"nats": 1.5})

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a model: text of its own, and pictures of what its heads look at."""
+"""Samples and pictures of a model in TensorBoard."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def model_of(*parts):
         ([{**SPAN, "adaptive_span": False}], []),
     ],
 )
-def test_spans_and_the_routes_of_each_layer_are_drawn_where_there_are_any(parts, names):
+def test_spans_and_the_routes_of_each_layer_are_drawn(parts, names):
     text = "words that look at words " * 20
     drawn = list(illustrations.pictures(model_of(*parts), tsa.data.ByteTokenizer(), text))
     assert [name for name, _ in drawn] == names
@@ -51,7 +51,7 @@ def test_the_use_of_clusters_is_reported_and_drawn():
 
 
 @pytest.mark.full
-def test_a_run_shows_them_at_each_evaluation_and_learns_the_same(finished, make_tiny_config, tmp_path):
+def test_a_run_shows_pictures_at_each_validation_and_has_the_same_weights(finished, make_tiny_config, tmp_path):
     config = make_tiny_config()
     config.train.illustrate = True
     model = training.train(config, tmp_path).model

@@ -19,7 +19,7 @@ WHOLE = "test"
 
 @pytest.fixture(scope="module")
 def make_task(text_folder, data_dir):
-    """Function that makes a task of bytes, with windows of some size."""
+    """Function that creates a byte-level task with a batch size and a window length."""
 
     def make(batch_size, sequence_length):
         config = base.get_config()
@@ -37,7 +37,7 @@ def make_model():
 
 
 def nats_one_by_one(model, store, sequence_length, num_windows):
-    """The slow way: one window after the other, evenly spread, softmax and sum in float64."""
+    """Return the total nats of evenly spaced windows, one by one, in float64."""
     total, all_windows = 0.0, -(-store.num_tokens // sequence_length)
     for begin in (window * all_windows // num_windows * sequence_length for window in range(num_windows)):
         tokens = np.asarray(store.tokens[begin : begin + sequence_length], "int32")[None]
@@ -49,7 +49,7 @@ def nats_one_by_one(model, store, sequence_length, num_windows):
 
 
 def score(task, devices, limit=None):
-    """Return the validation of a model that has learned nothing, and its totals and figures."""
+    """Return the validation of an untrained model, and its totals and scores."""
     with devices.scope():
         validation = language_model.Validation(task, make_model(), WHOLE, limit)
         evaluator = evaluation.Evaluator(validation, devices, devices.execution(False, 1))
@@ -58,7 +58,7 @@ def score(task, devices, limit=None):
 
 
 @pytest.mark.parametrize(("batch_size", "limit"), first([(5, None), (2, 3), (4, None)], 2))
-def test_nats_are_those_of_one_window_after_the_other(make_task, batch_size, limit):
+def test_nats_equal_those_of_single_windows(make_task, batch_size, limit):
     validation, found = score(make_task(batch_size, 100), OneDevice(), limit)
     store = validation.store
     num_windows = -(-store.num_tokens // 100) if limit is None else limit
@@ -84,7 +84,7 @@ def test_two_replicas_score_as_one_device(make_task):
 
 
 def figures_of(nats, num_tokens, num_bytes, num_words):
-    """Return the figures of a text of such counts."""
+    """Return the scores of a text with these counts."""
     store = types.SimpleNamespace(num_tokens=num_tokens, num_bytes=num_bytes, num_words=num_words, num_documents=1)
     task = types.SimpleNamespace(source=types.SimpleNamespace(name="text"))
     validation = types.SimpleNamespace(store=store, task=task, split=WHOLE)
@@ -102,11 +102,11 @@ def test_figures_of_a_text_worked_by_hand():
 
 
 @pytest.mark.parametrize("num_words", [0, 1])
-def test_a_perplexity_that_no_float_holds_is_none(num_words):
+def test_a_perplexity_too_large_for_a_float_is_none(num_words):
     assert figures_of(1000.0, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"] is None
 
 
-def test_a_text_that_was_certain_has_a_perplexity_of_one():
+def test_a_text_with_probability_one_has_perplexity_one():
     figures = figures_of(0.0, num_tokens=8, num_bytes=7, num_words=2)
     assert (figures["bits_per_byte"], figures["perplexity"], figures["perplexity_per_word"]) == (0.0, 1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Steps whose loss is far above those before."""
+"""Loss spikes: steps with a loss far above earlier losses."""
 
 import keras
 import numpy as np
@@ -12,47 +12,47 @@ from tf_sparse_attention.trainers.shared.loss_spikes import LossSpikes
 def add_all(spikes, losses):
     for count in range(1, len(losses) + 1):
         spikes.add(float(np.mean(losses[:count])))
-    spikes.forget()
+    spikes.reset_mean()
 
 
-def test_a_loss_far_above_those_before_is_a_spike():
+def test_a_loss_far_above_earlier_losses_is_a_spike():
     spikes, calm = LossSpikes(), np.random.default_rng(0).normal(3.0, 0.1, 60)
     add_all(spikes, calm)
-    assert spikes.take() == {"loss_peak": pytest.approx(max(calm)), "loss_spikes": 0}
+    assert spikes.pop_scalars() == {"loss_peak": pytest.approx(max(calm)), "loss_spikes": 0}
     add_all(spikes, [3.0, 4.5, 3.1, 3.4])  # 3.4 is four deviations above
-    assert spikes.take() == {"loss_peak": pytest.approx(4.5), "loss_spikes": 1}
-    assert spikes.take() == {"loss_spikes": 0}
+    assert spikes.pop_scalars() == {"loss_peak": pytest.approx(4.5), "loss_spikes": 1}
+    assert spikes.pop_scalars() == {"loss_spikes": 0}
 
 
 def test_falling_losses_and_rounding_are_no_spikes():
     spikes = LossSpikes()
     add_all(spikes, np.linspace(9.0, 2.0, 200))
     add_all(spikes, [2.0] * 200 + [2.01])
-    assert spikes.take()["loss_spikes"] == 0
+    assert spikes.pop_scalars()["loss_spikes"] == 0
 
 
-def test_nothing_is_a_spike_before_there_is_something_to_compare_with():
+def test_the_first_losses_are_no_spikes():
     spikes = LossSpikes()
     add_all(spikes, [1.0] * 19 + [50.0])
-    assert spikes.take() == {"loss_peak": pytest.approx(50.0), "loss_spikes": 0}
+    assert spikes.pop_scalars() == {"loss_peak": pytest.approx(50.0), "loss_spikes": 0}
     add_all(spikes, [50.0])
-    assert spikes.take()["loss_spikes"] == 1
+    assert spikes.pop_scalars()["loss_spikes"] == 1
 
 
-def test_a_loss_that_is_not_finite_is_left_out():
+def test_a_loss_that_is_not_finite_is_ignored():
     spikes = LossSpikes()
     add_all(spikes, [1.0] * 20)
-    spikes.add(float("nan"))  # after which the metrics begin anew
+    spikes.add(float("nan"))  # resets the mean
     add_all(spikes, [2.0, 1.0])
-    assert spikes.take() == {"loss_peak": pytest.approx(2.0), "loss_spikes": 1}
+    assert spikes.pop_scalars() == {"loss_peak": pytest.approx(2.0), "loss_spikes": 1}
 
 
 class MeasuredSGD(GradientNorm, keras.optimizers.SGD):
-    """What trainings have."""
+    """Optimizer with a gradient norm, as in training."""
 
 
 class Kept(list):
-    """A writer that keeps what it gets."""
+    """Writer that records scalars."""
 
     def progress(self, step, loss):
         pass

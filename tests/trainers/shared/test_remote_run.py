@@ -1,4 +1,4 @@
-"""Work folders at an address: which checkpoints count there, and what is lost if an upload is interrupted."""
+"""Run directories at an address: valid checkpoints, and interrupted uploads."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from tf_sparse_attention.trainers.shared.remote_run import RemoteRun
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
 def address(request, tmp_path, monkeypatch):
-    """The address of a folder that does not exist yet, in two schemes."""
+    """Address of a folder that does not exist yet, in two schemes."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(remote_run.tempfile, "tempdir", str(tmp_path))
     address = f"{request.param}://{tmp_path}/bucket/run"
@@ -23,7 +23,7 @@ def address(request, tmp_path, monkeypatch):
 
 
 def make_run(address, steps=(), keep=3):
-    """A run whose checkpoints hold their step, which are uploaded."""
+    """Create a run, and upload checkpoints of these steps with the step as value."""
     run = RemoteRun(address, keep)
     workdir.save_config(run.folder, base.get_config())
     for step in steps:
@@ -38,7 +38,7 @@ def save(run, step):
 
 
 def fetched(address):
-    """The step that a new process fetches, after checks of the files of the run."""
+    """Return the step that a new process fetches, after checks of the files of the run."""
     run = RemoteRun(address)
     run.fetch()
     newest = (run._checkpoints.newest_metadata() or {"step": None})["step"]
@@ -74,7 +74,7 @@ def test_a_new_run_finds_nothing_at_its_address(address):
     assert fetched(address) is None
 
 
-def test_a_checkpoint_that_is_half_uploaded_does_not_count(address, monkeypatch, caplog):
+def test_an_incomplete_upload_is_skipped(address, monkeypatch, caplog):
     run = make_run(address, [2])
     save(run, 4)
     with monkeypatch.context() as patch:
@@ -87,11 +87,11 @@ def test_a_checkpoint_that_is_half_uploaded_does_not_count(address, monkeypatch,
     assert fetched(address) == 4
 
 
-@pytest.mark.parametrize("place", [100, -2000, -30])
-def test_a_flipped_bit_is_found_and_the_checkpoint_before_taken(place, address, caplog):
+@pytest.mark.parametrize("position", [100, -2000, -30])
+def test_a_checkpoint_with_a_flipped_bit_is_skipped(position, address, caplog):
     make_run(address, [2, 4])
     content = bytearray(remote_files.read_bytes(remote(address, 4)))
-    content[place] ^= 1
+    content[position] ^= 1
     remote_files.write_bytes(remote(address, 4), bytes(content))
     assert fetched(address) == 2
     assert "step_000000004.npz is damaged and skipped" in caplog.text
@@ -100,7 +100,7 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_taken(place, address, 
 def test_only_damaged_checkpoints_are_an_error(address):
     make_run(address, [2])
     remote_files.write_bytes(remote(address, 2), b"?")
-    with pytest.raises(ValueError, match=r"`workdir` must have a checkpoint that can be read.*Received: 1 damaged"):
+    with pytest.raises(ValueError, match=r"`workdir` must have a readable checkpoint.*Received: 1 damaged"):
         RemoteRun(address).fetch()
 
 
@@ -115,7 +115,7 @@ def test_old_checkpoints_are_removed_once_a_newer_one_is_uploaded(address, monke
     assert run._steps() == [4, 6]
 
 
-def test_an_upload_that_fails_is_logged_tried_again_and_an_error_at_the_end(address, monkeypatch, caplog):
+def test_a_failed_upload_is_logged_and_retried_and_an_error_at_the_end(address, monkeypatch, caplog):
     run = make_run(address, [2])
     with monkeypatch.context() as patch:
         cut_off(patch)
@@ -123,9 +123,7 @@ def test_an_upload_that_fails_is_logged_tried_again_and_an_error_at_the_end(addr
             save(run, step)
             run.upload(step)
         assert caplog.text.count("the line is dead") == 2
-        with pytest.raises(
-            remote_files.RemoteError, match=f"The checkpoint of step 6 is not in .*, but in {run.folder}"
-        ):
+        with pytest.raises(remote_files.RemoteError, match=f"The checkpoint of step 6 is only in {run.folder}"):
             run.finish(6)
     assert run._checkpoints.path(6).exists()
     run.finish(6)
@@ -153,14 +151,14 @@ def test_files_that_readers_write_are_uploaded(address):
             (folder / "saved_model" / "variables" / text).write_text(text)
             (folder / "saved_model" / "saved_model.pb").write_text(text)
         assert not folder.exists()
-    place = remote_files.remote_path(address)
-    assert remote_files.read_bytes(place / "evaluation-test.json") == b"second"
-    assert remote_files.read_bytes(place / "saved_model" / "saved_model.pb") == b"second"
-    assert remote_files.names(place / "saved_model" / "variables") == ["second"]
-    assert remote_files.names(place) == ["checkpoints", "evaluation-test.json", "saved_model"]
+    run_dir = remote_files.remote_path(address)
+    assert remote_files.read_bytes(run_dir / "evaluation-test.json") == b"second"
+    assert remote_files.read_bytes(run_dir / "saved_model" / "saved_model.pb") == b"second"
+    assert remote_files.names(run_dir / "saved_model" / "variables") == ["second"]
+    assert remote_files.names(run_dir) == ["checkpoints", "evaluation-test.json", "saved_model"]
 
 
-def test_a_reader_that_was_interrupted_finds_its_files_until_there_is_a_newer_checkpoint(address):
+def test_an_interrupted_reader_finds_its_files_until_the_next_checkpoint(address):
     run, seen = make_run(address, [2]), []
     for step in (4, None):
         with pytest.raises(KeyError), remote_run.reading(address) as folder:
@@ -184,7 +182,7 @@ def test_an_address_without_a_checkpoint_is_an_error_for_readers(address):
         pass
 
 
-def test_a_folder_on_the_disk_is_read_as_it_is(tmp_path):
+def test_a_local_folder_is_read_directly(tmp_path):
     with remote_run.reading(tmp_path) as folder:
         assert folder is tmp_path
     assert type(remote_run.open_run(tmp_path)) is remote_run.LocalRun

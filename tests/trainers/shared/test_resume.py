@@ -1,4 +1,4 @@
-"""A run goes on only with the model, the optimizer and the text of its checkpoint."""
+"""A run is resumed only with the model, the optimizer and the text of its checkpoint."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def describe(fingerprint="text", **changes):
     return resume.describe(config, fingerprint)
 
 
-def test_the_same_configuration_may_go_on():
+def test_the_same_configuration_is_accepted():
     resume.check_compatible(describe(), describe())
 
 
@@ -30,7 +30,7 @@ def test_the_same_configuration_may_go_on():
         {"data__path": "/moved"},
     ],
 )
-def test_what_does_not_touch_the_model_may_change(change):
+def test_settings_that_do_not_affect_the_model_can_change(change):
     resume.check_compatible(describe(), describe(**change))
 
 
@@ -63,13 +63,11 @@ def test_another_seed_is_an_error():
 
 
 def test_another_text_is_an_error_even_under_the_same_name():
-    with pytest.raises(
-        ValueError, match=r"`config.data` must lead to the text .* Received: new, in the checkpoint old"
-    ):
+    with pytest.raises(ValueError, match=r"`config.data` must match the text .* Received: new, in the checkpoint old"):
         resume.check_compatible(describe("old"), describe("new"))
 
 
-def test_tuples_and_lists_are_one_thing():
+def test_tuples_and_lists_are_equal():
     config = base.get_config()
     with config.unlocked(), config.ignore_type():
         config.model.attention = ({"layer": "LocalAttention"},)

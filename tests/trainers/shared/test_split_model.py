@@ -1,4 +1,4 @@
-"""A run whose model is divided among devices of JAX goes on with another number of them."""
+"""Resuming a run with a model that is divided among another number of JAX devices."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ for other in weights[1:]:
 
 
 @pytest.mark.full
-def test_a_run_on_jax_goes_on_with_the_model_in_more_or_fewer_parts(text_folder, tmp_path):
+def test_a_run_on_jax_resumes_with_more_or_fewer_parts_of_the_model(text_folder, tmp_path):
     pytest.importorskip("jax")
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
     command = [sys.executable, "-c", RUNS, str(text_folder), str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Where the figures of a run go."""
+"""Writers of the metrics of a run."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ def test_a_line_has_the_scalars_and_the_means_over_routing_layers():
     assert writers.line(7, SCALARS) == "step 7: loss 1.2346, centroids used 0.75, centroids entropy 0.25"
 
 
-def test_a_line_has_spikes_where_there_are_some():
+def test_a_line_has_spikes_if_any():
     assert writers.line(7, {"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 0}) == "step 7: loss 2"
     assert writers.line(8, {"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 1}) == "step 8: loss 2, loss spikes 1"
 
@@ -31,7 +31,7 @@ def test_a_line_has_the_means_over_layers_with_spans():
     assert writers.line(7, spans) == "step 7: gradient norm 2, span mean 20, span longest 40"
 
 
-def test_a_log_gets_a_line_with_the_time_that_is_left(caplog, monkeypatch):
+def test_a_log_gets_a_line_with_the_remaining_time(caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="absl")
     now = [100.0]
     monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
@@ -43,7 +43,7 @@ def test_a_log_gets_a_line_with_the_time_that_is_left(caplog, monkeypatch):
     assert caplog.messages == ["step 10/50: loss 1, compiled in 30 s", "step 20/50: loss 2, 0:01:00 left"]
 
 
-def test_the_last_line_says_nothing_of_time(caplog):
+def test_the_last_line_has_no_remaining_time(caplog):
     caplog.set_level(logging.INFO, logger="absl")
     lines = writers.Lines(num_steps=20)
     lines.progress(10, 1.0)
@@ -51,19 +51,19 @@ def test_the_last_line_says_nothing_of_time(caplog):
     assert caplog.messages[1:] == ["step 20/20: loss 2"]
 
 
-def test_perplexity_per_word_is_for_the_evaluation_at_the_end():
+def test_a_line_has_no_perplexity_per_word():
     scalars = {"validation/bits_per_byte": 4.5, "validation/perplexity_per_word": 1e12}
     assert writers.line(7, scalars) == "step 7: validation bits per byte 4.5"
 
 
-def test_a_terminal_that_says_it_has_no_columns_gets_a_bar_all_the_same(monkeypatch):
-    assert writers._width_of(sys.stdout) == {"dynamic_ncols": True}
+def test_a_terminal_of_width_zero_gets_a_bar(monkeypatch):
+    assert writers._width_arguments(sys.stdout) == {"dynamic_ncols": True}
     monkeypatch.setattr(writers.os, "get_terminal_size", lambda stream: os.terminal_size((0, 0)))
     with open(os.devnull) as stream:
-        assert writers._width_of(stream) == {"ncols": 80}
+        assert writers._width_arguments(stream) == {"ncols": 80}
 
 
-def test_a_bar_shows_the_newest_figures_and_a_line_for_an_evaluation(capsys):
+def test_a_bar_shows_the_newest_metrics_and_a_line_for_a_validation(capsys):
     bar = writers.Bar(num_steps=4)
     bar.progress(2, 1.5)
     bar.write(2, {"loss": 1.5, "learning_rate": 0.01, "gradient_norm": 2.5, "tokens_per_second": 1234.0})
@@ -76,7 +76,7 @@ def test_a_bar_shows_the_newest_figures_and_a_line_for_an_evaluation(capsys):
     assert "step 2: loss" not in shown
 
 
-def test_json_lines_lose_what_is_later_than_the_step_a_run_goes_on_from(tmp_path):
+def test_json_lines_later_than_the_step_of_a_resume_are_deleted(tmp_path):
     path = tmp_path / "metrics.jsonl"
     first = writers.JsonLines(path, 0)
     for step in (1, 2, 3):
@@ -97,7 +97,7 @@ def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
     assert {tag: value for _, tag, value in events} == SCALARS
 
 
-def test_tensorboard_gets_infinity_for_what_is_beyond_float32(tmp_path):
+def test_tensorboard_gets_infinity_for_values_too_large_for_float32(tmp_path):
     writers.TensorBoard(tmp_path, 0, {}).write(5, {"validation/perplexity_per_word": 1e300})
     ((step, tag, value),) = events_of(tmp_path / "validation")
     assert (step, tag, value) == (5, "perplexity_per_word", np.inf)
@@ -146,7 +146,7 @@ def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch, is_te
 
 
 @pytest.mark.pages
-def test_the_picture_of_the_training_page_is_drawn_of_event_files(tmp_path):
+def test_the_picture_of_the_training_page_is_drawn_from_event_files(tmp_path):
     writer = writers.TensorBoard(tmp_path / workdir.TENSORBOARD, 0, {})
     for step in (1, 2):
         writer.write(step, SCALARS | {"validation/loss": 9.0, "validation/bits_per_byte": 2.0})

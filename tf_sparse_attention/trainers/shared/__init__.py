@@ -1,1 +1,1 @@
-"""What the programs share: from a configuration to data, model and run, and the files of a work folder."""
+"""Code that the commands share: data, model and run of a configuration, and the files of a run directory."""

@@ -1,4 +1,4 @@
-"""The settings of `config.model` as arguments of `Backbone`, and the reverse."""
+"""Conversion between settings of `config.model` and arguments of `Backbone`."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import ml_collections
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.types import Config
 
-# Settings with the name of an argument.
+# Settings with the same name as the argument.
 ARGUMENTS = (
     *("num_layers", "hidden_dim", "intermediate_dim", "activation", "causal", "memory_length", "remat"),
     "cross_attention",
 )
-# Settings by group of options of `Backbone`, and by option.
+# {group of options of `Backbone`: {option: setting}}
 OPTIONS = {
     "attention": {"parts": "attention", "num_local_layers": "num_local_layers"},
     "embedding": {"dim": "embedding_dim", "grid": "grid", "sinusoidal": "sinusoidal"},
@@ -32,10 +32,9 @@ def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def backbone_arguments(config: ml_collections.ConfigDict) -> Config:
-    """Return the arguments of `Backbone` that a configuration specifies, without the vocabulary.
+    """Return the arguments of `Backbone` for a configuration, without the vocabulary size.
 
-    Groups of options are dictionaries of the options that are set. Settings that are None, and empty lists, are left
-    out.
+    Groups of options are dictionaries. Settings that are None or empty are omitted.
     """
     settings = {name: value for name, value in set_values(config.model).items() if value not in ([], ())}
     arguments = {name: settings[name] for name in ARGUMENTS if name in settings}
@@ -45,8 +44,8 @@ def backbone_arguments(config: ml_collections.ConfigDict) -> Config:
     return {**arguments, "seed": config.seed, "dtype": config.train.dtype}
 
 
-def settings_of(arguments: Config) -> dict[str, Any]:
-    """Return the settings of `config.model` for arguments of `Backbone`, by name."""
+def settings_from_arguments(arguments: Config) -> dict[str, Any]:
+    """Return the settings of `config.model` for arguments of `Backbone`."""
     settings = {name: arguments[name] for name in ARGUMENTS if name in arguments}
     for group, names in OPTIONS.items():
         if group in arguments:

@@ -1,4 +1,4 @@
-"""Callbacks of `fit`: reports, validation, checkpoints, and stopping on a signal."""
+"""Callbacks of `fit`: reports, validation, checkpoints, and stopping on signals."""
 
 import math
 import signal
@@ -20,13 +20,13 @@ from tf_sparse_attention.trainers.shared.signals import SignalContext
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base of callbacks that count the steps of the run, including those before it was resumed.
+    """Callback that counts the steps of a run, including steps before it was resumed. Base class.
 
     Args:
         start: step at which `fit` starts. Default 0.
 
     Attributes:
-        step: number of training steps since the beginning of the run.
+        step: number of training steps of the run so far.
     """
 
     def __init__(self, start: int = 0) -> None:
@@ -34,7 +34,7 @@ class StepCallback(keras.callbacks.Callback):
         self._start = self.step = start
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        # With several steps per execution, `batch` is the last of them, or beyond the end.
+        # With several steps per execution, `batch` is the last step and can be beyond the end.
         before, self.step = self.step, min(self._start + batch + 1, self._start + self.params["steps"])
         self.on_steps_end(before, logs)
 
@@ -43,22 +43,22 @@ class StepCallback(keras.callbacks.Callback):
         raise NotImplementedError(f"{type(self).__name__} must define `on_steps_end`.")
 
     def has_passed(self, before: int, every: int) -> bool:
-        """Return whether a multiple of `every` is among the steps of an execution after `before`."""
+        """Return whether the steps after `before`, up to `self.step`, include a multiple of `every`."""
         return every > 0 and self.step // every > before // every
 
     def sync(self) -> None:
-        """Update the variables of the model, which JAX does not update during `fit`."""
+        """Update the variables of the model. JAX does not update them during `fit`."""
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()
 
 
 class ShrinkWindows(StepCallback):
-    """Shrinks the windows of adaptive spans to the learned spans, see `tsa.models.Model.shrink_windows`.
+    """Callback that shrinks the windows of adaptive spans; see `tsa.models.Model.shrink_windows`.
 
     Args:
         start: see `StepCallback`.
         every: steps between two updates. 0: never.
-        margin: positions by which spans can grow in between.
+        margin: maximum growth of spans between two updates, in positions.
     """
 
     def __init__(self, start: int, every: int, margin: int) -> None:
@@ -66,7 +66,7 @@ class ShrinkWindows(StepCallback):
         self._every, self._margin = every, margin
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if self._every and self.step == 0:  # later windows are those of the checkpoint
+        if self._every and self.step == 0:  # a resumed run has the windows of its checkpoint
             self._shrink()
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
@@ -78,12 +78,12 @@ class ShrinkWindows(StepCallback):
         before = self.model.computed_windows
         window = self.model.shrink_windows(self._margin)
         if self.model.computed_windows != before:
-            logging.info("Step %d: adaptive spans compute %d positions at most.", self.step, window)
+            logging.info("Step %d: the windows of adaptive spans have at most %d positions.", self.step, window)
             self.model.make_train_function()
 
 
 class Validate(StepCallback):
-    """Calls `validate(step)` every `every` steps and after the last one.
+    """Callback that calls `validate(step)` every `every` steps and after the last step.
 
     Args:
         start: see `StepCallback`.
@@ -103,7 +103,7 @@ class Validate(StepCallback):
 
 
 class SaveCheckpoints(StepCallback):
-    """Calls `save(step)` every `every` steps.
+    """Callback that calls `save(step)` every `every` steps.
 
     Args:
         start: see `StepCallback`.
@@ -122,9 +122,9 @@ class SaveCheckpoints(StepCallback):
 
 
 class StopOnSignal(SignalContext, StepCallback):
-    """Ends `fit` after the current step on SIGINT (Ctrl-C), SIGTERM (preemption) or SIGHUP (a closed terminal).
+    """Callback that ends `fit` after the current step on SIGINT, SIGTERM or SIGHUP.
 
-    All processes of a run end after the same step. Use it as a context around the training; see `SignalContext`.
+    All processes of a run end after the same step. It is also a context manager for `fit`; see `SignalContext`.
 
     Args:
         devices: from `devices.choose_devices`.
@@ -134,7 +134,7 @@ class StopOnSignal(SignalContext, StepCallback):
         agreed: the signal that ended `fit`, the same in all processes, or None.
     """
 
-    END = "stopping after this step"
+    MESSAGE = "stopping after this step"
 
     def __init__(self, devices: OneDevice, start: int = 0) -> None:
         super().__init__(start)
@@ -145,18 +145,18 @@ class StopOnSignal(SignalContext, StepCallback):
         return self._devices.signals_to_handle()
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
-        self.agreed = self._devices.agree_on_signal(self.first, self.step)
+        self.agreed = self._devices.agree_on_signal(self.received, self.step)
         if self.agreed is not None:
             self.model.stop_training = True
 
     @property
     def interrupts_validation(self) -> bool:
-        """Whether a signal ends a validation that is running. Other processes of a run would wait for this one."""
-        return self.first is not None and self._devices.is_single_process
+        """Whether to interrupt a running validation. False with several processes: the others would wait."""
+        return self.received is not None and self._devices.is_single_process
 
 
 class StopPrediction(keras.callbacks.Callback):
-    """Ends the `predict` of a validation when a signal is received.
+    """Callback that ends the `predict` of a validation when a signal is received.
 
     Args:
         stop: the `StopOnSignal` of the training.
@@ -172,26 +172,24 @@ class StopPrediction(keras.callbacks.Callback):
 
 
 class Report(StepCallback):
-    """Measures training and passes the metrics to writers.
+    """Callback that measures training and passes the metrics to writers.
 
-    Every `every` steps each writer gets `write(step, scalars)` with
+    Every `every` steps, it calls `write(step, scalars)` of each writer with
 
-    - the mean "loss" since the last report, unless it is not finite, "loss_peak", the largest loss of a step, and
-      "loss_spikes", see `LossSpikes`;
-    - "learning_rate", "gradient_norm" of the last step, and "skipped_updates" of an optimizer that skips some;
+    - "loss", the mean since the last report, if finite; "loss_peak" and "loss_spikes", see `LossSpikes`;
+    - "learning_rate"; "gradient_norm" of the last step; "skipped_updates", if the optimizer can skip updates;
     - "tokens_per_second", without the time of validation and checkpoints;
-    - for each routing layer "routing/PATH/used", the fraction of centroids that had a token in the last step, and
-      "routing/PATH/entropy", their normalized entropy (1: uniform, 0: a single one);
-    - for each layer with an adaptive span "span/PATH/mean" and "span/PATH/longest", the spans of its heads in
-      positions.
+    - for each routing layer, "routing/PATH/used", the fraction of centroids with tokens in the last step, and
+      "routing/PATH/entropy", the normalized entropy of token counts (1: uniform, 0: one centroid has all tokens);
+    - for each layer with an adaptive span, "span/PATH/mean" and "span/PATH/longest" of its heads, in positions.
 
-    After every execution it gets `progress(step, loss)`.
+    After every execution, it calls `progress(step, loss)`.
 
     Args:
         start: see `StepCallback`.
-        writers: objects with these two methods.
+        writers: list of `Writer`s.
         every: steps between two reports.
-        tokens_per_step: tokens in a batch; of pairs, those of the targets.
+        tokens_per_step: tokens in a batch. Of pairs, only the target tokens count.
     """
 
     def __init__(self, start: int, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:
@@ -204,7 +202,7 @@ class Report(StepCallback):
         self._begin = time.perf_counter()
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
-        if self._compiled:  # The first execution of a process is not timed.
+        if self._compiled:  # the first execution includes compilation
             self._seconds += time.perf_counter() - self._begin
             self._steps += self.step - before
         self._compiled = True
@@ -217,13 +215,13 @@ class Report(StepCallback):
             for writer in self._writers:
                 writer.write(self.step, scalars)
             self.model.reset_metrics()
-            self._spikes.forget()
+            self._spikes.reset_mean()
 
     def _scalars(self, logs):
         optimizer = self.model.optimizer
         scalars = {
             **({"loss": logs["loss"]} if math.isfinite(logs["loss"]) else {}),
-            **self._spikes.take(),
+            **self._spikes.pop_scalars(),
             "learning_rate": float(ops.convert_to_numpy(optimizer.learning_rate)),
             "gradient_norm": float(ops.convert_to_numpy(optimizer.gradient_norm)),
         }
@@ -236,7 +234,7 @@ class Report(StepCallback):
 
 
 def routing_scalars(model: keras.Model) -> dict[str, float]:
-    """Returns the usage of the centroids of each routing layer, see `Report`."""
+    """Return the use of the centroids of each routing layer, see `Report`."""
     scalars = {}
     for layer in model._flatten_layers():
         if isinstance(layer, Centroids):
@@ -248,22 +246,22 @@ def routing_scalars(model: keras.Model) -> dict[str, float]:
 
 
 def span_scalars(model: keras.Model) -> dict[str, float]:
-    """Returns the spans of the heads of each layer with an adaptive span, see `Report`."""
+    """Return the mean and longest span of each layer with an adaptive span, see `Report`."""
     scalars = {}
     for span in find_spans(model):
-        name, reached = _path(span.fraction), span.spans()
-        scalars[f"span/{name}/mean"] = float(np.mean(reached))
-        scalars[f"span/{name}/longest"] = float(np.max(reached))
+        name, spans = _path(span.fraction), span.spans()
+        scalars[f"span/{name}/mean"] = float(np.mean(spans))
+        scalars[f"span/{name}/longest"] = float(np.max(spans))
     return scalars
 
 
 def _path(variable):
-    """Returns PATH of BACKBONE/PATH/STATE/VARIABLE."""
+    """Return PATH from the variable path BACKBONE/PATH/STATE/VARIABLE."""
     return "/".join(variable.path.split("/")[1:-2])
 
 
 def normalized_entropy(counts: np.ndarray) -> np.ndarray:
-    """Returns the entropy of each row of counts (N, K) divided by its maximum, log K; 1 for a single column."""
+    """Return the entropy of each row of counts (N, K), divided by its maximum log K. If K = 1, it is 1."""
     shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1e-30)
     if counts.shape[-1] == 1:
         return np.ones(counts.shape[:-1])

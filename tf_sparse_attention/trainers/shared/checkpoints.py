@@ -1,11 +1,11 @@
 """Exact, atomic checkpoints, the same files on TensorFlow and JAX.
 
 A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable,
-"metadata.json", and in runs at an address the other files of the run. It is written to a temporary file, flushed to the
-disk and renamed; the archive has a checksum of every member, so that a damaged file is detected before it is used.
+"metadata.json", and in remote runs the other files of the run. It is written to a temporary file, flushed to the disk
+and renamed. The archive has a checksum of every member, so damaged files are detected before use.
 
-Where a model is split over several processes, each writes the shards that it has to "step_000001000.part_1.npz" first.
-The checkpoint itself is written last, with the checksums of these files: all of them count, or none.
+If a model is split over several processes, each process first writes its shards to "step_000001000.part_1.npz". The
+checkpoint is written last, with the checksums of these files, so that an incomplete save is invalid as a whole.
 """
 
 import collections
@@ -31,23 +31,21 @@ from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 FORMAT = 2
 METADATA = "metadata.json"
-FILES = "files/"  # of the run, in the archive
+FILES = "files/"  # prefix of the run's files in the archive
 
 
 def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
-    """Return every variable that the next training steps depend on, by a name that is the same in every run.
+    """Return all variables that later training steps depend on, by names that are the same in every process.
 
-    These are the weights, non-trainable state (centroids), the state of every seed generator, and the
-    optimizer's variables with its step. Metrics are left out, as are the sums that replicas exchange
-    within one step, and the number of updates that were left out.
+    These are weights, non-trainable state (centroids), states of seed generators, and the optimizer's variables with
+    its step. Metrics, sums that replicas exchange within a step, and the number of skipped updates are not included.
 
-    The name of a weight is the path of layer names below the model. Automatic names ("dense_7") depend on what the
-    process made before: their numbers are counted from 0 in each parent, in the order of creation. The name of an
-    optimizer variable is that of its weight with the slot.
+    The name of a weight is its path of layer names below the model. Numbers in automatic names ("dense_7") depend on
+    earlier layers of the process. They are replaced by numbers from 0 in each parent, in the order of creation.
 
     Args:
         model: `keras.Model`.
-        optimizer: its optimizer, built. Default: None, only the model.
+        optimizer: built optimizer of the model. Default: None, only the model.
 
     Returns:
         Dictionary from "model/PATH" or "optimizer/PATH/SLOT" to `keras.Variable`.
@@ -55,19 +53,19 @@ def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | 
     weights = _model_names(model)
     state = optimizer.variables if optimizer else []
     if hasattr(optimizer, "num_skipped"):
-        state = state[:-1]  # the count is the last
+        state = state[:-1]  # without `num_skipped`, the last variable
     named = {f"model/{name}": variable for name, variable in weights.items()}
     return named | {f"optimizer/{name}": variable for name, variable in _optimizer_names(state, weights).items()}
 
 
 def model_variables(model: keras.Model) -> list[Any]:
-    """Returns the variables of a model with its seed generators, in an order independent of the number of replicas."""
+    """Return the variables of a model with its seed generators, in an order independent of the number of replicas."""
     temporary_ids = {id(variable) for layer in model._flatten_layers() for variable in getattr(layer, "pending", ())}
     return [variable for variable in model.variables if id(variable) not in temporary_ids]
 
 
 def _model_names(model):
-    """Return {path: variable} of a model."""
+    """Return the variables of a model, by path."""
     names: dict[int, str] = {}
 
     def visit(layer, path):
@@ -86,12 +84,12 @@ def _model_names(model):
 
 
 def _stable_names(names, automatic):
-    """Return distinct names of siblings that do not depend on what the process made before.
+    """Return distinct names of siblings that do not depend on earlier objects of the process.
 
     Args:
-        names: of the siblings.
-        automatic: the name that Keras gives to the first object of each sibling's class. An automatic name,
-            with or without a number, gets the number of its place among the automatic names.
+        names: names of the siblings.
+        automatic: for each sibling, Keras's automatic name of its class, without a number. Automatic names get new
+            numbers: their ranks among siblings of the same class.
     """
     used: dict[str, set[int]] = {}
     numbers: list[int | None] = []
@@ -104,48 +102,48 @@ def _stable_names(names, automatic):
     def renamed(name, kind, number):
         if number is None:
             return name
-        place = sorted(used[kind]).index(number)
-        return f"{kind}_{place}" if place else kind
+        rank = sorted(used[kind]).index(number)
+        return f"{kind}_{rank}" if rank else kind
 
     return _distinct(map(renamed, names, automatic, numbers))
 
 
 def _distinct(names):
-    """Return names with the number of the occurrence after each further one: "kernel", "kernel~1"."""
-    taken: collections.Counter[str] = collections.Counter()
-    found = []
+    """Return names with numbers after repeated ones: "kernel", "kernel~1"."""
+    counts: collections.Counter[str] = collections.Counter()
+    distinct = []
     for name in names:
-        found.append(f"{name}~{taken[name]}" if taken[name] else name)
-        taken[name] += 1
-    return found
+        distinct.append(f"{name}~{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return distinct
 
 
 def _snake_case(name):
-    """Return the automatic name of a class, as Keras makes it."""
+    """Return Keras's automatic name of a class."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _optimizer_names(state, weights):
-    """Return {path of the weight and slot, or own name: variable} of an optimizer's variables.
+    """Return the variables of an optimizer by WEIGHT_PATH/SLOT, and variables without a weight by their names.
 
     Args:
         state: the variables. Keras names an optimizer variable by the path of its weight, joined by "_", and the slot.
-        weights: {path: variable} of the model.
+        weights: variables of the model, by path.
     """
     by_prefix: dict[str, list[str]] = {}
     for name, weight in weights.items():
         by_prefix.setdefault(weight.path.replace("/", "_"), []).append(name)
     names = []
-    taken: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for variable in state:
         name, parts = variable.name, variable.name.split("_")
         cut = next((cut for cut in range(len(parts) - 1, 0, -1) if "_".join(parts[:cut]) in by_prefix), None)
         if cut is not None:
             owners = by_prefix["_".join(parts[:cut])]
-            # Layers without a name of their own may share a path: their slots are in the order of the weights.
-            name = f"{owners[taken[name] % len(owners)]}/{'_'.join(parts[cut:])}"
-        taken[variable.name] += 1
+            # Layers with automatic names can share a path. Their slots are in the order of the weights.
+            name = f"{owners[counts[name] % len(owners)]}/{'_'.join(parts[cut:])}"
+        counts[variable.name] += 1
         names.append(name)
     return dict(zip(_distinct(names), state, strict=True))
 
@@ -154,7 +152,7 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: their folder; created with the first one.
+        folder: folder of the checkpoints; created by the first `save`.
         keep: number of newest checkpoints to keep. Default 3.
     """
 
@@ -164,12 +162,12 @@ class Checkpoints:
         self.folder, self.keep = pathlib.Path(folder), keep
 
     def steps(self) -> list[int]:
-        """Returns the steps of the checkpoints that there are, in order."""
-        found = (step_of(path.name) for path in self.folder.glob("step_*.npz"))
-        return sorted(step for step in found if step is not None)
+        """Return the steps of all checkpoints, sorted."""
+        steps = (parse_step(path.name) for path in self.folder.glob("step_*.npz"))
+        return sorted(step for step in steps if step is not None)
 
     def path(self, step: int) -> pathlib.Path:
-        """Returns the path of the checkpoint of a step."""
+        """Return the path of the checkpoint of a step."""
         return self.folder / f"step_{step:09d}.npz"
 
     def save(
@@ -180,14 +178,14 @@ class Checkpoints:
         files: Sequence[pathlib.Path] = (),
         devices: OneDevice | None = None,
     ) -> None:
-        """Writes the checkpoint of a step, then removes all but the newest `keep`. All processes of a run call this.
+        """Write the checkpoint of a step, then delete all but the newest `keep`. All processes of a run call this.
 
         Args:
             step: number of training steps done.
             variables: dictionary of variables, see `state_variables`.
             metadata: plain data about the run, returned by `newest_metadata`.
-            files: further files to store by name. Default: none.
-            devices: of the run. Default: None, those of one process.
+            files: additional files to store. Default: none.
+            devices: devices of the run. Default: None, a single process.
         """
         devices = OneDevice() if devices is None else devices
         split = {name: variable for name, variable in variables.items() if shards.is_split(variable)}
@@ -217,24 +215,24 @@ class Checkpoints:
         self.remove_old(step)
 
     def _part(self, step, number):
-        """Returns the path of the shards of a process."""
+        """Return the path of the shards of a process."""
         return self.path(step).with_suffix(f".part_{number}.npz")
 
     def _write_part(self, step, variables, number):
-        """Writes the shards of split variables that this process has."""
+        """Write the shards of split variables in this process."""
         with atomic_file(self._part(step, number)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             bounds: dict[str, list[Any]] = {}
             for name, variable in variables.items():
-                found = shards.local_shards(variable)
-                bounds[name] = [shard.bounds for shard in found]
-                for place, shard in enumerate(found):
-                    _write(archive, f"{name}/{place}", shard.value)
+                local = shards.local_shards(variable)
+                bounds[name] = [shard.bounds for shard in local]
+                for index, shard in enumerate(local):
+                    _write(archive, f"{name}/{index}", shard.value)
             shapes = {name: list(variable.shape) for name, variable in variables.items()}
             archive.writestr(METADATA, json.dumps({"shapes": shapes, "bounds": bounds}))
 
     def remove_old(self, step: int) -> None:
-        """Removes all checkpoints of steps up to this one but the newest `keep`."""
-        # One of a later step is damaged, or the run would have gone on from it: it must not count among the newest.
+        """Delete the checkpoints of steps up to this one, except the newest `keep`."""
+        # Later checkpoints do not count: they are damaged, since the run did not resume from them.
         for old in [other for other in self.steps() if other <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)
         kept = {f"{self.path(other).stem}.part_" for other in self.steps()}
@@ -243,13 +241,13 @@ class Checkpoints:
                 part.unlink(missing_ok=True)
 
     def newest_metadata(self) -> dict[str, Any] | None:
-        """Reads the metadata of the newest complete checkpoint; warns of damaged ones.
+        """Read the metadata of the newest complete checkpoint. Log a warning for each damaged one.
 
         Returns:
-            Dictionary, the metadata it was written with, "step" among them; None if there is no checkpoint.
+            Dictionary with the metadata of `save` and "step", or None if no checkpoint exists.
 
         Raises:
-            ValueError: If there are checkpoints, all of them damaged or of another format.
+            ValueError: If all checkpoints are damaged or have another format.
         """
         formats = set()
         for step in reversed(self.steps()):
@@ -261,44 +259,44 @@ class Checkpoints:
         if formats:
             raise ValueError(
                 f"`workdir` must have checkpoints of format {FORMAT}: finish the run with the version that started it, "
-                f"or start another run in a new folder. Received: format {formats.pop()} in {self.folder}."
+                f"or start a new run in another directory. Received: format {formats.pop()} in {self.folder}."
             )
         if self.steps():
             raise ValueError(
-                "`workdir` must have a checkpoint that can be read; remove the folder to start again. "
-                f"Received: {len(self.steps())} damaged ones in {self.folder}."
+                "`workdir` must have a readable checkpoint. Remove the directory to start again. "
+                f"Received: {len(self.steps())} damaged checkpoints in {self.folder}."
             )
         return None
 
     def is_complete(self, step: int) -> bool:
-        """Return whether the checkpoint of a step is as it was written; log a warning if it is damaged."""
+        """Return whether the checkpoint of a step is intact. Log a warning otherwise."""
         try:
             metadata = _read_whole(self.path(step))
             for name, checksum in metadata.get("parts", {}).items():
                 if _checksum(self.folder / name) != checksum:
-                    raise ValueError(f"{name!r} is of another save")
+                    raise ValueError(f"{name!r} belongs to another save")
                 _read_whole(self.folder / name)
         except (OSError, *damage.ERRORS) as error:
-            logging.warning("%s is damaged and skipped: %s", self.path(step), damage.reason_of(error))
+            logging.warning("%s is damaged and skipped: %s", self.path(step), damage.short_reason(error))
             return False
         return True
 
     def extract_files(self, step: int, folder: pathlib.Path) -> None:
-        """Write the files that the checkpoint of a step holds into a folder."""
+        """Extract the files in the checkpoint of a step to a folder."""
         with zipfile.ZipFile(self.path(step)) as archive:
             for name in archive.namelist():
                 if name.startswith(FILES):
                     (folder / os.path.basename(name)).write_bytes(archive.read(name))
 
     def load(self, step: int, variables: dict[str, Any]) -> None:
-        """Assigns the checkpoint of a step to variables.
+        """Assign the checkpoint of a step to variables.
 
         Args:
-            step: a step that `newest_metadata` returned.
-            variables: dictionary of variables, see `state_variables`; those of the optimizer may be left out.
+            step: step of a complete checkpoint.
+            variables: dictionary of variables, see `state_variables`. Optimizer variables can be omitted.
 
         Raises:
-            ValueError: If one is in the checkpoint alone, or missing there, or has another shape or dtype there.
+            ValueError: If a variable is only in the checkpoint, is not in it, or has another shape or dtype.
         """
         with contextlib.ExitStack() as opened:
             archive = opened.enter_context(zipfile.ZipFile(self.path(step)))
@@ -312,29 +310,29 @@ class Checkpoints:
             if missing or unused:
                 ours, saved = (", ".join(names[:3]) or "nothing" for names in (missing, unused))
                 raise ValueError(
-                    f"`model` must be that of the checkpoint {self.path(step)}. Only in the model: {ours} "
+                    f"`model` must match the checkpoint {self.path(step)}. Only in the model: {ours} "
                     f"({len(missing)} in all). Only in the checkpoint: {saved} ({len(unused)} in all)."
                 )
             for name, variable in variables.items():
                 value = _read(archive, parts, name, dtypes[name])
                 if value.shape != tuple(variable.shape) or not _is_assignable(value, variable.dtype):
                     raise ValueError(
-                        f"`model` must be that of the checkpoint. Received: {name} {tuple(variable.shape)} "
+                        f"`model` must match the checkpoint. Received: {name} {tuple(variable.shape)} "
                         f"{variable.dtype}, but {value.shape} {value.dtype} in {self.path(step)}."
                     )
                 variable.assign(value.astype(_numpy_dtype(variable.dtype), copy=False))
 
 
 class _OtherFormatError(Exception):
-    """A checkpoint that another version has written."""
+    """Error for a checkpoint with the format of another version."""
 
-    def __init__(self, found: int) -> None:
-        super().__init__(f"its format is {found}, not {FORMAT}")
-        self.format = found
+    def __init__(self, other: int) -> None:
+        super().__init__(f"its format is {other}, not {FORMAT}")
+        self.format = other
 
 
-def step_of(name: str) -> int | None:
-    """Return the step of a checkpoint by the name of its file, None for other files."""
+def parse_step(name: str) -> int | None:
+    """Return the step in the file name of a checkpoint, or None for other files."""
     match = re.fullmatch(r"step_(\d+)\.npz", name)
     return int(match[1]) if match else None
 
@@ -348,7 +346,7 @@ def _read_metadata(path):
 
 
 def _read_whole(path):
-    """Returns the metadata of an archive after a comparison of all members with their checksums."""
+    """Verify the checksums of all members of an archive, and return its metadata."""
     with zipfile.ZipFile(path) as archive:
         bad = archive.testzip()
         if bad is not None:
@@ -357,14 +355,14 @@ def _read_whole(path):
 
 
 def _checksum(path):
-    """Returns a checksum of an archive: of the names, sizes and checksums of its members."""
+    """Return a checksum of the names, sizes and checksums of an archive's members."""
     with zipfile.ZipFile(path) as archive:
         listed = [(member.filename, member.file_size, member.CRC) for member in archive.infolist()]
     return zlib.crc32(json.dumps(listed).encode())
 
 
 def _write(archive, name, array):
-    """Writes an array into an archive; bfloat16 and float8, which NumPy cannot store, as integers of the same size."""
+    """Write an array to an archive. bfloat16 and float8 become integers of the same size, since NumPy lacks them."""
     shape, array = array.shape, np.ascontiguousarray(array)
     bits = array if array.dtype.kind in "biuf" else array.view(f"uint{8 * array.dtype.itemsize}")
     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -372,21 +370,21 @@ def _write(archive, name, array):
 
 
 def _read(archive, parts, name, dtype):
-    """Returns an array of an archive, or put together from the shards in its parts.
+    """Read an array of a checkpoint, or assemble it from shards.
 
     Args:
         archive: the checkpoint.
-        parts: pairs of the archive of a process and its metadata.
-        name, dtype: of the array.
+        parts: list of (archive of shards, its metadata), one per process.
+        name, dtype: name and dtype of the array.
     """
     if f"{name}.npy" in archive.NameToInfo:
         return _read_member(archive, name, dtype)
     whole = None
     for part, saved in parts:
-        for place, bounds in enumerate(saved["bounds"].get(name, ())):
+        for index, bounds in enumerate(saved["bounds"].get(name, ())):
             if whole is None:
                 whole = np.empty(saved["shapes"][name], _numpy_dtype(dtype))
-            whole[tuple(slice(*pair) for pair in bounds)] = _read_member(part, f"{name}/{place}", dtype)
+            whole[tuple(slice(*pair) for pair in bounds)] = _read_member(part, f"{name}/{index}", dtype)
     return whole
 
 
@@ -403,6 +401,6 @@ def _numpy_dtype(name):
 
 
 def _is_assignable(value, dtype):
-    """Returns whether a value can be assigned; integer sizes may differ, as they do between TensorFlow and JAX."""
+    """Return whether a value can be assigned. Integer sizes may differ, as between TensorFlow and JAX."""
     dtype = keras.backend.standardize_dtype(dtype)
     return value.dtype.name == dtype or (value.dtype.kind in "iu" and dtype.removeprefix("u").startswith("int"))

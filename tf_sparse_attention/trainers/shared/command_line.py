@@ -13,18 +13,18 @@ from absl import app, flags, logging
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = TRAINERS / "configs"
 BASE = str(CONFIGS / "base.py")
-# Raised for wrong flags: the first by absl, the others by a configuration.
+# Errors of flags: the first of absl, the others of a configuration.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
-# Raised by the commands for what a user can fix, unless they are marked as faults, see `faults_marked`.
+# Errors that users can fix, unless `mark_faults` has marked them as faults.
 USER_ERRORS = (ValueError, OSError, ImportError)
-# What ml_collections puts before the error of a configuration, such as that of a variant it lacks.
+# Prefix that ml_collections adds to an error of a configuration file, such as an unknown variant.
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
-# What Keras writes around the error of a layer: which one, and the arguments of its call on lines of their own.
+# Text that Keras adds around the error of a layer: its name and the arguments of its call.
 KERAS_CALL = re.compile(r"Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m.*", re.DOTALL)
-# What to do where a file cannot be read or written.
+# Advice for files that cannot be read or written.
 DISK_ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room on this disk"),
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder in which you may read and write"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder with read and write permission"),
 }
 FULL_HELP = {"-helpfull", "--helpfull"}
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", *FULL_HELP}
@@ -44,12 +44,12 @@ EXIT_STATUSES = {
 def run(name: str, main: Callable[[], None]) -> None:
     """Run a command as `app.run` does.
 
-    Help is printed before any backend is imported, with exit status 0. Errors of a user are printed in one line, faults
-    of the program with their traceback.
+    Help is printed without importing a backend. Errors that users can fix are printed in one line, faults of the
+    program with a traceback.
 
     Args:
-        name: the `__name__` of its module, whose docstring and flags are its help.
-        main: the command, called with parsed flags. It imports everything that needs a backend.
+        name: `__name__` of the command's module. Its docstring and flags are the help text.
+        main: the command, called with parsed flags. Only `main` imports modules that need a backend.
     """
     sys.argv[1:] = with_config_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
@@ -74,11 +74,11 @@ def run(name: str, main: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def faults_marked() -> Iterator[None]:
-    """Mark errors of a block, in which settings are checked already, as faults of the program.
+def mark_faults() -> Iterator[None]:
+    """Mark errors in a block after all checks of settings as faults of the program.
 
-    `run` then shows their traceback and ends with status 1. Not marked are errors that a user can fix: full or
-    read-only disks, damaged data, addresses that cannot be reached, and errors with an exit status of their own.
+    `run` then shows a traceback and exits with status 1. Errors that users can fix are not marked: full or read-only
+    disks, damaged data, unreachable addresses, and errors with a separate exit status.
     """
     from tf_sparse_attention.data.stores.array_store import DamagedDataError
     from tf_sparse_attention.remote_files import RemoteError
@@ -86,8 +86,8 @@ def faults_marked() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        is_of_disk = isinstance(error, OSError) and error.errno in DISK_ADVICE
-        if not (is_of_disk or isinstance(error, DamagedDataError | RemoteError) or hasattr(error, "exit_status")):
+        is_disk_error = isinstance(error, OSError) and error.errno in DISK_ADVICE
+        if not (is_disk_error or isinstance(error, DamagedDataError | RemoteError) or hasattr(error, "exit_status")):
             error.is_fault = True  # type: ignore[union-attr]
         raise
 
@@ -97,12 +97,12 @@ def _parse(argv):
 
 
 def _read_flags(argv):
-    """Return the arguments of a command that are no flags: its name."""
+    """Parse flags, and return the other arguments: the name of the command."""
     if "config" in flags.FLAGS:
         check_config_files(argv[1:])
     rest = flags.FLAGS(argv)
     if len(rest) > 1:
-        raise ValueError(f"No arguments are expected beside flags. Received: {' '.join(rest[1:])}.")
+        raise ValueError(f"All arguments must be flags. Received: {' '.join(rest[1:])}.")
     return rest
 
 
@@ -112,44 +112,44 @@ def _exit_on_error(function, argv, errors):
     except errors as error:
         if logging.get_verbosity() >= logging.DEBUG or getattr(error, "is_fault", False):
             raise
-        text = _text_of(error)
+        text = _error_text(error)
         if isinstance(error, OSError) and error.errno in DISK_ADVICE:
-            text = f"{text}: {DISK_ADVICE[error.errno]}, and give the same command again"
+            text = f"{text}: {DISK_ADVICE[error.errno]}, and run the same command again"
         text = KERAS_CALL.sub(r"\1", CONFIG_TRACEBACK.sub("", text)).strip()
         print(f"error: {text}\n(--verbosity=1 shows where)", file=sys.stderr)
         sys.exit(getattr(error, "exit_status", WRONG_COMMAND))
 
 
-def _text_of(error):
-    """Return the text of an error; ml_collections only gives the name of a setting that does not exist."""
+def _error_text(error):
+    """Return the text of an error. For unknown settings, explain ml_collections' text, which is only the name."""
     inner = error
     while isinstance(inner, KeyError | AttributeError) and inner.args:
-        inner = inner.args[0]  # maybe another error, whose text would be in quotes
+        inner = inner.args[0]  # can be another error
     text = str(inner)
     name, _, similar = text.partition("\n")
     name = name.strip("\"'")
     if isinstance(error, KeyError | AttributeError) and name.isidentifier():
-        text = f"{name} is not a setting; trainers/configs/base.py has all of them, with their meaning. {similar}"
+        text = f"{name} is not a setting. trainers/configs/base.py describes all settings. {similar}"
     return text.strip()
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status of a command that ends with an error, see `EXIT_STATUSES`."""
+    """Return the exit status of a command that ends with this error, see `EXIT_STATUSES`."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    is_of_user = isinstance(error, USER_ERRORS) and not getattr(error, "is_fault", False)
-    return getattr(error, "exit_status", WRONG_COMMAND if is_of_user else 1)
+    is_user_error = isinstance(error, USER_ERRORS) and not getattr(error, "is_fault", False)
+    return getattr(error, "exit_status", WRONG_COMMAND if is_user_error else 1)
 
 
 def _is_own_or_warning(record):
-    # TFDS logs every file it opens through the same logger.
+    # TFDS logs every opened file to the same logger.
     return record.levelno >= python_logging.WARNING or TRAINERS in pathlib.Path(record.pathname).parents
 
 
 def with_config_files(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command with the path of the file in --config, as one word.
+    """Replace the name of a configuration in --config by its path. Return all arguments.
 
-    Unknown names stay, for the error of `check_config_files`.
+    Unknown names are kept, and `check_config_files` reports them.
     """
     resolved: list[str] = []
     rest = iter(arguments)

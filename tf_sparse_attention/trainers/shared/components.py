@@ -1,4 +1,4 @@
-"""Creates the objects that a configuration describes: data, model, optimizer."""
+"""Data, model and optimizer of a configuration."""
 
 import inspect
 from typing import Any
@@ -20,7 +20,7 @@ OPTIMIZERS = {
 }
 PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
 LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
-SIZES = ("num_layers", "hidden_dim", "attention")  # settings that a new model needs
+SIZES = ("num_layers", "hidden_dim", "attention")  # required settings of a new model
 # Required settings by schedule.
 SCHEDULES = {
     "constant": (),
@@ -32,26 +32,26 @@ SCHEDULES = {
 
 
 def make_text_source(config: ml_collections.ConfigDict) -> Any:
-    """Returns the `TextSource` that `config.data` names."""
+    """Create the `TextSource` of `config.data`."""
     settings = set_values(config.data)
     return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
 
 
 def make_pair_source(config: ml_collections.ConfigDict) -> tsa.data.PairSource:
-    """Returns the two texts that `config.data` names."""
+    """Create the `PairSource` of `config.data`."""
     settings = set_values(config.data)
     options = {name: settings[name] for name in PAIR_SETTINGS if name in settings}
     return tsa.data.open_pairs(settings["source_field"], settings["target_field"], **options)
 
 
 def make_labeled_source(config: ml_collections.ConfigDict) -> tsa.data.LabeledSource:
-    """Returns the texts with labels that `config.data` names."""
+    """Create the `LabeledSource` of `config.data`."""
     settings = set_values(config.data)
     return tsa.data.open_labeled(**{name: settings[name] for name in LABELED_SETTINGS if name in settings})
 
 
 def make_batches(config: ml_collections.ConfigDict, store: Any) -> tsa.data.Batches:
-    """Returns the batches of a token store that `config` describes: windows, or consecutive segments."""
+    """Create the batches of a token store: windows, or consecutive segments for models with segment memory."""
     data = config.data
     sizes = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
     if config.model.memory_length:
@@ -62,10 +62,10 @@ def make_batches(config: ml_collections.ConfigDict, store: Any) -> tsa.data.Batc
 
 
 def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Returns a `LanguageModel`: a new one, seeded by `config.seed`, or that of the file `config.model.start_from`.
+    """Create a `LanguageModel`, seeded by `config.seed`, or load it from the file `config.model.start_from`.
 
     Raises:
-        ValueError: If `config.model` lacks a size, or has a wrong one, or there is no such file.
+        ValueError: If a size in `config.model` is missing or invalid, or the file does not exist.
     """
     settings = set_values(config.model)
     if "start_from" in settings:
@@ -90,17 +90,17 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
 
 
 def with_memory(model: Any, batch_size: int) -> Any:
-    """Returns what `fit` and `predict` are called on: the model, or a `StatefulModel` of one with segment memory."""
+    """Return a `StatefulModel` around a model with segment memory, and other models unchanged."""
     if not getattr(getattr(model, "backbone", None), "memory_length", 0):
         return model
     return tsa.models.StatefulModel(model, batch_size, name="reader")  # part of variable paths in checkpoints
 
 
 def _check_objective(config):
-    """Raises a `ValueError` unless `causal`, `memory_length` and `mask_rate` are compatible."""
+    """Raise a `ValueError` unless `causal`, `memory_length` and `mask_rate` are compatible."""
     if config.model.causal == bool(config.data.mask_rate):
         raise ValueError(
-            "`config.data.mask_rate` must be positive with config.model.causal=False, whose targets are hidden tokens, "
+            "`config.data.mask_rate` must be positive with config.model.causal=False, which predicts masked tokens, "
             f"and 0 otherwise. Received: mask_rate={config.data.mask_rate}, causal={config.model.causal}."
         )
     if config.model.memory_length and config.data.mask_rate:
@@ -108,10 +108,10 @@ def _check_objective(config):
 
 
 def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
-    """Returns the learning rate that `config.optimizer` describes.
+    """Create the learning-rate schedule of `config.optimizer`.
 
     Raises:
-        ValueError: For an unknown schedule, or one without its required steps.
+        ValueError: If the schedule is unknown, or a setting that it requires is None.
     """
     settings = config.optimizer
     rate, warmup = settings.learning_rate, settings.warmup_steps
@@ -119,8 +119,7 @@ def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
         raise ValueError(
             f"`config.optimizer.schedule` must be one of {', '.join(SCHEDULES)}. Received: {settings.schedule}."
         )
-    needed = SCHEDULES[settings.schedule]
-    missing = [name for name in needed if settings[name] is None]
+    missing = [name for name in SCHEDULES[settings.schedule] if settings[name] is None]
     if missing:
         raise ValueError(
             f"`config.optimizer.{missing[0]}` must be given for the schedule {settings.schedule}. Received: None."
@@ -138,17 +137,17 @@ def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
 
 
 def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.optimizers.Optimizer:
-    """Returns the optimizer that `config.optimizer` describes, which also measures the norm of the gradient.
+    """Create the optimizer of `config.optimizer`, with a measurement of the gradient norm.
 
     Raises:
-        ValueError: For an unknown name, or a setting that this optimizer does not have.
+        ValueError: If the name is unknown, or the optimizer lacks a setting.
     """
     settings = set_values(config.optimizer)
     name = settings.pop("name")
     if name not in OPTIMIZERS:
         raise ValueError(f"`config.optimizer.name` must be one of {', '.join(OPTIMIZERS)}. Received: {name}.")
-    for used in ("learning_rate", "schedule", "warmup_steps", "decay_steps"):
-        settings.pop(used, None)
+    for schedule_setting in ("learning_rate", "schedule", "warmup_steps", "decay_steps"):
+        settings.pop(schedule_setting, None)
     base = OPTIMIZERS[name]
     known = {*inspect.signature(base).parameters, *inspect.signature(keras.optimizers.Optimizer).parameters}
     unknown = sorted(set(settings) - known)
@@ -157,6 +156,6 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
             f"`config.optimizer.{unknown[0]}` must be unset for {name}, which has no such argument. "
             f"Received: {settings[unknown[0]]}."
         )
-    careful = [tsa.optimizers.SkipNonfinite] if config.train.nonfinite == "skip" else []
-    measured = type(f"Measured{base.__name__}", (*careful, tsa.optimizers.GradientNorm, base), {})
-    return measured(make_schedule(config, hidden_dim), **settings)
+    mixins = [tsa.optimizers.SkipNonfinite] if config.train.nonfinite == "skip" else []
+    optimizer_class = type(f"Measured{base.__name__}", (*mixins, tsa.optimizers.GradientNorm, base), {})
+    return optimizer_class(make_schedule(config, hidden_dim), **settings)

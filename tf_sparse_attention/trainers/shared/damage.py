@@ -1,4 +1,4 @@
-"""What a damaged file of a work folder leads to: an error of one line that names the file and says what to do."""
+"""One-line error messages for damaged files of a run directory."""
 
 import contextlib
 import pathlib
@@ -7,39 +7,32 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 
-# What readers of JSON, zip archives, arrays and models raise for content that nobody wrote.
+# Errors of readers of JSON, zip archives, arrays and models for damaged content.
 ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError),
-    RuntimeError,  # and `NotImplementedError`: encrypted, or compressed in an unknown way
+    RuntimeError,  # with `NotImplementedError`: encryption, or an unknown compression
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 
 
 @contextlib.contextmanager
-def named(path: pathlib.Path) -> Iterator[None]:
-    """Turns the errors of a block that reads a file into one `ValueError` about the file.
-
-    Args:
-        path: the file, in a work folder.
-
-    Raises:
-        ValueError: For anything in `ERRORS`.
-    """
+def convert_errors(path: pathlib.Path) -> Iterator[None]:
+    """Convert `ERRORS` of a block that reads `path`, a file of a run directory, to a `ValueError` with its name."""
     try:
         yield
     except ERRORS as error:
-        raise ValueError(broken(path, reason_of(error))) from error
+        raise ValueError(error_message(path, short_reason(error))) from error
 
 
-def reason_of(error: Exception) -> str:
-    """Returns the first line of what an error says."""
+def short_reason(error: Exception) -> str:
+    """Return the first line of an error message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"no {lines[0]}" if isinstance(error, KeyError) else lines[0].rstrip(".")
 
 
-def broken(path: pathlib.Path, found: str) -> str:
-    """Returns the message about a file of a work folder that is not what was written."""
+def error_message(path: pathlib.Path, reason: str) -> str:
+    """Return the error message for a damaged file of a run directory."""
     return (
-        f"`workdir` must hold a {path.name} as `tsa-train` wrote it: take it from a copy, or start the run anew. "
-        f"Received: {path}, with {found}."
+        f"`workdir` must hold an intact {path.name}: restore it from a copy, or start a new run. "
+        f"Received: {path}, with {reason}."
     )

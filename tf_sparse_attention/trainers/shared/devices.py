@@ -15,7 +15,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.backends import has_tensorflow
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-# Several processes of JAX: the address of the first one, how many there are, and the number of this one.
+# Several processes of JAX: address of the first process, number of processes, index of this process.
 JAX_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 HEARTBEAT_TIMEOUT = 20  # seconds without a heartbeat after which JAX ends the other processes of a run
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
@@ -25,11 +25,11 @@ class OneDevice:
     """The default device of the backend.
 
     Attributes:
-        num_replicas: copies of the model, each with a part of every batch.
-        can_run_alone: whether this process can run the model by itself, outside of training.
-        can_show: whether this process can show samples of the model while it is trained.
-        num_processes: processes of the run, each with some of the replicas.
-        process_index: number of this process.
+        num_replicas: number of copies of the model. Each has a part of every batch.
+        can_run_alone: whether this process can run the model without the others, outside of training.
+        can_show: whether this process can show samples of the model during training.
+        num_processes: number of processes of the run. Each has some of the replicas.
+        process_index: index of this process.
     """
 
     num_replicas = 1
@@ -44,7 +44,7 @@ class OneDevice:
         return self.process_index == 0
 
     def wait_for_others(self, reason: str) -> None:
-        """Wait until all processes of a run that have parts of its arrays are here; `reason` names the occasion."""
+        """Wait for all processes with parts of the run's arrays. `reason` is the name of the barrier."""
 
     @property
     def is_single_process(self) -> bool:
@@ -52,17 +52,17 @@ class OneDevice:
         return self.num_processes == 1
 
     def scope(self) -> Any:
-        """Return the context in which models are made, trained and evaluated."""
+        """Return the context for creating, training and evaluating models."""
         return contextlib.nullcontext()
 
     def dataset(self, batches: tsa.data.Batches, start: int, stop: int) -> Any:
-        """Return the data set that `fit` and `predict` take in this process.
+        """Return the data set of this process for `fit` and `predict`.
 
         Args:
             batches: the batches.
-            start, stop: number of the first batch and number after the last.
+            start, stop: range of batches, without `stop`.
         """
-        return batches.dataset(start, stop)  # which TensorFlow divides among processes
+        return batches.dataset(start, stop)  # TensorFlow divides it among processes
 
     def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         """Return the arguments of `keras.Model.compile` about execution.
@@ -71,40 +71,40 @@ class OneDevice:
             jit_compile: whether to compile with XLA. None: True on one device, False with several TensorFlow replicas.
             steps_per_execution: steps in one call of the compiled function.
         """
-        # By default, Keras uses XLA on GPUs only. On a CPU a step is no slower with it.
+        # By default, Keras uses XLA on GPUs only. On CPUs, XLA does not slow down a step.
         jit_compile = True if jit_compile is None else jit_compile
         return {"jit_compile": jit_compile, "steps_per_execution": steps_per_execution}
 
     def check_accumulation(self, num_steps: int | None) -> None:
-        """Raise a `ValueError` if gradients cannot be accumulated over `num_steps` steps. None: they are not."""
+        """Raise a `ValueError` if gradients cannot be accumulated over `num_steps`. None: no accumulation."""
 
     def signals_to_handle(self) -> tuple[signal.Signals, ...]:
         """Return the signals for which this process installs a handler."""
         return SIGNALS
 
     def agree_on_signal(self, received: signal.Signals | None, step: int) -> signal.Signals | None:
-        """Return the signal after which all processes stop at this step, the same in each, or None.
+        """Agree with all processes on a signal to stop at this step. Return it, or None to continue.
 
         All processes call this after each execution.
 
         Args:
             received: the signal that this process received, or None.
-            step: number of the last step.
+            step: the last step.
         """
         return received
 
     def warn_if_replicas_differ(self, before: int | None) -> None:
-        """Log a warning if a run is resumed with another number of replicas.
+        """Log a warning if the number of replicas differs from that of the checkpoint.
 
         Args:
-            before: the number of replicas of the checkpoint. None: unknown.
+            before: number of replicas of the checkpoint. None: unknown.
         """
         if before not in (None, self.num_replicas):
-            # JAX draws random numbers for the arrays of all devices together.
+            # On JAX, random numbers do not depend on the number of devices.
             draws = "" if keras.backend.backend() == "jax" else ", and each replica draws its own dropout"
             logging.warning(
                 "The checkpoint is one of %d replicas, and this run has %d: batches and mean losses stay the same. "
-                "Sums are added up in another order%s, so that the weights differ from those of %d.",
+                "Sums have another order%s, so the weights will differ from those of %d replicas.",
                 *(before, self.num_replicas, draws, before),
             )
 
@@ -124,13 +124,13 @@ class TensorFlowReplicas(OneDevice):
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
-        self.num_processes, self.process_index = _processes_of(strategy.cluster_resolver)
+        self.num_processes, self.process_index = _tensorflow_processes(strategy.cluster_resolver)
 
     def scope(self) -> Any:
         return self.strategy.scope()
 
     def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
-        # Keras compiles the whole step with the strategy inside, which XLA refuses; a TPU compiles anyway.
+        # Keras would compile the whole step including the strategy. XLA rejects this. TPUs always compile.
         if jit_compile:
             raise ValueError(
                 "`config.train.jit_compile` must be False or unset with several TensorFlow replicas. "
@@ -167,7 +167,7 @@ class TensorFlowReplicas(OneDevice):
 
 
 class JaxDevices(OneDevice):
-    """Every device of JAX, with replicas of the model and parts of each batch."""
+    """All devices of JAX, with replicas of the model and parts of each batch."""
 
     def __init__(self, devices: Any) -> None:
         import jax
@@ -175,11 +175,11 @@ class JaxDevices(OneDevice):
         self.num_replicas = len(devices)
         self.num_processes, self.process_index = jax.process_count(), jax.process_index()
         self.can_run_alone = self.can_show = self.is_single_process
-        # Each process reads its own rows; Keras would otherwise distribute elements of the data set.
+        # Each process reads only its rows. With auto-sharding, Keras would distribute elements of the data set.
         self._distribution: Any = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 
     def dataset(self, batches: tsa.data.Batches, start: int, stop: int) -> Any:
-        # Each process has the rows of its replicas, which it may share with others if replicas are split.
+        # Each process reads the rows of its replicas. Processes that share a split replica read the same rows.
         mesh = self._distribution.device_mesh.backend_mesh.devices.reshape(self.num_replicas, -1)
         replicas = [
             number
@@ -219,8 +219,8 @@ class JaxDevices(OneDevice):
         per_process = self.num_replicas // self.num_processes
         if num_parts < 1 or self.num_replicas % num_parts or (per_process % num_parts and num_parts % per_process):
             raise ValueError(
-                "`config.train.model_parallel` must divide the devices, and divide or be a multiple of those of a "
-                f"process. Received: model_parallel={num_parts}, {self.num_replicas} devices, "
+                "`config.train.model_parallel` must divide the number of devices, and divide or be a multiple of "
+                f"the number per process. Received: model_parallel={num_parts}, {self.num_replicas} devices, "
                 f"{self.num_processes} processes."
             )
         devices = self._distribution.device_mesh.devices.flatten()
@@ -233,19 +233,19 @@ class JaxDevices(OneDevice):
 def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     """Return the devices of a run.
 
-    On TensorFlow: a TPU if there is one, the workers of the variable TF_CONFIG, all GPUs if there are several, else one
-    device. On JAX: all devices if there are several, including those of other processes, see `JAX_VARIABLES`.
+    On TensorFlow: a TPU, the workers in the variable TF_CONFIG, several GPUs, or one device, in this order. On JAX: all
+    devices, including those of other processes, see `JAX_VARIABLES`.
 
     Args:
-        config: the configuration. `train.num_logical_cpus` above 1 divides the CPU into as many logical devices, to try
-            several replicas. `train.model_parallel` above 1 divides each replica of the model among as many devices.
-            `train.deterministic` makes XLA's operations reproducible. `data.batch_size` is checked.
+        config: the configuration. `train.num_logical_cpus` above 1 divides the CPU into logical devices, for tests with
+            several replicas. `train.model_parallel` above 1 divides each replica of the model among devices.
+            `train.deterministic` makes XLA's operations reproducible.
 
     Raises:
-        ValueError: If a batch cannot be divided by the replicas, or the model among devices, or the logical CPUs cannot
-            be created any more, or JAX has used a GPU already and `train.deterministic` would have no effect.
+        ValueError: If the batch size is not divisible by the number of replicas, the devices do not suffice for
+            `train.num_logical_cpus` or `train.model_parallel`, or JAX has used a GPU before `train.deterministic`.
     """
-    backend, choose = keras.backend.backend(), {"tensorflow": _choose_of_tensorflow, "jax": _choose_of_jax}
+    backend, choose = keras.backend.backend(), {"tensorflow": _choose_tensorflow_devices, "jax": _choose_jax_devices}
     if backend not in choose:
         raise ValueError(f"`KERAS_BACKEND` must be tensorflow or jax. Received: {backend}.")
     if config.train.deterministic:
@@ -265,8 +265,8 @@ def make_deterministic(jit_compile: bool | None) -> None:
     """Make TensorFlow's own operations reproducible bit for bit. Must be called before the first operation.
 
     Args:
-        jit_compile: whether the steps are compiled with XLA, which has a flag of its own, see `choose_devices`: under
-            TensorFlow's switch Keras compiles nothing.
+        jit_compile: whether the steps are compiled with XLA. `choose_devices` sets XLA's flag instead, since
+            TensorFlow's switch prevents compilation.
     """
     if keras.backend.backend() == "tensorflow" and not jit_compile:
         import tensorflow as tf
@@ -275,39 +275,39 @@ def make_deterministic(jit_compile: bool | None) -> None:
 
 
 def _make_xla_deterministic(backend):
-    """Set the flag of XLA for GPUs, unless the environment has one."""
+    """Set XLA's flag for deterministic GPU operations, unless the environment sets it."""
     before = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" in before:
         return
     if backend == "jax" and _jax_uses_gpus():
         raise ValueError(
-            "`config.train.deterministic` must be False in a process that has used a GPU with JAX: train in a new one, "
-            f"or set XLA_FLAGS={DETERMINISTIC} before. Received: deterministic=True, XLA_FLAGS={before!r}."
+            "`config.train.deterministic` must be False in a process that has used a GPU with JAX: train in a new "
+            f"process, or set XLA_FLAGS={DETERMINISTIC} before. Received: deterministic=True, XLA_FLAGS={before!r}."
         )
     os.environ["XLA_FLAGS"] = f"{before} {DETERMINISTIC}".strip()
 
 
 def _jax_uses_gpus():
-    """Return whether JAX is initialized and has GPUs; does not initialize JAX."""
+    """Return whether JAX is initialized and has GPUs, without initializing JAX."""
     import jax
 
-    config: Any = jax.config  # whose annotations lack its settings
+    config: Any = jax.config  # the annotations of `jax.config` lack its settings
     before = config.jax_num_cpu_devices
     try:
         config.update("jax_num_cpu_devices", 2 if before == 1 else 1)
-    except RuntimeError:  # JAX refuses this once it is initialized
+    except RuntimeError:  # JAX is initialized
         return any(device.platform == "gpu" for device in jax.devices())
     config.update("jax_num_cpu_devices", before)
     return False
 
 
-def _choose_of_jax(num_logical_cpus):
+def _choose_jax_devices(num_logical_cpus):
     import jax
 
     if has_tensorflow():
         import tensorflow as tf
 
-        # TensorFlow only reads data here, and must not allocate accelerator memory.
+        # Here, TensorFlow only reads data. It must not allocate accelerator memory.
         for kind in ("GPU", "TPU"):
             with contextlib.suppress(RuntimeError, ValueError):
                 tf.config.set_visible_devices([], kind)
@@ -318,54 +318,54 @@ def _choose_of_jax(num_logical_cpus):
     devices = jax.devices()
     if len(devices) < num_logical_cpus:
         raise ValueError(
-            "`config.train.num_logical_cpus` must be at most the devices that JAX has once it is initialized. "
+            "`config.train.num_logical_cpus` must be at most the number of devices of JAX after initialization. "
             f"Received: num_logical_cpus={num_logical_cpus}, {len(devices)} devices."
         )
     return OneDevice() if len(devices) == 1 else JaxDevices(keras.distribution.list_devices())
 
 
 def join_jax_processes() -> None:
-    """Make this process one of several processes of JAX if the environment has `JAX_VARIABLES`.
+    """Join the other processes of JAX if the environment has `JAX_VARIABLES`.
 
     Raises:
-        ValueError: If they are wrong, or JAX finds no cluster where they leave that to it.
+        ValueError: If the variables are invalid, or JAX_NUM_PROCESSES=auto finds no cluster.
     """
     import jax
 
-    found = {name: os.environ.get(name, "") for name in JAX_VARIABLES}
-    address, number, index = found.values()
+    variables = {name: os.environ.get(name, "") for name in JAX_VARIABLES}
+    address, number, index = variables.values()
     if jax.distributed.is_initialized() or not (address or number or index):
         return
-    if number == "auto":  # of a TPU pod, Slurm or Open MPI
+    if number == "auto":  # JAX detects TPU pods, Slurm and Open MPI
         try:
             jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
         except ValueError as error:
             raise ValueError(
-                "`JAX_NUM_PROCESSES`, an environment variable, must be a number, with JAX_COORDINATOR_ADDRESS and "
-                "JAX_PROCESS_ID, or unset, where JAX finds no cluster: of a TPU pod, Slurm or Open MPI. "
+                "`JAX_NUM_PROCESSES`, an environment variable, must be a number (with JAX_COORDINATOR_ADDRESS and "
+                "JAX_PROCESS_ID) or unset, unless JAX finds a TPU pod, Slurm or Open MPI. "
                 f"Received: JAX_NUM_PROCESSES=auto ({error})."
             ) from error
         return
-    port = address.rpartition(":")[2]  # JAX waits for minutes for a wrong one
+    port = address.rpartition(":")[2]  # JAX waits minutes for an invalid address
     counts_are_right = number.isdigit() and index.isdigit() and int(index) < int(number)
     if not (":" in address and port.isdigit() and int(port) < 1 << 16 and counts_are_right):
         raise ValueError(
             f"`{', '.join(JAX_VARIABLES)}`, environment variables, must be HOST:PORT of process 0, the number of "
-            "processes, and the number of this one, from 0; or JAX_NUM_PROCESSES=auto where JAX finds them; or unset. "
-            f"Received: {', '.join(f'{name}={value}' for name, value in found.items())}."
+            "processes, and the index of this process, from 0; or JAX_NUM_PROCESSES=auto; or unset. "
+            f"Received: {', '.join(f'{name}={value}' for name, value in variables.items())}."
         )
     jax.distributed.initialize(address, int(number), int(index), heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
 
 
-def _choose_of_tensorflow(num_logical_cpus):
+def _choose_tensorflow_devices(num_logical_cpus):
     import tensorflow as tf
 
     if num_logical_cpus > 1:
         return TensorFlowReplicas(mirrored_cpus(num_logical_cpus))
     if os.environ.get("TPU_NAME") == "":
         raise ValueError(
-            "`TPU_NAME`, an environment variable, must be the name of a TPU, local on a machine that has one, or unset "
-            "(unset TPU_NAME). Received: an empty one."
+            "`TPU_NAME`, an environment variable, must be the name of a TPU, or local for one of this machine, or "
+            "unset (unset TPU_NAME). Received: an empty string."
         )
     if "TPU_NAME" in os.environ or tf.config.list_physical_devices("TPU"):
         return TensorFlowReplicas(_connect_to_tpu(os.environ.get("TPU_NAME", "local")))
@@ -376,9 +376,9 @@ def _choose_of_tensorflow(num_logical_cpus):
     return OneDevice()
 
 
-@functools.cache  # Collectives of two strategies over the same devices of one process interfere.
+@functools.cache  # collectives of two strategies over the same devices interfere
 def mirrored_cpus(number: int) -> Any:
-    """Return the one `MirroredStrategy` of this process over this many logical CPUs, which are created if possible."""
+    """Return the cached `MirroredStrategy` over logical CPUs, and create the CPUs if possible."""
     import tensorflow as tf
 
     with contextlib.suppress(RuntimeError):  # TensorFlow is initialized: its devices are fixed
@@ -387,8 +387,8 @@ def mirrored_cpus(number: int) -> Any:
     devices = tf.config.list_logical_devices("CPU")
     if len(devices) < number:
         raise ValueError(
-            "`config.train.num_logical_cpus` must be at most the devices that TensorFlow has once it is initialized. "
-            f"Received: num_logical_cpus={number}, {len(devices)} devices."
+            "`config.train.num_logical_cpus` must be at most the number of devices of TensorFlow after "
+            f"initialization. Received: num_logical_cpus={number}, {len(devices)} devices."
         )
     return tf.distribute.MirroredStrategy([device.name for device in devices[:number]])
 
@@ -403,8 +403,8 @@ def _connect_to_tpu(name):
     except (ValueError, OSError, tf.errors.OpError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            "`TPU_NAME`, an environment variable, must be the name of a TPU that answers, local on a machine that has "
-            f"one, or unset. Received: TPU_NAME={name} ({reason})."
+            "`TPU_NAME`, an environment variable, must be the name of a reachable TPU, or local for one of this "
+            f"machine, or unset. Received: TPU_NAME={name} ({reason})."
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 
@@ -421,8 +421,8 @@ def _num_tensorflow_workers():
         ) from error
 
 
-def _processes_of(resolver):
-    """Return the number of processes of a TensorFlow cluster and the index of this one, the chief first."""
+def _tensorflow_processes(resolver):
+    """Return the number of processes of a TensorFlow cluster, and the index of this process. The chief is first."""
     if getattr(resolver, "task_type", None) not in ("chief", "worker"):
         return 1, 0
     jobs = resolver.cluster_spec().as_dict()

@@ -1,4 +1,4 @@
-"""Scores a model on a split: what training reports of the validation split, and what `tsa-evaluate` writes."""
+"""Scores of a model on a split, for validation during training and for `tsa-evaluate`."""
 
 import contextlib
 import copy
@@ -32,21 +32,21 @@ SECONDS_BETWEEN_LINES = 30
 
 
 class Validation:
-    """Scores a model on a split. Base class; each task has a subclass.
+    """Scores of a task's model on a split. Base class.
 
-    A subclass has `columns`, `batches`, `score_rows`, `figures` and `describe`. Where sums of columns are not enough it
-    has `totals`. `details` and `examples` add to what is written and shown.
+    A subclass defines `columns`, `batches`, `score_rows`, `figures` and `describe`. It can override `totals`, which
+    sums the columns. `details` adds results, and `examples` adds examples for TensorBoard.
 
     Args:
         task: a `Task`.
-        model: its model, not compiled.
+        model: model of the task, not compiled.
         split: name of the split.
-        limit: how many windows, texts or images to score at most, evenly spread. Default: None, all.
+        limit: maximum number of windows, texts or images to score, evenly spaced. Default: None, all.
 
     Attributes:
-        task, model, split, limit: as above. A subclass may replace `model` by a variant of it.
-        variant: part of the name of the file of scores, for such a variant. Default: None.
-        columns: names of the scores of a row of a batch.
+        task, model, split, limit: as above. A subclass can replace `model` by a variant.
+        variant: name of this variant in the file name of the scores. Default: None.
+        columns: names of the scores of each row.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -56,51 +56,51 @@ class Validation:
         self.task, self.model, self.split, self.limit = task, model, split, limit
 
     def batches(self) -> dict[str, Batches]:
-        """Returns the batches to score, each row once: by name, if the split is scored several times; else by ""."""
+        """Return the batches of all rows, each row once, by name. If the split is scored only once, the name is ""."""
         raise NotImplementedError
 
     def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
-        """Returns a tensor (rows,) for each of `columns`. Is compiled.
+        """Return a tensor (rows,) for each of `columns`. This method is compiled.
 
         Args:
-            model: what to call: the model, or a `StatefulModel` of one with segment memory.
+            model: the model, or a `StatefulModel` around a model with segment memory.
             inputs, targets, weights: a batch.
         """
         raise NotImplementedError
 
     def totals(self, rows: np.ndarray) -> dict[str, Any]:
-        """Returns what is added up over all rows, numbers or arrays by name. By default the sum of each column.
+        """Return the sums over rows, numbers or arrays by name. By default, the sum of each column.
 
         Args:
-            rows: float64 (rows, columns), possibly none.
+            rows: float64 (rows, columns). The number of rows can be 0.
         """
         return dict(zip(self.columns, rows.sum(axis=0), strict=True))
 
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
-        """Returns the scores by name, "loss" among them, which training reports too."""
+        """Compute the scores by name, including "loss". Training reports the same scores."""
         raise NotImplementedError
 
     def details(self, run: "EvaluationRun", scores: dict[str, Any]) -> dict[str, Any]:
-        """Returns what an evaluation has beside totals and figures, such as numbers of the data. By default nothing.
+        """Return additional results of an evaluation, such as counts of the data. By default, none.
 
         Args:
             run: the evaluation.
-            scores: the totals and figures by name.
+            scores: results of `totals` and `figures` by name.
         """
         return {}
 
     def examples(self) -> Examples:
-        """Returns what TensorBoard shows of the model. By default nothing."""
+        """Return examples for TensorBoard. By default, none."""
         return Examples()
 
     @staticmethod
     def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
-        """Returns the lines of an evaluation, pairs of a name and a text. A heading ends in a newline."""
+        """Return the lines of an evaluation, pairs of a name and a text. A name that ends in a newline is a heading."""
         raise NotImplementedError
 
 
 class TokenValidation(Validation):
-    """Scores each token in nats. Base class for models that return the nats of targets which they get as inputs."""
+    """Scores in nats per token, for models that have targets as inputs and return their nats. Base class."""
 
     columns = ("nats", "tokens")
 
@@ -113,16 +113,16 @@ class TokenValidation(Validation):
 
 
 def perplexity(nats: float, count: float) -> float | None:
-    """Returns exp(nats / count), or None if no float holds it."""
+    """Return exp(nats / count), or None if it is too large for a float."""
     return math.exp(nats / count) if 0 <= nats < 700 * count else None
 
 
 class Scorer(Model):
-    """Scores batches in a `predict`, which returns float32 (rows, columns).
+    """Model with `predict` for the scores of batches, float32 (rows, columns).
 
     Args:
         validation: a `Validation`.
-        batch_size: rows in a batch.
+        batch_size: number of rows per batch.
     """
 
     def __init__(self, validation: Validation, batch_size: int) -> None:
@@ -140,11 +140,11 @@ class Scorer(Model):
         if keras.backend.backend() != "jax":
             return result
         rows, state = result
-        return _readable_everywhere(rows), state
+        return _replicate(rows), state
 
 
-def _readable_everywhere(rows):
-    """Returns rows with all of them in each process, where JAX has them on devices of several."""
+def _replicate(rows):
+    """Copy rows to all devices, so that each process of JAX can read them."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return rows
@@ -153,11 +153,11 @@ def _readable_everywhere(rows):
 
 
 class Evaluator:
-    """Runs a validation.
+    """Evaluation loop of a `Validation`. Use it in the scope of the devices.
 
     Args:
         validation: a `Validation`.
-        devices: from `devices.choose_devices`; in its scope.
+        devices: from `devices.choose_devices`.
         execution: arguments of `keras.Model.compile`.
     """
 
@@ -167,17 +167,17 @@ class Evaluator:
         self._scorer.compile(**execution)
 
     def scores(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> dict[str, float]:
-        """Returns the figures by name; those of named batches as "NAME/FIGURE". Those that are None are left out.
+        """Compute the scores by name; for named batches "NAME/SCORE". Scores that are None are omitted.
 
         Args:
-            callbacks: Keras callbacks for `predict`; if one stops it, the result is invalid.
+            callbacks: Keras callbacks for `predict`. If a callback stops it, the result is invalid.
         """
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name, batches in self.validation.batches().items():
             figures = self.validation.figures(self.totals(batches, callbacks))
             prefix = f"{name}/" if name else ""
-            found |= {f"{prefix}{key}": value for key, value in figures.items() if value is not None}
-        return found
+            scores |= {f"{prefix}{key}": value for key, value in figures.items() if value is not None}
+        return scores
 
     def totals(
         self,
@@ -186,23 +186,23 @@ class Evaluator:
         partial: "ResumableSums | None" = None,
         progress: "Progress | None" = None,
     ) -> dict[str, Any]:
-        """Returns the totals of all batches and the "seconds" that they took: plain data.
+        """Compute the totals of all batches and the "seconds" of computation, as plain data.
 
         Args:
             batches: `Batches` of `(inputs, targets, weights)`.
             callbacks: Keras callbacks for `predict`.
-            partial: what a killed evaluation has left. Default: None, start at the beginning.
-            progress: what shows how far the evaluation is. Default: None, nothing.
+            partial: sums of an interrupted evaluation. Default: None, start at the beginning.
+            progress: progress display. Default: None.
         """
         count, chunk = int(batches.num_batches or 0), BATCHES_PER_SAVE
         if isinstance(self._scorer.model, StatefulModel):
-            # Segment memory is not saved: the text is read from the beginning, without interruption.
+            # Segment memory is not saved: an evaluation cannot resume in the middle of the text.
             self._scorer.model.reset_state()
             chunk, partial = max(1, count), None
         first, sums = (0, None) if partial is None else partial.load()
         if sums is None:
-            nothing = np.zeros((0, len(self.validation.columns)))
-            sums = _added({}, {**self.validation.totals(nothing), "seconds": 0.0})
+            no_rows = np.zeros((0, len(self.validation.columns)))
+            sums = _add_totals({}, {**self.validation.totals(no_rows), "seconds": 0.0})
         if progress is not None:
             callbacks = [*callbacks, progress]
         inputs = batches.map(_as_inputs)
@@ -213,15 +213,15 @@ class Evaluator:
             part = self._devices.dataset(inputs, first, first + steps)
             rows = self._scorer.predict(part, steps=steps, verbose=0, callbacks=callbacks)
             totals = self.validation.totals(np.asarray(rows, np.float64))
-            sums = _added(sums, {**totals, "seconds": time.perf_counter() - begin})
+            sums = _add_totals(sums, {**totals, "seconds": time.perf_counter() - begin})
             first += steps
             if partial is not None:
                 partial.save(first, sums)
         return sums
 
 
-def _added(sums, totals):
-    """Returns sums, plain data, with further ones."""
+def _add_totals(sums, totals):
+    """Return sums plus totals, as plain data."""
     return {name: np.add(sums.get(name, 0), total).tolist() for name, total in totals.items()}
 
 
@@ -232,24 +232,22 @@ def _as_inputs(inputs, targets, weights):
 def evaluate(
     folder: str | os.PathLike, split: str = "test", changes: ml_collections.ConfigDict | None = None
 ) -> dict[str, Any]:
-    """Scores the model of a run folder on a split, everything once, and writes the scores there.
+    """Score the model of a run on a split, and write the scores to the run directory.
 
-    Memory does not grow with the data. An evaluation that was killed resumes when it is started again.
+    Memory does not grow with the data. After an interruption, the next call resumes the evaluation.
 
     Args:
-        folder: the run folder.
-        split: name of the split, or a part of one in the syntax of TFDS. Default: "test".
-        changes: `overrides.overridable_settings()` with the settings to override. Default: None, none.
+        folder: run directory.
+        split: name of a split, or of a part in the syntax of TFDS. Default: "test".
+        changes: `overrides.overridable_settings()` with the settings to override. Default: None, no changes.
 
     Returns:
-        Dictionary: "task", "split", "data" (name of the data), the totals, figures and details of the task's
-        `Validation`, those of named batches in a dictionary of that name, "not_causal" (True, where heads of a causal
-        model are not), "seconds", "backend", "settings" (of the batches), and "path", the file that the scores were
-        written to.
+        Dictionary with "task", "split", "data" (name of the data), the results of the task's `Validation` (in nested
+        dictionaries for named batches), "not_causal" (True if heads of a causal model are not causal), "seconds",
+        "backend", "settings" (of the batches) and "path" (file of the scores).
 
     Raises:
-        ValueError: If there is no trained model or no such split, a setting is wrong, or the task ignores one of
-            `changes`.
+        ValueError: If the model or the split does not exist, a setting is invalid, or the task ignores a changed one.
 
     Example:
 
@@ -264,24 +262,24 @@ def evaluate(
         model.shrink_windows()
         validation = task.validation(task, model, split)
         run, evaluator = EvaluationRun(folder, validation, devices), Evaluator(validation, devices, execution)
-        found: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
         seconds = 0.0
         for name, batches in validation.batches().items():
             progress = Progress(int(batches.num_batches or 0))
             totals = evaluator.totals(batches, partial=run.resumable_sums(name), progress=progress)
             seconds += totals.pop("seconds")
             figures = {**totals, **validation.figures(totals)}
-            found |= {name: figures} if name else figures
+            scores |= {name: figures} if name else figures
     backbone: Any = getattr(model, "backbone", None)
     is_causal = not getattr(backbone, "causal", False) or backbone.causal_selection
-    result = {"task": task.config.task, "split": split, "data": task.source.name, **found}
+    result = {"task": task.config.task, "split": split, "data": task.source.name, **scores}
     result |= {} if is_causal else {"not_causal": True}
-    result |= {**validation.details(run, found), "seconds": seconds, "backend": keras.backend.backend()}
+    result |= {**validation.details(run, scores), "seconds": seconds, "backend": keras.backend.backend()}
     return run.write({**result, "settings": run.settings})
 
 
 def as_text(scores: dict[str, Any]) -> str:
-    """Returns the scores of `evaluate` as readable text, a line each."""
+    """Format the scores of `evaluate` as text, one line per score."""
     validation = registry.class_of(scores["task"]).validation
     note = [("note", "some heads are not causal: these are no likelihoods")] if scores.get("not_causal") else []
     (name, text), *rows = validation.describe(scores)
@@ -291,21 +289,21 @@ def as_text(scores: dict[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Returns a number as text."""
-    return "beyond any float" if value is None else f"{value:.5g}"
+    """Format a number; None means too large for a float."""
+    return "too large for a float" if value is None else f"{value:.5g}"
 
 
 def with_overrides(
     config: ml_collections.ConfigDict, changes: ml_collections.ConfigDict | None = None
 ) -> ml_collections.ConfigDict:
-    """Returns a copy of a configuration with other settings. Another text replaces all settings of the source.
+    """Return a copy of a configuration with changed settings. A changed text resets all settings of the source.
 
     Args:
-        config: that of the run. It is not changed.
-        changes: `overrides.overridable_settings()` with the settings to override. Default: None, none.
+        config: configuration of the run.
+        changes: `overrides.overridable_settings()` with the settings to override. Default: None, no changes.
 
     Raises:
-        ValueError: If the task of the run ignores one of them.
+        ValueError: If the task of the run ignores a changed setting.
     """
     config = copy.deepcopy(config)
     if changes is None:
@@ -322,19 +320,19 @@ def with_overrides(
 
 
 class EvaluationRun:
-    """One evaluation of the model in a run folder: where its scores go, and how it resumes.
+    """Files of one evaluation: its scores, and partial sums to resume it.
 
     Scores on data other than the training data have a separate file, see `workdir.evaluation_path`.
 
     Args:
-        folder: the run folder.
+        folder: run directory.
         validation: the `Validation`.
         devices: from `devices.choose_devices`.
 
     Attributes:
         folder, devices: as above.
-        path: the `pathlib.Path` of the scores, for the data of the run WORKDIR/evaluation-SPLIT.json.
-        settings: those of `config.data` about batches, a dictionary.
+        path: `pathlib.Path` of the scores. For the data of the run, it is WORKDIR/evaluation-SPLIT.json.
+        settings: dictionary of the settings of batches in `config.data`.
         identity: plain data that identifies model, data, split, variant and settings.
     """
 
@@ -347,13 +345,13 @@ class EvaluationRun:
         self._partial: list[ResumableSums] = []
 
     def resumable_sums(self, name: str = "", settings: Any = None) -> "ResumableSums | None":
-        """Returns the sums so far, which `write` removes; None with several processes.
+        """Return partial sums that `write` deletes, or None with several processes.
 
-        Those would all have to resume at the same batch, which separate files cannot guarantee.
+        Processes with separate files could resume at different batches.
 
         Args:
-            name: of these sums, if an evaluation has several. Default: "".
-            settings: plain data, what else these sums depend on. Default: None.
+            name: name of these sums, if an evaluation has several. Default: "".
+            settings: plain data with further settings of these sums. Default: None.
         """
         if not self.devices.is_single_process:
             return None
@@ -362,7 +360,7 @@ class EvaluationRun:
         return self._partial[-1]
 
     def write(self, scores: dict[str, Any]) -> dict[str, Any]:
-        """Writes the scores in the chief process and returns them with "path", their file. Removes partial sums."""
+        """Write the scores in the chief process, delete partial sums, and return the scores with "path", their file."""
         scores = {**scores, "path": str(self.path)}
         if self.devices.is_chief:
             write_json(self.path, scores)
@@ -372,19 +370,19 @@ class EvaluationRun:
 
 
 class ResumableSums:
-    """The sums of an evaluation so far, in a file that exists while the evaluation runs.
+    """File with the sums of an unfinished evaluation.
 
     Args:
         path: the file.
-        identity: plain data that identifies the evaluation; sums of another one are ignored.
+        identity: plain data that identifies the evaluation. Sums of other evaluations are ignored.
     """
 
     def __init__(self, path: pathlib.Path, identity: Any) -> None:
         self._path, self._identity = path, json.loads(json.dumps(identity))
 
     def load(self) -> tuple[int, dict[str, Any] | None]:
-        """Returns the number of finished batches and their sums by name; 0 and None if there are none."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged: all is scored again
+        """Return the number of finished batches and their sums by name; 0 and None without a valid file."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
             saved = json.loads(self._path.read_text(encoding="utf-8"))
             if saved["identity"] == self._identity:
                 batches, sums = saved["batches"], saved["sums"]
@@ -393,19 +391,19 @@ class ResumableSums:
         return 0, None
 
     def save(self, batches: int, sums: dict[str, Any]) -> None:
-        """Writes the number of finished batches and their sums."""
+        """Write the number of finished batches and their sums."""
         write_json(self._path, {"identity": self._identity, "batches": batches, "sums": sums})
 
     def remove(self) -> None:
-        """Removes the file, once the scores are written."""
+        """Delete the file."""
         self._path.unlink(missing_ok=True)
 
 
 class Progress(keras.callbacks.Callback):
-    """Shows how far an evaluation is: a bar on a terminal, or lines in a log, over several calls of `predict`.
+    """Callback that shows the progress of several calls of `predict`: a bar on a terminal, lines in a log.
 
     Args:
-        num_batches: number of batches of the whole evaluation.
+        num_batches: total number of batches.
     """
 
     def __init__(self, num_batches: int) -> None:
@@ -417,7 +415,7 @@ class Progress(keras.callbacks.Callback):
         self._start_time = self._last_log = time.monotonic()
 
     def begin(self, first: int) -> None:
-        """Sets the number of finished batches before the next call of `predict`."""
+        """Set the number of finished batches before the next call of `predict`."""
         self._first = first if self._first is None else self._first
         self._done = first
 

@@ -1,4 +1,4 @@
-"""Exports a trained model: what `tsa-export` does."""
+"""Export of a trained model, for `tsa-export`."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from tf_sparse_attention.trainers.shared import workdir
 from tf_sparse_attention.trainers.tasks import registry
 
 SAVED_MODEL = "saved_model"
-# File in the run folder, and function of `tsa.export`, which needs TensorFlow.
+# {format: (file in the run directory, function of `tsa.export`)}
 WRITERS = {"litert": ("model.tflite", "export_litert"), "onnx": ("model_onnx", "export_onnx")}
 FORMATS = (SAVED_MODEL, *WRITERS)
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
-# As on a server: TensorFlow and the folder are available, the library cannot be imported.
-RUN_ALONE = """
+# Like on a server: TensorFlow and the SavedModel are available, and importing the library fails.
+RUN_WITHOUT_LIBRARY = """
 import json, sys
 
 class Absent:
@@ -48,22 +48,22 @@ def export(
     weight_dtype: str | None = None,
     jit_compile: bool = True,
 ) -> dict[str, Any]:
-    """Writes the model of a run folder into it, in a format for use without the library.
+    """Export the model of a run to its run directory, in a format that does not need the library.
 
-    A SavedModel is then tried in a process that has TensorFlow but not the library.
+    A SavedModel is then tested in a process with TensorFlow and without the library.
 
     Args:
-        folder: the run folder.
+        folder: run directory.
         kind: one of `FORMATS`. Default: "saved_model".
-        signatures: of LiteRT and ONNX, which are written, see `export_litert`. Default: None, all.
-        weight_dtype, jit_compile: of SavedModels, see `tsa.export.export_language_model`. Default: None and True.
+        signatures: LiteRT and ONNX only: signatures to export, see `export_litert`. Default: None, all.
+        weight_dtype, jit_compile: SavedModels only, see `tsa.export.export_language_model`. Default: None and True.
 
     Returns:
-        Dictionary: "path", "proof", what was compared or tried, as text, and of a SavedModel the outputs of that trial.
+        Dictionary with "path", "proof" (text about the test) and, for a SavedModel, the outputs of the test.
 
     Raises:
-        ValueError: If an argument is of another format, there is no trained model, it cannot be written in this format,
-            or the backend is not TensorFlow.
+        ValueError: If the format does not support an argument or the model, the run has no trained model, or the
+            backend is not TensorFlow.
         RuntimeError: If the SavedModel does not work without the library.
 
     Example:
@@ -77,70 +77,69 @@ def export(
             raise ValueError(f"`--signatures` must be unset for SavedModels. Received: signatures={signatures}.")
         path = workdir.open_workdir(folder) / SAVED_MODEL
         trial = registry.load_task(folder).export(workdir.load_model(folder), path, jit_compile, weight_dtype)
-        found = run_alone(path, trial.signature, trial.inputs)
-        proof = f"loaded in a process without the library, {trial.describe(found)}"
-        return {**found, "path": str(path), "proof": proof}
+        outputs = run_without_library(path, trial.signature, trial.inputs)
+        proof = f"loaded in a process without the library, {trial.describe(outputs)}"
+        return {**outputs, "path": str(path), "proof": proof}
     if weight_dtype is not None:
         raise ValueError(f"`--weight_dtype` must be unset for {kind} files. Received: {weight_dtype}.")
     return _export_portable(folder, kind, signatures)
 
 
-def run_alone(path: str | os.PathLike, signature: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the outputs of a SavedModel for one row, in a process that has TensorFlow but not the library.
+def run_without_library(path: str | os.PathLike, signature: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Compute the outputs of a SavedModel for one row, in a process with TensorFlow and without the library.
 
     Args:
         path: folder of the SavedModel.
-        signature: its name.
+        signature: name of the signature.
         inputs: plain data by name.
 
     Raises:
-        RuntimeError: If it fails, with its error output.
+        RuntimeError: If the process fails. The message contains its error output.
     """
-    with tempfile.TemporaryDirectory() as elsewhere:
+    with tempfile.TemporaryDirectory() as directory:
         result = subprocess.run(
-            [sys.executable, "-I", "-c", RUN_ALONE, os.path.abspath(path), signature, json.dumps(inputs)],
-            cwd=elsewhere,
+            [sys.executable, "-I", "-c", RUN_WITHOUT_LIBRARY, os.path.abspath(path), signature, json.dumps(inputs)],
+            cwd=directory,
             capture_output=True,
             text=True,
             check=False,
         )
     if result.returncode:
-        raise RuntimeError(f"The SavedModel in {path} does not work by itself:\n{result.stderr}")
+        raise RuntimeError(f"The SavedModel in {path} does not work without the library:\n{result.stderr}")
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def _export_portable(folder, kind, signatures):
-    """Writes the LiteRT or ONNX files of a run: ids or features in and numbers out, in float32, one row at a time.
+    """Export LiteRT or ONNX files in float32, from token ids or features to numbers, for batches of one row.
 
-    Rows have the length of training, `config.data.sequence_length`: tokens of a text, a source and a target, bytes of
-    an image or of sound, frames of speech.
+    Rows have the training length `config.data.sequence_length`, in tokens, bytes of images or sound, or speech frames.
     """
     name, write = WRITERS[kind]
     length, model = workdir.load_config(folder).data.sequence_length, in_float32(workdir.load_model(folder))
     if isinstance(model, LanguageModel) and not model.backbone.causal:
         raise ValueError(
-            "`workdir` must not be the run of a model of masked tokens, whose guesses no format has; train a "
-            "classifier on it (`task=classify`, `config.model.start_from`) and export that. "
+            "`workdir` must not be the run of a masked language model, since no format supports it. Train a classifier "
+            "that starts from it (`task=classify`, `config.model.start_from`), and export the classifier. "
             f"Received: workdir={folder}."
         )
     lengths = {"sequence_length": length, "max_length": length, "source_length": length}
     path = getattr(tsa.export, write)(model, workdir.open_workdir(folder) / name, signatures=signatures, **lengths)
-    return {"path": str(path), "proof": f"random rows of {length} have the answers of the model"}
+    return {"path": str(path), "proof": f"outputs for random rows of length {length} match those of the model"}
 
 
 def in_float32(model: Any) -> Any:
-    """Returns a model that computes in float32, as the files do, with the weights of another: itself if it does."""
+    """Return a copy of a model that computes in float32. A model in float32 is returned unchanged."""
     config = model.get_config()
-    changed = _with_float32(config)
-    if changed == config:
+    float32_config = _with_float32(config)
+    if float32_config == config:
         return model
-    plain = type(model).from_config(changed)
-    plain.set_weights(model.get_weights())
-    return plain
+    float32_model = type(model).from_config(float32_config)
+    float32_model.set_weights(model.get_weights())
+    return float32_model
 
 
 def _with_float32(config):
-    """Returns a config in which every dtype policy of half precision is float32."""
+    """Replace all dtype policies of half precision in a config by float32."""
     if isinstance(config, dict):
         if config.get("class_name") == "DTypePolicy":
             return {**config, "config": _with_float32(config["config"])}

@@ -1,4 +1,4 @@
-"""Samples and pictures that TensorBoard shows: text, routes, spans and clusters."""
+"""Samples and pictures for TensorBoard: text, routes, spans and clusters."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -15,51 +15,51 @@ from tf_sparse_attention.trainers.shared.sample_sources import LocalModelSource
 from tf_sparse_attention.trainers.shared.sampling import generate
 from tf_sparse_attention.trainers.tasks.task import Examples
 
-WORDS = 40  # of the text whose routes are drawn
+NUM_WORDS = 40  # of a text in pictures of routes
 DOTS_PER_INCH = 100
-WIDEST = 1200  # pixels of a picture of speech
+MAX_WIDTH = 1200  # pixels of pictures of speech
 
 
 def sample_text(model: keras.Model, tokenizer: Any, settings: Mapping[str, Any]) -> str:
-    """Returns a text that the model writes, of seed 0.
+    """Generate a text with seed 0.
 
     Args:
-        model: a `LanguageModel` that is causal.
-        tokenizer: the tokenizer that it is trained with.
-        settings: "prompt", "length", "temperature" and "top_p", as `config.generate` has them.
+        model: a causal `LanguageModel`.
+        tokenizer: tokenizer of the model.
+        settings: "prompt", "length", "temperature" and "top_p", as in `config.generate`.
     """
     (sample,) = generate(LocalModelSource(model, tokenizer, dict(settings)))
     return sample["text"]
 
 
 def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields pictures by name, uint8 (height, width, 4): of the spans, and of routes of a text, where there are any.
+    """Yield names and pictures of adaptive spans and of the routes of a text, uint8 (height, width, 4).
 
-    Of each layer with routed heads the first of them is drawn, see `tsa.analysis.word_routes`.
+    Of each layer with routed heads, the routes of the first routed head are drawn, see `tsa.analysis.word_routes`.
 
     Args:
         model: a built `LanguageModel`.
-        tokenizer: the tokenizer that it is trained with.
-        text: a text. Its first words are taken.
+        tokenizer: tokenizer of the model.
+        text: a text. Only its first 40 words are used.
     """
     if not has_matplotlib():
         return
     if find_spans(model):
-        yield "spans", drawn((5, 3), functools.partial(tsa.analysis.draw_spans, model))
-    if _routes(model):
-        routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:WORDS]))
+        yield "spans", draw_figure((5, 3), functools.partial(tsa.analysis.draw_spans, model))
+    if _has_routes(model):
+        routes = tsa.analysis.word_routes(model, tokenizer, " ".join(text.split()[:NUM_WORDS]))
         for layer in sorted({route.layer for route in routes.routes}):
             head = min(route.head for route in routes.routes if route.layer == layer)
-            yield f"routes/layer_{layer}_head_{head}", drawn((8, 3), functools.partial(routes.draw, layer, head))
+            yield f"routes/layer_{layer}_head_{head}", draw_figure((8, 3), functools.partial(routes.draw, layer, head))
 
 
-def _routes(model):
-    """Returns whether a model has routed heads."""
+def _has_routes(model):
+    """Return whether a model has routed heads."""
     return any(isinstance(layer, Centroids) for layer in model._flatten_layers())
 
 
 class ClusterReports:
-    """Reports how a model uses its clusters and spans, each time with the drift since the time before.
+    """Reports on the clusters and spans of a model, with the drift since the previous report.
 
     Args:
         model: a language model.
@@ -70,8 +70,8 @@ class ClusterReports:
         self._report: tsa.analysis.Health | None = None
 
     def examples(self, ids: np.ndarray) -> Examples:
-        """Returns the report on a sequence of ids (T,), its figures and pictures; of a model without both nothing."""
-        if not find_spans(self._model) and not _routes(self._model):
+        """Report on a sequence of token ids (T,). Models without clusters and spans have an empty report."""
+        if not find_spans(self._model) and not _has_routes(self._model):
             return Examples()
         self._report = tsa.analysis.health(self._model, np.asarray(ids, "int32")[None], self._report)
         pictures = dict(_cluster_pictures(self._report))
@@ -79,46 +79,46 @@ class ClusterReports:
 
 
 def _cluster_scalars(report):
-    """Returns the means over the heads of each routed layer: "routing/PATH/dead", a share, "overfull" and so on."""
+    """Return means over the heads of each routed layer: "routing/PATH/dead" (a fraction), "overfull" and others."""
     scalars: dict[str, float] = {}
     for layer in dict.fromkeys(head.layer for head in report.heads):
-        own = [head for head in report.heads if head.layer == layer]
-        values = {name: [getattr(head, name) for head in own] for name in ("overfull", "dropped", "drift")}
-        values["dead"] = [head.dead / head.num_clusters for head in own]
-        path = layer.split("/", 1)[-1]  # without the name of the model, as other scalars have it
-        known = {name: found for name, found in values.items() if None not in found}
-        scalars |= {f"routing/{path}/{name}": float(np.mean(found)) for name, found in known.items()}
+        heads = [head for head in report.heads if head.layer == layer]
+        values = {name: [getattr(head, name) for head in heads] for name in ("overfull", "dropped", "drift")}
+        values["dead"] = [head.dead / head.num_clusters for head in heads]
+        path = layer.split("/", 1)[-1]  # without the name of the model, as in other scalars
+        means = {name: float(np.mean(per_head)) for name, per_head in values.items() if None not in per_head}
+        scalars |= {f"routing/{path}/{name}": mean for name, mean in means.items()}
     return scalars
 
 
 def _cluster_pictures(report):
-    """Yields a picture for each routed layer: the shares of tokens that the clusters of each head have, by size."""
+    """Yield a picture for each routed layer: the fraction of tokens per cluster and head, in descending order."""
     if not has_matplotlib():
         return
     for layer in dict.fromkeys(head.layer for head in report.heads):
-        own = [head for head in report.heads if head.layer == layer]
+        heads = [head for head in report.heads if head.layer == layer]
 
-        def draw(axes, own=own):
-            for head in own:
+        def draw(axes, heads=heads):
+            for head in heads:
                 axes.plot(sorted(head.shares, reverse=True), drawstyle="steps-mid", label=f"head {head.head}")
-            axes.set(xlabel="clusters, by size", ylabel="share of the tokens", ylim=(0, None))
+            axes.set(xlabel="clusters, by size", ylabel="fraction of tokens", ylim=(0, None))
             axes.legend(frameon=False)
 
-        yield f"clusters/{layer.split('/', 1)[-1]}", drawn((5, 3), draw)
+        yield f"clusters/{layer.split('/', 1)[-1]}", draw_figure((5, 3), draw)
 
 
 def has_matplotlib() -> bool:
-    """Whether pictures can be drawn; says once where not."""
+    """Return whether matplotlib is installed. Otherwise log a message once."""
     try:
-        import matplotlib.figure  # noqa: F401  # not pyplot, which would choose a screen
+        import matplotlib.figure  # noqa: F401  # not pyplot, which needs a display
     except ImportError:
-        logging.log_first_n(logging.INFO, "No pictures: matplotlib is not installed (extra `plot`).", 1)
+        logging.log_first_n(logging.INFO, "No pictures: matplotlib is not installed. Install the extra `plot`.", 1)
         return False
     return True
 
 
-def drawn(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarray:
-    """Returns what a function of `axes` draws, uint8 (height, width, 4); `size` is its width and height in inches."""
+def draw_figure(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarray:
+    """Call `draw(axes=...)` and return the picture, uint8 (height, width, 4). `size` is (width, height) in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -130,14 +130,14 @@ def drawn(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarray:
 
 
 def posteriors(features: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
-    """Returns a picture, uint8 (height, width, 3): features (T, F), and below the posteriors of labels (T', V + 1).
+    """Draw features (T, F) above posteriors of labels (T', V + 1), uint8 (height, width, 3).
 
-    Frames go to the right, low bands and the blank are at the bottom, each row three pixels; up to 1,200 frames.
+    The horizontal axis is time, up to 1,200 frames. Low bands and the blank are at the bottom. A row has 3 pixels.
     """
     stretched = np.repeat(np.exp(log_probs), -(-len(features) // len(log_probs)), axis=0)[: len(features)]
     low, high = np.min(features), np.max(features)
     panels = (features - low) / max(high - low, 1e-6), stretched
-    rows = [np.repeat(panel[:WIDEST].T[::-1], 3, axis=0) for panel in panels]
+    rows = [np.repeat(panel[:MAX_WIDTH].T[::-1], 3, axis=0) for panel in panels]
     line = np.ones((3, rows[0].shape[1]))
     shades = np.round(255 * np.concatenate([rows[0], line, rows[1]])).astype("uint8")
     return np.repeat(shades[..., None], 3, axis=-1)

@@ -1,4 +1,4 @@
-"""Loads models from files."""
+"""Loading of models from files."""
 
 import os
 import pathlib
@@ -13,46 +13,45 @@ from tf_sparse_attention.trainers.shared import damage
 
 
 def load_model(name: str, path: str | os.PathLike) -> Any:
-    """Returns the model or layer in a file, not compiled.
+    """Load a model or layer from a file without compiling it.
 
     Args:
         name: name of the setting in error messages.
         path: a `.keras` file.
 
     Raises:
-        ValueError: If there is no such file, or it is no `.keras` file, not as it was written, or of a model that this
-            program cannot make.
+        ValueError: If the file does not exist, has another format or is damaged, or Keras cannot create the model.
     """
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
-        raise ValueError(f"`{name}` must be a file NAME.keras. Received: {path}, which is not there.")
+        raise ValueError(f"`{name}` must be a file NAME.keras. Received: {path}, which does not exist.")
     if not zipfile.is_zipfile(file):
         raise ValueError(
-            f'`{name}` must be a file that `model.save("NAME.keras")` wrote, whole. Received: {path}, which is '
-            f"{file.stat().st_size} bytes of something else, or was cut off while it was copied."
+            f'`{name}` must be a complete file of `model.save("NAME.keras")`. Received: {path}, which has '
+            f"{file.stat().st_size} bytes and another format, or is truncated."
         )
     try:
         with zipfile.ZipFile(file) as archive:
-            wrong = archive.testzip()  # Keras reads some of it without looking at the checksums
-        if wrong is not None:
-            raise ValueError(f"another content of {wrong}")
+            damaged = archive.testzip()  # Keras does not verify all checksums
+        if damaged is not None:
+            raise ValueError(f"a damaged {damaged}")
         return keras.models.load_model(file, compile=False)
     except (OSError, *damage.ERRORS) as error:
         raise ValueError(
-            f"`{name}` must be a file of a model that can be read: restore it from a copy, or write it again. "
-            f"Received: {path}, with {damage.reason_of(error)}."
+            f"`{name}` must be a readable model file: restore it from a copy, or save it again. "
+            f"Received: {path}, with {damage.short_reason(error)}."
         ) from error
 
 
 def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int) -> keras.Model:
-    """Returns the language model in a file, not compiled. A larger vocabulary than the tokenizer's gives a warning.
+    """Load a language model from a file without compiling it. Log a warning if its vocabulary is larger.
 
     Args:
         name, path: see `load_model`.
-        vocabulary_size: ids of the tokenizer.
+        vocabulary_size: number of ids of the tokenizer.
 
     Raises:
-        ValueError: If `load_model` raises it, or the file holds no `LanguageModel`, or one of a smaller vocabulary.
+        ValueError: If the file has no `LanguageModel`, or one with a smaller vocabulary; see also `load_model`.
     """
     model = load_model(name, path)
     if not isinstance(model, LanguageModel):
@@ -60,12 +59,12 @@ def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int
     num_unused = model.backbone.vocabulary_size - vocabulary_size
     if num_unused < 0:
         raise ValueError(
-            "The tokenizer must have no more ids than the model, and be the one it was trained with. "
-            f"Received: {vocabulary_size} ids, a model of {model.backbone.vocabulary_size}."
+            "The tokenizer must have no more ids than the model, and must be the one of its training. "
+            f"Received: {vocabulary_size} ids, a model with {model.backbone.vocabulary_size}."
         )
     if num_unused:
         logging.warning(
-            "The model has %d ids more than the tokenizer: is it the one it was trained with?",
+            "The model has %d ids more than the tokenizer. Use the tokenizer of its training.",
             num_unused,
         )
     return model

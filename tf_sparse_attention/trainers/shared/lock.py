@@ -1,4 +1,4 @@
-"""The lock of a work folder: one training at a time."""
+"""Lock of a run directory, for one training at a time."""
 
 import contextlib
 import errno
@@ -11,35 +11,35 @@ from typing import IO
 
 from absl import logging
 
-NAME = "train.lock"
-# What the system says where another process has the lock; anything else means that locks do not work there.
+FILE_NAME = "train.lock"
+# Errors if another process has the lock. Other errors mean that the file system has no locks.
 TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
 @contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Holds the lock of a work folder, which ends with the process, however that ends.
+def hold_lock(folder: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a run directory. The end of the process, even by a signal, releases it.
 
-    The file `train.lock` stays behind and says which process had it last. Where the file system has no locks, as some
-    network drives, a warning says so.
+    The file `train.lock` remains and names the last process with the lock. If the file system has no locks, like some
+    network drives, a warning is logged.
 
     Args:
-        folder: the work folder.
+        folder: run directory.
 
     Raises:
-        ValueError: If another process trains in the folder, with its number and host.
+        ValueError: If another process trains in the folder. The message has its id and host.
     """
-    with open(folder / NAME, "a+", encoding="utf-8") as file:
+    with open(folder / FILE_NAME, "a+", encoding="utf-8") as file:
         try:
             _lock(file)
         except OSError as error:
             if error.errno in TAKEN:
                 file.seek(0)
                 raise ValueError(
-                    "`workdir` must be a folder in which no other training runs; wait for it, or end it. "
-                    f"Received: workdir={folder}, where {file.read().strip() or 'a process'} trains."
+                    "`workdir` must be a folder in which no other training runs. Wait for its end, or stop it. "
+                    f"Received: workdir={folder}, in use by {file.read().strip() or 'another process'}."
                 ) from error
-            logging.warning("%s cannot be locked (%s): start no other training in this folder.", folder, error)
+            logging.warning("%s cannot be locked (%s). Do not start a second training in this folder.", folder, error)
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -48,11 +48,11 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _lock(file: IO[str]) -> None:
-    """Locks an open file without waiting, until it is closed; an `OSError` if that cannot be."""
+    """Lock an open file until it is closed, without waiting. Raise an `OSError` on failure."""
     if sys.platform == "win32":
         import msvcrt
 
-        file.seek(1 << 20)  # bytes that are locked cannot be read by others
+        file.seek(1 << 20)  # other processes cannot read locked bytes
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     else:
         import fcntl

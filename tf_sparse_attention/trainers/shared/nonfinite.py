@@ -1,4 +1,4 @@
-"""Losses and weights that are NaN or infinite: a training stops there, or leaves such updates out."""
+"""Handling of NaN and infinite losses and weights: training stops, or skips the update."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,43 +14,43 @@ from tf_sparse_attention.trainers.shared.callbacks import StepCallback
 
 MODES = ("stop", "skip")
 EXIT_STATUS = 4
-MOST_IN_A_ROW = 100  # updates that are left out before a training stops after all
+MAX_CONSECUTIVE = 100  # skipped updates after which a training stops
 ADVICE = "a smaller config.optimizer.learning_rate, or config.optimizer.global_clipnorm, may keep them finite"
-SKIPPING = "--config.train.nonfinite=skip leaves such updates out and names their layers"
+SKIPPING = "--config.train.nonfinite=skip skips these updates and logs their layers"
 
 
 class NonfiniteError(ValueError):
-    """Ends a training whose numbers are not finite."""
+    """Error for a training with a loss or weights that are not finite."""
 
     exit_status = EXIT_STATUS
 
 
 def check_mode(mode: str) -> None:
-    """Raises a `ValueError` for another mode than `MODES`."""
+    """Raise a `ValueError` unless the mode is in `MODES`."""
     if mode not in MODES:
         raise ValueError(f"`config.train.nonfinite` must be {' or '.join(MODES)}. Received: nonfinite={mode}.")
 
 
-def make_error(step: int, found: str, saved_step: int | None, skips: bool) -> NonfiniteError:
-    """Returns the error that ends a training.
+def make_error(step: int, reason: str, saved_step: int | None, skips: bool) -> NonfiniteError:
+    """Create the error that ends a training.
 
     Args:
-        step: at which step.
-        found: what was found there.
-        saved_step: of the last checkpoint, or None.
-        skips: whether updates that are not finite are left out.
+        step: the last step.
+        reason: numbers that are not finite, as text.
+        saved_step: step of the last checkpoint, or None.
+        skips: whether the training skips updates that are not finite.
     """
     kept = "no checkpoint was saved before" if saved_step is None else f"the checkpoint of step {saved_step} is kept"
     advice = ADVICE if skips else f"{ADVICE}, and {SKIPPING}"
-    return NonfiniteError(f"Loss and weights must be finite. Received: {found} at step {step}. Now {kept}; {advice}.")
+    return NonfiniteError(f"Loss and weights must be finite. Received: {reason} at step {step}. Now {kept}; {advice}.")
 
 
 class StopOnNonfinite(StepCallback):
-    """Ends `fit` where the loss is NaN or infinite, before it is reported or anything is saved.
+    """Callback that ends `fit` if the loss is NaN or infinite, before reports and checkpoints.
 
     Args:
         start: see `StepCallback`.
-        make_error: function of a step and of what was found there that returns the error to raise.
+        make_error: function from a step and a reason to the error to raise.
     """
 
     def __init__(self, start: int, make_error: Callable[[int, str], Exception]) -> None:
@@ -65,14 +65,14 @@ class StopOnNonfinite(StepCallback):
 
 
 class LogSkipped(StepCallback):
-    """Logs the updates that a `tsa.optimizers.SkipNonfinite` left out, and ends `fit` after 100 in a row.
+    """Callback that logs skipped updates of `tsa.optimizers.SkipNonfinite`, and ends `fit` after 100 in a row.
 
-    It looks where the loss is not finite, which it takes out of the mean that is reported, and at every report.
+    It checks the count at every report and if the loss is not finite. Such a loss is removed from the reported mean.
 
     Args:
         start: see `StepCallback`.
         every: steps between two reports.
-        describe: function of a step that returns where its numbers stop being finite, as text.
+        describe: function from a step to a text about the first numbers that are not finite.
         make_error: see `StopOnNonfinite`.
     """
 
@@ -86,7 +86,7 @@ class LogSkipped(StepCallback):
         super().__init__(start)
         self._every, self._describe, self._make_error = every, describe, make_error
         self._last: tuple[int, int] | None = None
-        self._in_a_row = 0
+        self._consecutive = 0
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         loss = logs["loss"]  # type: ignore[index]  # never None in training
@@ -98,14 +98,14 @@ class LogSkipped(StepCallback):
         last_step, last_count = self._last
         self._last = self.step, int(ops.convert_to_numpy(self.model.optimizer.num_skipped))
         steps, skipped = self.step - last_step, self._last[1] - last_count
-        self._in_a_row = self._in_a_row + skipped if skipped == steps else 0
+        self._consecutive = self._consecutive + skipped if skipped == steps else 0
         if skipped:
             logging.warning(
-                "Step %d: %d of %d updates left out, a loss of %s%s",
+                "Step %d: skipped %d of %d updates, a loss of %s%s",
                 *(self.step, skipped, steps, loss, self._describe(self.step)),
             )
-        if self._in_a_row >= MOST_IN_A_ROW:
-            raise self._make_error(self.step, f"{self._in_a_row} updates in a row that are not finite")
+        if self._consecutive >= MAX_CONSECUTIVE:
+            raise self._make_error(self.step, f"{self._consecutive} updates in a row that are not finite")
         if not math.isfinite(loss):
             self.model.reset_metrics()
 
@@ -113,25 +113,25 @@ class LogSkipped(StepCallback):
 def make_callback(
     start: int, settings: Any, describe: Callable[[int], str], make_error: Callable[[int, str], Exception]
 ) -> StepCallback:
-    """Return the callback of a mode of `config.train`; see `LogSkipped`."""
+    """Create the callback for `config.train.nonfinite`; see `LogSkipped`."""
     if settings.nonfinite == "stop":
         return StopOnNonfinite(start, make_error)
     return LogSkipped(start, settings.log_every, describe, make_error)
 
 
 def describe(model: keras.Model, batch: Any) -> str:
-    """Returns where the numbers of a compiled model stop being finite on a batch, as ": SENTENCE"; "" if nowhere."""
+    """Return the first layer with numbers that are not finite on a batch, as ": SENTENCE", or ""."""
     try:
         inputs, *targets = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(np.asarray, batch))
         found = find_nonfinite(model, inputs, targets[0], targets[1], training=True)
-    except Exception as error:  # of memory, say: it must not hide what is described
+    except Exception as error:  # such as too little memory: it must not hide the original error
         logging.warning("The layer could not be found: %s", str(error).split("\n")[0])
         return ""
     return "" if found is None else f": {found}"
 
 
 def find_weight(variables: Iterable[Any]) -> str | None:
-    """Returns the path of the first variable with a number that is not finite, or None."""
+    """Return the path of the first variable with a number that is not finite, or None."""
     for variable in variables:
         is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype))
         if is_float and not bool(ops.convert_to_numpy(ops.all(ops.isfinite(variable)))):

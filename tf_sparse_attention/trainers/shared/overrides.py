@@ -1,4 +1,4 @@
-"""The settings that an evaluation may override, and their flags. Imports no backend, for the sake of --help."""
+"""Settings that an evaluation can override, and their flags. Imports no backend, so that --help is fast."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ SETTINGS = {
 
 
 def overridable_settings() -> ml_collections.ConfigDict:
-    """Returns the settings that an evaluation may override, all None: a locked `ml_collections.ConfigDict`."""
+    """Create a locked `ml_collections.ConfigDict` of the settings that an evaluation can override, all None."""
     defaults = base.get_config()
     settings = {
         section: {name: placeholder(defaults[section].get_type(name)) for name in names}
@@ -30,15 +30,15 @@ def overridable_settings() -> ml_collections.ConfigDict:
 
 
 def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml_collections.ConfigDict]:
-    """Defines a flag for every setting that may be overridden, such as --config.data.path.
+    """Define a flag for every setting that can be overridden, such as --config.data.path.
 
     Args:
-        flag_values: `absl.flags.FlagValues` in which to define them.
+        flag_values: `absl.flags.FlagValues` for the new flags.
 
     Returns:
-        Function that returns `overridable_settings()` with the values of the flags, to be called once they are parsed.
+        Function that returns `overridable_settings()` with the values of the parsed flags.
     """
-    # Flags of absl itself: those of `config_flags` raise a bare AttributeError for an unknown name.
+    # Not `config_flags`: it raises an AttributeError without a message for unknown names.
     define: dict[type, Callable[..., flags.FlagHolder]] = {
         bool: flags.DEFINE_boolean,
         float: flags.DEFINE_float,
@@ -49,7 +49,7 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml
     flag_holders = {}
     for section, names in SETTINGS.items():
         for name in names:
-            make, text = define[overrides[section].get_type(name)], "Overrides that of the training."
+            make, text = define[overrides[section].get_type(name)], "Overrides the setting of the training."
             flag_holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
 
     def read():

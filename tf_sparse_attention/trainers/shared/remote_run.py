@@ -1,11 +1,11 @@
-"""A work folder at an address such as gs://bucket/run: the run works in a temporary folder, its results are uploaded.
+"""Run directories at an address such as gs://bucket/run. The run uses a temporary folder and uploads its results.
 
-In the remote folder are
+The remote folder has
 
-- checkpoints/step_000001000.npz: a checkpoint with all other files that a run needs to resume. A file that was not
-  uploaded to its end is detected by the checksums in it;
-- tensorboard/, and at the end metrics.jsonl and model.keras;
-- files that other programs write into a work folder: scores, samples and exports.
+- checkpoints/step_000001000.npz: a checkpoint with all other files for resuming a run. Its checksums detect an
+  incomplete upload;
+- tensorboard/, and at the end of the run metrics.jsonl and model.keras;
+- files of other commands: scores, samples and exports.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from absl import logging
 
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.shared import workdir
-from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, step_of
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, parse_step
 
 
 class LocalRun:
-    """A work folder on a local disk.
+    """Run directory on a local disk.
 
     Attributes:
-        folder: where the run works.
+        folder: local folder of the run.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder: Any = folder
 
     def files(self) -> list[pathlib.Path]:
-        """Return the files that a checkpoint holds beside arrays: none, as they stay in the folder."""
+        """Return the files to include in a checkpoint: none, since they stay in the folder."""
         return []
 
     def fetch(self) -> None:
@@ -44,17 +44,17 @@ class LocalRun:
         """Upload the checkpoint of a step."""
 
     def finish(self, step: int) -> None:
-        """Upload the checkpoint of the last step, unless it is uploaded, and the final files."""
+        """Upload the final files, and the checkpoint of the last step if necessary."""
 
 
 class RemoteRun(LocalRun):
-    """A work folder at an address.
+    """Run directory at an address.
 
     Args:
-        address: such as "gs://bucket/run", with a scheme that `etils.epath` knows.
+        address: address with a scheme of `etils.epath`, such as "gs://bucket/run".
         keep: number of newest checkpoints to keep there. Default 3.
-        is_read: whether the run is only read. Then the local folder is the same for the same newest checkpoint, so that
-            an evaluation that was killed resumes. Default False: a new temporary folder.
+        is_read: whether the run is only read. Calls with the same newest checkpoint then share a local folder, so that
+            interrupted evaluations resume. Default False: a new temporary folder.
     """
 
     def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:
@@ -73,10 +73,10 @@ class RemoteRun(LocalRun):
         return [path for name in (*small, workdir.METRICS) if (path := self.folder / name).exists()]
 
     def fetch(self) -> None:
-        """Download the newest complete checkpoint, if there is one, with the files of the run.
+        """Download the newest complete checkpoint, if any, with the files of the run.
 
         Raises:
-            ValueError: If there are checkpoints, all of them damaged.
+            ValueError: If all checkpoints are damaged.
             RemoteError: If the address cannot be reached.
         """
         steps = self._steps()
@@ -91,16 +91,16 @@ class RemoteRun(LocalRun):
             path.unlink()
         if steps:
             raise ValueError(
-                "`workdir` must have a checkpoint that can be read; remove the folder to start again. "
-                f"Received: {len(steps)} damaged ones in {self.path}."
+                "`workdir` must have a readable checkpoint. Remove the directory to start again. "
+                f"Received: {len(steps)} damaged checkpoints in {self.path}."
             )
 
     def upload(self, step: int) -> None:
-        """Upload the checkpoint of a step. A failure is logged, and the next checkpoint is tried."""
+        """Upload the checkpoint of a step. Log a warning on failure."""
         try:
             self._upload(step)
         except OSError as error:
-            logging.warning("The checkpoint of step %d is not uploaded: %s", step, error)
+            logging.warning("Upload of the checkpoint of step %d failed: %s", step, error)
 
     def _upload(self, step):
         remote_files.upload(self._checkpoints.path(step), self._remote(step))
@@ -110,10 +110,10 @@ class RemoteRun(LocalRun):
         self._upload_all(workdir.TENSORBOARD)
 
     def finish(self, step: int) -> None:
-        """Upload the checkpoint of the last step, unless it is uploaded, and the final files; remove the local folder.
+        """Upload the final files, and the checkpoint of the last step if necessary. Delete the local folder.
 
         Raises:
-            RemoteError: If that fails. The local folder stays.
+            RemoteError: If an upload fails. The local folder is kept.
         """
         try:
             if self._uploaded != step and self._checkpoints.path(step).exists():
@@ -122,13 +122,13 @@ class RemoteRun(LocalRun):
                 self._upload_all(name)
         except OSError as error:
             raise remote_files.RemoteError(
-                f"The checkpoint of step {step} is not in {self.path}, but in {self.folder}; copy it there, or give "
-                f"the same command again to train from the last checkpoint that is there. {error}"
+                f"The checkpoint of step {step} is only in {self.folder}. Copy it to {self.path}, or run the same "
+                f"command again to resume from the last uploaded checkpoint. {error}"
             ) from error
         shutil.rmtree(self.folder)
 
     def _upload_all(self, name):
-        """Upload a file, or all files of a folder, if there are some."""
+        """Upload a file or all files of a folder, if it exists."""
         path = self.folder / name
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
@@ -138,9 +138,9 @@ class RemoteRun(LocalRun):
         return self.path / workdir.CHECKPOINTS / self._checkpoints.path(step).name
 
     def _steps(self):
-        """Return the steps of all checkpoints at the address, in order."""
-        found = map(step_of, remote_files.names(self.path / workdir.CHECKPOINTS))
-        return sorted(step for step in found if step is not None)
+        """Return the steps of all checkpoints at the address, sorted."""
+        steps = map(parse_step, remote_files.names(self.path / workdir.CHECKPOINTS))
+        return sorted(step for step in steps if step is not None)
 
 
 def open_run(address: str | os.PathLike, keep: int = 3) -> LocalRun:
@@ -150,13 +150,13 @@ def open_run(address: str | os.PathLike, keep: int = 3) -> LocalRun:
 
 @contextlib.contextmanager
 def reading(address: str | os.PathLike) -> Iterator[Any]:
-    """Yield a local work folder for programs that read a run; files that they write there are uploaded at the end.
+    """Yield a local run directory for commands that read a run. At the end, upload files that they wrote.
 
     Args:
-        address: a folder, which is yielded unchanged, or an address, whose newest checkpoint is downloaded.
+        address: a folder, yielded unchanged, or an address. Its newest checkpoint is downloaded.
 
     Raises:
-        ValueError: If there is no complete checkpoint.
+        ValueError: If the address has no complete checkpoint.
         RemoteError: If the address cannot be reached.
     """
     if not remote_files.is_remote(address):

@@ -1,11 +1,11 @@
-"""Checks that a run is resumed with the model, the optimizer and the text of its checkpoint."""
+"""Checks that a resumed run has the model, the optimizer and the text of its checkpoint."""
 
 import json
 from typing import Any
 
 import ml_collections
 
-# Settings that may change when a run is resumed. Paths of text and vocabulary may, since the contents are compared.
+# Settings that can change when a run is resumed. Paths can change, since the contents are compared.
 CHANGEABLE_SETTINGS = (
     "backend",
     "generate",
@@ -17,15 +17,15 @@ CHANGEABLE_SETTINGS = (
     "data.validation_split",
     "data.vocabulary",
 )
-# Exceptions to these.
+# Exceptions.
 FIXED_SETTINGS = ("train.dtype",)
 
 
 def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, Any]:
-    """Returns the description of a run that its checkpoints hold: plain data.
+    """Return the description of a run for its checkpoints, as plain data.
 
     Args:
-        config: the `ml_collections.ConfigDict` of the run.
+        config: `ml_collections.ConfigDict` of the run.
         fingerprint: string that identifies the text, see `tsa.data.TextSource`.
     """
     # Through JSON, so that tuples and lists compare as equal.
@@ -33,24 +33,21 @@ def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, A
 
 
 def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises a `ValueError` if a run cannot be resumed from a checkpoint.
+    """Raise a `ValueError` with the first different setting if a run cannot be resumed from a checkpoint.
 
     Args:
-        saved, now: from `describe`.
-
-    Raises:
-        ValueError: Naming the first setting that differs.
+        saved, now: descriptions of the checkpoint and of the run, from `describe`.
     """
     before, after = flat_settings(saved["config"]), flat_settings(now["config"])
     for name in sorted({*before, *after}):
         if not _is_changeable(name) and before.get(name) != after.get(name):
             raise ValueError(
-                f"`config.{name}` must be that of the checkpoint in the work folder; start a new run with another "
+                f"`config.{name}` must be the same as in the checkpoint. To change it, start a new run with another "
                 f"--workdir. Received: {after.get(name)!r}, in the checkpoint {before.get(name)!r}."
             )
     if saved["fingerprint"] != now["fingerprint"]:
         raise ValueError(
-            "`config.data` must lead to the text that the checkpoint was trained on; start a new run with another "
+            "`config.data` must match the text of the checkpoint. For other data, start a new run with another "
             f"--workdir. Received: {now['fingerprint']}, in the checkpoint {saved['fingerprint']}."
         )
 
@@ -62,7 +59,7 @@ def _is_changeable(name):
 
 
 def flat_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings as one dictionary from "section.name" or "section.list[0].name" to values."""
+    """Flatten nested settings to one dictionary with keys such as "section.name" and "section.list[0].name"."""
     if isinstance(settings, dict):
         items = [(f"{prefix}.{name}" if prefix else name, value) for name, value in settings.items()]
     elif isinstance(settings, (list, tuple)):

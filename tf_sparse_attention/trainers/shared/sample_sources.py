@@ -1,7 +1,7 @@
-"""Sources of samples: a model of a run or in a file, a preset, a SavedModel.
+"""Sources of samples: the model of a run or of a file, a preset, a SavedModel.
 
-Each has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, which yields the growing samples
-of one prompt.
+Each source has `defaults`, a dictionary of "prompt", "length" and settings, and `snapshots`, a generator of the growing
+samples of one prompt.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ DEFAULTS = base.get_config().generate.to_dict()
 
 
 class LocalModelSource:
-    """A model in this process.
+    """Samples of a model in this process.
 
     Args:
         model: a `LanguageModel`.
-        tokenizer: the tokenizer it was trained with.
+        tokenizer: tokenizer of the model.
         defaults: dictionary of "prompt", "length" and settings.
     """
 
@@ -41,13 +41,13 @@ class LocalModelSource:
     def snapshots(
         self, prompt: bytes, seeds: Sequence[int], length: int, settings: dict[str, Any]
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yields lists of samples, one for each seed: with the stable prefix of their text, at last complete.
+        """Yield lists of samples, one per seed: first the stable prefixes of their texts, then the complete texts.
 
         Args:
             prompt: `bytes`.
             seeds: integers.
             length: maximum number of tokens to add.
-            settings: arguments of `Sampling`; with "num_beams", of `BeamSearch`, which yields only complete samples.
+            settings: arguments of `Sampling`, or of `BeamSearch` with "num_beams". Beams are yielded only complete.
 
         Raises:
             ValueError: If a setting is out of range or unknown.
@@ -61,10 +61,10 @@ class LocalModelSource:
         yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.detokenize)
 
     def _row_lists(self, ids, seeds, length, strategy, chunk_size):
-        """Returns an iterator over the growing rows, one for each seed."""
-        prompts, longest, stop_token_ids = [ids] * len(seeds), len(ids) + length, (self.tokenizer.end_id,)
+        """Return an iterator over lists of growing rows, one row per seed."""
+        prompts, max_length, stop_token_ids = [ids] * len(seeds), len(ids) + length, (self.tokenizer.end_id,)
         settings = strategy, seeds, stop_token_ids, self.tokenizer.vocabulary_size
-        return self.model.generator.iterate(prompts, longest, *settings, chunk_size)
+        return self.model.generator.iterate(prompts, max_length, *settings, chunk_size)
 
     def _samples(self, rows, seeds, prompt, settings, as_text):
         return [
@@ -82,7 +82,7 @@ class LocalModelSource:
 
 
 class TranslationSource(LocalModelSource):
-    """An encoder-decoder in this process: a prompt is what it reads, and samples are what it writes."""
+    """Samples of an encoder-decoder in this process: the prompt is the source, and samples are targets."""
 
     def _row_lists(self, ids, seeds, length, strategy, chunk_size):
         end_id = self.tokenizer.end_id
@@ -92,7 +92,7 @@ class TranslationSource(LocalModelSource):
 
 
 class PrefixSource(LocalModelSource):
-    """A language model in this process that answers: a prompt is what it reads, and samples are what comes after it."""
+    """Samples of a language model with a source as prefix: the prompt is the source, and samples exclude it."""
 
     def _row_lists(self, ids, seeds, length, strategy, chunk_size):
         source = np.append(ids, self.tokenizer.end_id).astype("int32")
@@ -101,7 +101,7 @@ class PrefixSource(LocalModelSource):
 
 
 def make_strategy(settings: dict[str, Any]) -> Any:
-    """Returns the `Sampling` of some settings, or with "num_beams" the `BeamSearch`.
+    """Create a `Sampling` from settings, or a `BeamSearch` if they include "num_beams".
 
     Raises:
         ValueError: If a setting is out of range or unknown.
@@ -115,13 +115,13 @@ def make_strategy(settings: dict[str, Any]) -> Any:
 
 
 class SavedModelSource:
-    """A SavedModel that `tf_sparse_attention.export` wrote; its only settings are `temperature` and `top_p`.
+    """Samples of a SavedModel from `tf_sparse_attention.export`. Its only settings are `temperature` and `top_p`.
 
     Args:
         folder: path of the SavedModel.
 
     Raises:
-        ValueError: If there is none, or another version or another program wrote it.
+        ValueError: If the SavedModel does not exist, or is not from this version of the library.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -133,21 +133,21 @@ class SavedModelSource:
             self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
         except (OSError, tf.errors.OpError, *damage.ERRORS) as error:
             raise ValueError(
-                "`saved_model` must be a SavedModel that can be read: restore it from a copy, or export it again. "
-                f"Received: {folder}, with {damage.reason_of(error)}."
+                "`saved_model` must be a readable SavedModel: restore it from a copy, or export it again. "
+                f"Received: {folder}, with {damage.short_reason(error)}."
             ) from error
-        found = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
-        if "num_tokens" not in found.get("score", ()) or "num_tokens" not in found.get("generate", ()):
+        outputs = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
+        if "num_tokens" not in outputs.get("score", ()) or "num_tokens" not in outputs.get("generate", ()):
             raise ValueError(
-                "`saved_model` must be of a language model, as this version of `tsa-export` writes it, with "
-                f"num_tokens in `score` and `generate`. Received: {folder}, with {found}."
+                "`saved_model` must be a language model from this version of `tsa-export`, with num_tokens in `score` "
+                f"and `generate`. Received: {folder}, with {outputs}."
             )
         self.defaults = dict(DEFAULTS)
 
     def snapshots(
         self, prompt: bytes, seeds: Sequence[int], length: int, settings: dict[str, Any]
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yields lists of complete samples, one more each time; see `LocalModelSource.snapshots`."""
+        """Yield growing lists of complete samples; see `LocalModelSource.snapshots`."""
         import tensorflow as tf
 
         unknown = set(settings) - {"temperature", "top_p"}
@@ -175,8 +175,7 @@ class SavedModelSource:
                     "text": result["text"][0].numpy().decode("utf-8"),
                     "num_tokens": num_tokens,
                     "log_prob": round(float(result["log_prob"][0]), 3),
-                    "finished": num_tokens
-                    < length,  # a document that ends exactly at the last token counts as unfinished
+                    "finished": num_tokens < length,  # False for a document that ends exactly at the last token
                     "seed": seed,
                     **settings,
                 }
@@ -185,20 +184,20 @@ class SavedModelSource:
 
 
 def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:
-    """Returns the `LocalModelSource` in a `.keras` file.
+    """Create the `LocalModelSource` of a `.keras` file.
 
     Raises:
-        ValueError: If there is none, or it has fewer ids than the tokenizer.
+        ValueError: If the file does not exist, or the model has fewer ids than the tokenizer.
     """
     return LocalModelSource(load_language_model("model", path, tokenizer.vocabulary_size), tokenizer)
 
 
 def from_preset(name: str, tokenizer: Any) -> LocalModelSource:
-    """Returns the `LocalModelSource` of a preset with random weights, to test speed and memory.
+    """Create the `LocalModelSource` of a preset with random weights, for tests of speed and memory.
 
     Raises:
         ValueError: If the name is unknown.
     """
     model = tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size)
-    logging.warning("The preset %s has random weights: its text means nothing.", name)
+    logging.warning("The preset %s has random weights. Its text is meaningless.", name)
     return LocalModelSource(model, tokenizer)

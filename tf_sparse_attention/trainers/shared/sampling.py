@@ -1,4 +1,4 @@
-"""Generates samples: the body of `tsa-generate`."""
+"""Generation of samples, for `tsa-generate`."""
 
 import json
 import os
@@ -25,40 +25,39 @@ def generate(
     show: Callable[[list[dict[str, Any]]], None] | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Continues a prompt and writes the samples, one JSON object a line.
+    """Continue a prompt, and write the samples as JSON lines.
 
-    Sample i uses the seed `seed + i`, so that each can be reproduced by itself. After an interruption (Ctrl-C,
-    and what `signals.InterruptOnSignal` makes of others) the samples so far are returned.
+    Sample i has seed `seed` + i, so that each sample is reproducible separately. After an interruption (Ctrl-C, or
+    another signal with `signals.InterruptOnSignal`), the samples so far are returned.
 
     Args:
         source: sample source, see `trainers.shared.sample_sources`.
-        prompt: `bytes`, UTF-8 or not; empty: a document from its beginning. None: the default of
-            the source, as below.
+        prompt: `bytes`; invalid UTF-8 is allowed. Empty: start of a document. None: the default of the source.
         num_samples: number of samples.
-        length: maximum number of tokens to add; a sample also ends at the end of the document.
+        length: maximum number of tokens to add. None: the default of the source.
         seed: integer.
-        path: file to write after every batch of samples; an existing one is replaced. None: none.
+        path: output file, written after every batch of samples. None: no file.
         show: function of all samples so far, called whenever they grow.
-        **settings: arguments of `tf_sparse_attention.generation.Sampling`; with `num_beams`, of `BeamSearch`.
+        **settings: arguments of `tf_sparse_attention.generation.Sampling`, or of `BeamSearch` with `num_beams`.
 
     Returns:
-        List of dictionaries: "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8), "num_tokens"
-        (that were added), "log_prob" (of these together), "finished" (whether the document ended), "interrupted",
-        "seed" and the settings.
+        List of dictionaries with "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8),
+        "num_tokens" and "log_prob" (number and log-probability of the new tokens), "finished" (whether the document
+        ended), "interrupted", "seed" and the settings.
 
     Raises:
         ValueError: If a setting is out of range.
-        KeyboardInterrupt: If it is interrupted before the first token.
+        KeyboardInterrupt: If interrupted before the first token.
     """
     defaults = dict(source.defaults)
-    own_prompt, own_length = defaults.pop("prompt"), defaults.pop("length")
-    prompt = own_prompt.encode("utf-8") if prompt is None else prompt
-    length = own_length if length is None else length
+    default_prompt, default_length = defaults.pop("prompt"), defaults.pop("length")
+    prompt = default_prompt.encode("utf-8") if prompt is None else prompt
+    length = default_length if length is None else length
     settings = {name: value for name, value in settings.items() if value is not None}
     settings = settings if "num_beams" in settings else defaults | settings
     checks.check_count("num_samples", num_samples)
     if "num_beams" in settings and num_samples > 1:
-        raise ValueError(f"`num_samples` must be 1 for beams, which find one text. Received: {num_samples}.")
+        raise ValueError(f"`num_samples` must be 1 for beam search. Received: {num_samples}.")
     checks.check_count("length", length)
     check_path(path)
 
@@ -74,27 +73,27 @@ def draw(
     write: Callable[[list[dict[str, Any]]], None],
     show: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Draws samples of any kind, some at a time, and writes those so far after each time, and after Ctrl-C.
+    """Draw samples of any kind in batches. Write all samples so far after each batch and after Ctrl-C.
 
     Args:
-        snapshots: function of the numbers of samples, a range that may go beyond the last, since all are as long:
-            yields these samples while they grow.
+        snapshots: function from a range of sample numbers to an iterator over these samples as they grow. All ranges
+            have the same length; the last range can exceed `num_samples`.
         num_samples: number of samples.
         write: function of the samples so far.
-        show: as for `generate`.
+        show: as in `generate`.
 
     Returns:
         The samples, each with "interrupted".
 
     Raises:
-        KeyboardInterrupt: If it is interrupted before there is anything.
+        KeyboardInterrupt: If interrupted before the first snapshot.
     """
     samples: list[dict[str, Any]] = []
     current: list[dict[str, Any]] = []
     size = min(BATCH_SIZE, num_samples)
     try:
         for begin in range(0, num_samples, size):
-            # A smaller last batch would be compiled again. The surplus rows are generated and dropped.
+            # A smaller last batch would be compiled again. Surplus samples are dropped.
             for batch in snapshots(range(begin, begin + size)):
                 current = [{**sample, "interrupted": False} for sample in batch[: num_samples - begin]]
                 if show is not None:
@@ -112,10 +111,10 @@ def draw(
 def generate_text(
     source: Any, request: Request, show: Callable[[list[dict[str, Any]]], None] | None = None
 ) -> Generated:
-    """Returns what `generate` does, as the program wants it: one sample is shown while it grows, several are not.
+    """Generate text for `tsa-generate`. The returned text is empty if `show` has shown the only sample.
 
     Raises:
-        ValueError: As `generate`, and for images to complete.
+        ValueError: If `request.complete` is set; see also `generate`.
     """
     if request.complete is not None:
         raise ValueError(f"`complete` must be unset for text: it is for images. Received: {request.complete}.")
@@ -135,10 +134,10 @@ def generate_text(
 
 
 def output_path(path: str | os.PathLike | None, name: str) -> pathlib.Path | None:
-    """Returns the file to write: the path, in a folder the file of this name, or None for None.
+    """Return the output file: the path, or for a folder the file `name` in it. None: None.
 
     Raises:
-        ValueError: Unless it lies in a folder that exists.
+        ValueError: If the folder does not exist.
     """
     if path is None:
         return None
@@ -148,13 +147,13 @@ def output_path(path: str | os.PathLike | None, name: str) -> pathlib.Path | Non
 
 
 def check_path(path: str | os.PathLike | None) -> None:
-    """Raises a `ValueError` unless a file can be written there; None is fine."""
+    """Raise a `ValueError` unless the path is None or a file in an existing folder."""
     if path is not None and (pathlib.Path(path).is_dir() or not pathlib.Path(path).absolute().parent.is_dir()):
         raise ValueError(f"`output` must be a file in an existing folder. Received: {path}.")
 
 
 def write_samples(samples: list[dict[str, Any]], path: str | os.PathLike | None) -> None:
-    """Writes samples as JSON lines, atomically; None: nowhere."""
+    """Write samples as JSON lines, atomically. None: write no file."""
     if path is None:
         return
     with atomic_file(path) as temporary:
@@ -163,17 +162,14 @@ def write_samples(samples: list[dict[str, Any]], path: str | os.PathLike | None)
 
 
 def as_text(samples: list[dict[str, Any]]) -> str:
-    """Returns samples as readable text, each under a heading if there are several.
-
-    Control characters become U+FFFD.
-    """
+    """Format samples as text, with a heading per sample if there are several. Replace control characters."""
     if len(samples) == 1:
         return printable(samples[0]["text"])
     return "\n".join(f"=== seed {sample['seed']}\n{printable(sample['text'])}" for sample in samples)
 
 
 def printable(text: str) -> str:
-    """Returns text with control characters replaced by U+FFFD."""
+    """Replace control characters in a text by U+FFFD."""
     return "".join("\ufffd" if _is_control(character) else character for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Arrays of JAX that are split over the devices of several processes."""
+"""JAX arrays that are split over the devices of several processes."""
 
 from typing import Any, NamedTuple
 
@@ -8,10 +8,10 @@ from keras import ops
 
 
 class Shard(NamedTuple):
-    """A part of an array.
+    """Part of an array.
 
     Attributes:
-        bounds: first index and index after the last, for each axis.
+        bounds: [start, stop] for each axis.
         value: the part as a NumPy array.
     """
 
@@ -20,7 +20,7 @@ class Shard(NamedTuple):
 
 
 def is_split(variable: Any) -> bool:
-    """Returns whether this process has only a part of a variable."""
+    """Return whether this process has only a part of a variable."""
     if keras.backend.backend() != "jax":
         return False
     value = ops.convert_to_tensor(variable)
@@ -28,7 +28,7 @@ def is_split(variable: Any) -> bool:
 
 
 def local_shards(variable: Any) -> list[Shard]:
-    """Returns the parts of a split variable that this process has, each part in one process only."""
+    """Return the parts of a split variable in this process. Each part is in one process only."""
     value = ops.convert_to_tensor(variable)
     shards = []
     for shard in value.addressable_shards:
@@ -39,7 +39,7 @@ def local_shards(variable: Any) -> list[Shard]:
 
 
 def as_numpy(variable: Any) -> np.ndarray:
-    """Returns the whole value of a variable. All processes have to call this for a split one."""
+    """Return the whole value of a variable. If it is split, all processes must call this function."""
     if not is_split(variable):
         return ops.convert_to_numpy(variable)
     from jax.experimental import multihost_utils

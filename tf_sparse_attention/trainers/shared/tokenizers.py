@@ -1,4 +1,4 @@
-"""Creates the tokenizer of a configuration."""
+"""Tokenizers of configurations and runs."""
 
 import os
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.local_paths import local_path
 
-# By name in a configuration, `base.TOKENIZERS`; all but bytes are read from a file.
+# By name in a configuration, see `base.TOKENIZERS`. Except bytes, tokenizers are loaded from a file.
 KINDS: dict[str, Any] = {
     "bytes": tsa.data.ByteTokenizer,
     "subword": tsa.data.SubwordTokenizer,
@@ -20,40 +20,40 @@ def make_tokenizer(
     path: str | os.PathLike | None = None,
     settings: tuple[str, str] = ("config.data.tokenizer", "config.data.vocabulary"),
 ) -> Any:
-    """Returns a tokenizer.
+    """Create a tokenizer.
 
     Args:
         name: one of `KINDS`.
-        path: file of its vocabulary, or its address; None for bytes.
-        settings: names of the two settings in error messages.
+        path: file or address of the vocabulary. None for bytes.
+        settings: names of the settings of `name` and `path` in error messages.
 
     Raises:
-        ValueError: For an unknown name, or a vocabulary that is missing or not needed.
+        ValueError: If the name is unknown, or a vocabulary is missing or not needed.
     """
     if name not in KINDS:
         raise ValueError(f"`{settings[0]}` must be one of {', '.join(KINDS)}. Received: {name}.")
     if name == "bytes":
         if path is not None:
-            raise ValueError(f"`{settings[1]}` must be unset for bytes, which need none. Received: {path}.")
+            raise ValueError(f"`{settings[1]}` must be unset for bytes. Received: {path}.")
         return KINDS[name]()
     if path is None:
         raise ValueError(
-            f"`{settings[1]}` must be the file of a {name} tokenizer; `tsa-vocabulary` finds "
-            "the subwords of a text. Received: None."
+            f"`{settings[1]}` must be the file of a {name} tokenizer. `tsa-vocabulary` creates a vocabulary of "
+            "subwords. Received: None."
         )
     return KINDS[name].from_file(local_path(path))
 
 
-def description_of(tokenizer: Any) -> dict[str, Any]:
-    """Returns the class and the configuration of a tokenizer, plain data."""
+def describe(tokenizer: Any) -> dict[str, Any]:
+    """Return the class and the config of a tokenizer, as plain data."""
     return {"class": type(tokenizer).__name__, "config": tokenizer.get_config()}
 
 
 def from_description(description: dict[str, Any]) -> Any:
-    """Returns the tokenizer that `description_of` describes.
+    """Create a tokenizer from the result of `describe`.
 
     Raises:
-        ValueError: If its class is not one of the library's.
+        ValueError: If its class is not in the library.
     """
     classes = {kind.__name__: kind for kind in KINDS.values()}
     if description.get("class") not in classes:

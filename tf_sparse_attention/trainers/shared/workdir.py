@@ -1,4 +1,4 @@
-"""The files of a work folder, and functions that read and write them."""
+"""Reading and writing of the files in a run directory."""
 
 import hashlib
 import json
@@ -21,25 +21,26 @@ from tf_sparse_attention.trainers.shared.tokenizers import from_description
 from tf_sparse_attention.trainers.tasks import registry
 
 CONFIG, STATE, SOURCE = "config.json", "task.json", "source.json"
-CHECKSUMS = "checksums.json"  # of what `save_json` wrote
+CHECKSUMS = "checksums.json"  # of the files of `save_json`
 MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 
 
 def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Path:
-    """Returns the work folder as a `pathlib.Path`.
+    """Return a run directory as a `pathlib.Path`.
 
     Args:
-        workdir: the folder, on a local disk (or a bucket mounted as one).
-        create: whether to make it if it does not exist.
+        workdir: run directory on a local disk, or in a bucket that is mounted as a disk.
+        create: whether to create it if it does not exist.
 
     Raises:
-        ValueError: If it is an address such as "gs://..." or a file, or does not exist and `create` is False.
+        ValueError: If `workdir` is an address such as "gs://..." or a file, or if it does not exist and `create` is
+            False.
     """
     if is_remote(workdir):
         raise ValueError(
-            "`workdir` must be on a local disk here, since files in it are renamed into place; the programs that train "
-            f"and read runs make a local copy of an address. Received: workdir={workdir}."
+            "`workdir` must be on a local disk, since its files are written by renaming. `tsa-train` and commands that "
+            f"read runs make a local copy of an address. Received: workdir={workdir}."
         )
     folder = pathlib.Path(workdir).expanduser()
     if folder.exists() and not folder.is_dir():
@@ -47,97 +48,90 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     if create:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
-        raise ValueError(f"`workdir` must be an existing folder, which `tsa-train` makes. Received: workdir={workdir}.")
+        raise ValueError(f"`workdir` must be an existing folder of a run of `tsa-train`. Received: workdir={workdir}.")
     return folder
 
 
 def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant: str | None = None) -> pathlib.Path:
-    """Returns the file for the scores of a split.
+    """Return the path of the scores of a split.
 
     Args:
-        workdir: the work folder.
+        workdir: run directory.
         split: name of the split.
-        source: the `TextSource`, or what else has a name and a fingerprint, of the split. The name of the file has its
-            name if the run is trained on another one, and digits of its fingerprint, since names may be equal.
-        variant: what else the name has, of a model that is evaluated in another way than it was trained. None: nothing.
+        source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. If it is not the training
+            data, the file name contains the name and a hash of the fingerprint, since names can be equal.
+        variant: name of a variant of the model. Default: None, the trained model.
     """
     return _result_path(workdir, "evaluation", split, source, variant, "json")
 
 
 def generated_path(workdir: str | os.PathLike, split: str, source: Any) -> pathlib.Path:
-    """Returns the file for what a model generates of a split, JSON lines; see `evaluation_path`."""
+    """Return the path of samples for a split, JSON lines; see `evaluation_path`."""
     return _result_path(workdir, "generated", split, source, None, "jsonl")
 
 
 def _result_path(workdir, kind, split, source, variant, suffix):
-    is_own = source.fingerprint == load_source(workdir)["fingerprint"]
-    of_source = None if is_own else f"{source.name.replace('/', '-')}-{_digits(source.fingerprint)}"
-    plain = _plain(split)
-    of_split = split if plain == split else f"{plain}-{_digits(split)}"  # "test[:1]" and "test[1:]" look alike
-    parts = kind, of_source, variant, of_split
-    name = "-".join(part for part in parts if part is not None)
-    return open_workdir(workdir) / f"{_plain(name)}.{suffix}"
+    is_training_data = source.fingerprint == load_source(workdir)["fingerprint"]
+    source_part = None if is_training_data else f"{source.name.replace('/', '-')}-{_short_hash(source.fingerprint)}"
+    file_part = _as_file_name(split)
+    # "test[:1]" and "test[1:]" would have the same file name.
+    split_part = split if file_part == split else f"{file_part}-{_short_hash(split)}"
+    name = "-".join(part for part in (kind, source_part, variant, split_part) if part is not None)
+    return open_workdir(workdir) / f"{_as_file_name(name)}.{suffix}"
 
 
-def _plain(name):
-    """Returns a name with underscores instead of characters that file names cannot have."""
+def _as_file_name(name):
+    """Replace characters that are invalid in file names by underscores."""
     return re.sub("[^A-Za-z0-9_.-]+", "_", name)
 
 
-def _digits(text):
-    """Returns 8 digits that tell a text from others."""
+def _short_hash(text):
+    """Return a hash of 8 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
-    """Writes the `ml_collections.ConfigDict` of a run."""
+    """Write the `ml_collections.ConfigDict` of a run."""
     save_json(workdir, CONFIG, config.to_dict())
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
-    """Returns the configuration of the run in a work folder, an `ml_collections.ConfigDict`.
+    """Read the configuration of a run, an `ml_collections.ConfigDict`.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the file is missing or damaged.
     """
     saved = read_json(workdir, CONFIG)
     for section, settings in base.get_config().to_dict().items():
         if isinstance(settings, dict) and not isinstance(saved.get(section), dict):
-            raise ValueError(damage.broken(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
-    with damage.named(open_workdir(workdir) / CONFIG):
+            raise ValueError(damage.error_message(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
+    with damage.convert_errors(open_workdir(workdir) / CONFIG):
         return ml_collections.ConfigDict(saved)
 
 
 def save_source(workdir: str | os.PathLike, source: Any) -> None:
-    """Writes name and fingerprint of the `TextSource` of a run; None if it is unknown."""
-    save_json(workdir, SOURCE, _identity(source))
+    """Write the name and the fingerprint of the training data. None: unknown data."""
+    save_json(workdir, SOURCE, {name: getattr(source, name, None) for name in ("name", "fingerprint")})
 
 
 def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Returns the text that the run in a work folder is trained on, as a dictionary: "name" and "fingerprint".
-
-    Both are None if the text is unknown.
+    """Read the "name" and the "fingerprint" of the training data. Both are None for unknown data.
 
     Raises:
-        ValueError: If there is no run.
+        ValueError: If the file is missing or damaged.
     """
     saved = read_json(workdir, SOURCE)
-    with damage.named(open_workdir(workdir) / SOURCE):
+    with damage.convert_errors(open_workdir(workdir) / SOURCE):
         return {name: saved[name] for name in ("name", "fingerprint")}
 
 
-def _identity(source):
-    known = source is not None
-    return {"name": source.name if known else None, "fingerprint": source.fingerprint if known else None}
-
-
 def save_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
-    """Writes what `Task.get_state` returns."""
+    """Write the result of `Task.get_state`."""
     save_json(workdir, STATE, state)
 
 
 def check_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
-    """Raises a `ValueError` if the run in a work folder has another state than that of the data now."""
+    """Raise a `ValueError` if the saved state of a run differs from `state`, which the data yields now."""
     folder = open_workdir(workdir)
     if (folder / STATE).exists():
         saved, now = read_json(folder, STATE), json.loads(json.dumps(state))
@@ -146,45 +140,45 @@ def check_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
         differ = state if _checksums(folder).get(STATE) not in (None, _checksum(state)) else {}
     if differ:
         raise ValueError(
-            f"`config.data` must lead to the {' and '.join(differ)} of the checkpoint in the work folder; start a new "
-            f"run with another --workdir. Received: {reprlib.repr(differ)}."
+            f"`config.data` must match the {' and '.join(differ)} of the checkpoint in the run directory. For other "
+            f"data, start a new run with another --workdir. Received: {reprlib.repr(differ)}."
         )
 
 
 def load_tokenizer(workdir: str | os.PathLike) -> Any:
-    """Returns the tokenizer of the run in a work folder.
+    """Create the tokenizer of a run.
 
     Raises:
-        ValueError: If there is none, it was changed, or its class is not one of the library's.
+        ValueError: If its file is missing or was changed, or its class is not in the library.
     """
     state = read_json(workdir, STATE)
-    with damage.named(open_workdir(workdir) / STATE):
+    with damage.convert_errors(open_workdir(workdir) / STATE):
         return from_description(state["tokenizer"])
 
 
 def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = True) -> None:
-    """Writes a model without its optimizer, independent of the number of replicas. All processes of a run call this.
+    """Write a model without its optimizer, independent of the number of replicas. All processes of a run call this.
 
     Args:
-        workdir: the work folder.
+        workdir: run directory.
         model: the model.
         is_chief: whether this process writes the file. Default True.
     """
     trained = {name: as_numpy(variable) for name, variable in state_variables(model).items()}
     if not is_chief:
         return
-    plain = type(model).from_config(model.get_config())
-    for name, target in state_variables(plain).items():
-        target.assign(trained[name])
+    copy = type(model).from_config(model.get_config())
+    for name, variable in state_variables(copy).items():
+        variable.assign(trained[name])
     with atomic_file(open_workdir(workdir) / MODEL) as temporary:
-        plain.save(temporary)
+        copy.save(temporary)
 
 
 def load_model(workdir: str | os.PathLike) -> keras.Model:
-    """Returns the model of a work folder, not compiled: the trained one, otherwise that of the newest checkpoint.
+    """Load the trained model of a run, or otherwise the model of its newest checkpoint. It is not compiled.
 
     Raises:
-        ValueError: If there is neither.
+        ValueError: If the run has no model and no checkpoint.
     """
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():
@@ -202,7 +196,7 @@ def load_model(workdir: str | os.PathLike) -> keras.Model:
 
 
 def model_version(workdir: str | os.PathLike) -> str:
-    """Returns a string that identifies the model that `load_model` returns."""
+    """Return a string that identifies the model of `load_model`."""
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():
         status = (folder / MODEL).stat()
@@ -211,47 +205,47 @@ def model_version(workdir: str | os.PathLike) -> str:
 
 
 def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
-    """Writes what a model depends on in addition to its weights, plain data, with a checksum that `read_json` compares.
+    """Write plain data that a model depends on, with a checksum for `read_json`.
 
     Args:
-        workdir: the work folder.
-        name: of the file.
+        workdir: run directory.
+        name: name of the file.
         content: a dictionary or a list.
     """
     folder = open_workdir(workdir)
     sums, value = _checksums(folder), _checksum(content)
-    if sums.pop(name, value) != value:  # killed in between, the file has no checksum, never that of the old content
+    if sums.pop(name, value) != value:  # after an interruption, the file must not have the checksum of other content
         write_json(folder / CHECKSUMS, sums)
     write_json(folder / name, content)
     write_json(folder / CHECKSUMS, {**sums, name: value})
 
 
 def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
-    """Returns the content of a JSON file of a work folder.
+    """Read a JSON file of a run directory.
 
     Args:
-        workdir: the work folder.
-        name: of the file.
-        kind: what it holds, `dict` or `list`. Default: `dict`.
+        workdir: run directory.
+        name: name of the file.
+        kind: type of the content, `dict` or `list`. Default: `dict`.
 
     Raises:
-        ValueError: If there is no such file, it is broken, or it is not what `save_json` wrote.
+        ValueError: If the file is missing, damaged, or was changed after `save_json`.
     """
     folder = open_workdir(workdir)
     path = folder / name
     if not path.exists():
         raise ValueError(f"`workdir` must hold {name}, which `tsa-train` writes. Received: workdir={workdir}.")
-    with damage.named(path):
+    with damage.convert_errors(path):
         saved = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(saved, kind):
-        raise ValueError(damage.broken(path, f"a {type(saved).__name__}"))
+        raise ValueError(damage.error_message(path, f"a {type(saved).__name__}"))
     if name != CHECKSUMS and _checksums(folder).get(name) not in (None, _checksum(saved)):
-        raise ValueError(damage.broken(path, "another content than the run was started with"))
+        raise ValueError(damage.error_message(path, "content other than at the start of the run"))
     return saved
 
 
 def _checksums(folder):
-    """Returns the checksums of a work folder by name of the file; none before the first file is saved."""
+    """Read the checksums of a run directory by file name. Before the first `save_json`, there are none."""
     return read_json(folder, CHECKSUMS) if (folder / CHECKSUMS).exists() else {}
 
 

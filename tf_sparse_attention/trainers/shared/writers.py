@@ -1,4 +1,4 @@
-"""Writers of the metrics of a run: the terminal, a file of JSON lines, TensorBoard."""
+"""Writers of the metrics of a run: terminal, JSON lines, TensorBoard."""
 
 import io
 import json
@@ -20,17 +20,17 @@ from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.data.sources.wav_file import encode_wav
 from tf_sparse_attention.trainers.shared import workdir
 
-BESIDE_BAR = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
+BAR_METRICS = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
 
 
 class Writer:
-    """Where a run tells what becomes of it; by default nowhere."""
+    """Destination of metrics and examples. Base class; by default, each method does nothing."""
 
     def progress(self, step: int, loss: float) -> None:
-        """Takes the loss after an execution."""
+        """Write the loss after an execution."""
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Takes the figures of a report."""
+        """Write the scalars of a report."""
 
     def show(
         self,
@@ -39,39 +39,39 @@ class Writer:
         pictures: Mapping[str, np.ndarray],
         sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
     ) -> None:
-        """Takes texts, pictures uint8 (height, width, 4), and sounds, int16 (T,) with their sample rate, by name."""
+        """Write texts, pictures uint8 (height, width, 4), and (sound int16 (T,), sample rate) by name."""
 
 
 class Bar(Writer):
-    """A progress bar with the newest figures, for a terminal, and a line for each evaluation.
+    """Progress bar with the newest metrics on a terminal, and a line per validation.
 
-    It begins after the first execution, which compiles: the time that is left is that of steps alone.
+    The bar starts after the first execution, so that the remaining time does not count compilation.
     """
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
         self._bar: Any = None
-        self._figures: dict[str, str] = {}
+        self._metrics: dict[str, str] = {}
 
     def progress(self, step: int, loss: float) -> None:
         if self._bar is None:
             options = {"unit": "step", "file": sys.stdout, "mininterval": 0.2}
-            self._bar = tqdm.tqdm(total=self._num_steps, initial=step, **options, **_width_of(sys.stdout))
-        self._bar.set_postfix({"loss": f"{loss:.4g}", **self._figures}, refresh=False)
+            self._bar = tqdm.tqdm(total=self._num_steps, initial=step, **options, **_width_arguments(sys.stdout))
+        self._bar.set_postfix({"loss": f"{loss:.4g}", **self._metrics}, refresh=False)
         self._bar.update(step - self._bar.n)
         if step >= self._num_steps:
             self._bar.close()
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        for key, name in BESIDE_BAR.items():
+        for key, name in BAR_METRICS.items():
             if key in scalars:
-                self._figures[name] = f"{scalars[key]:,.0f}" if scalars[key] >= 100 else f"{scalars[key]:.3g}"
+                self._metrics[name] = f"{scalars[key]:,.0f}" if scalars[key] >= 100 else f"{scalars[key]:.3g}"
         if any(name.startswith("validation/") for name in scalars):
             tqdm.tqdm.write(line(step, scalars), file=sys.stdout)
 
 
-def _width_of(stream):
-    """Returns the arguments of tqdm about its width; terminals of containers may say that they have no column."""
+def _width_arguments(stream):
+    """Return the arguments of tqdm for its width. Terminals of containers can report a width of 0."""
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # no terminal, as in tests
@@ -80,17 +80,17 @@ def _width_of(stream):
 
 
 class Lines(Writer):
-    """A line of text for each report, for a log."""
+    """One log line per report."""
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
-        self._made = time.monotonic()
+        self._created = time.monotonic()
         self._begin: tuple[int, float] | None = None
 
     def progress(self, step: int, loss: float) -> None:
         if self._begin is None:
             self._begin = step, time.monotonic()
-            seconds = self._begin[1] - self._made
+            seconds = self._begin[1] - self._created
             logging.info("step %d/%d: loss %.5g, compiled in %.0f s", step, self._num_steps, loss, seconds)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
@@ -105,13 +105,13 @@ class Lines(Writer):
         return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
-# Not in lines: of subwords or bytes the first is astronomical for most of a training; the second is for a chart.
+# Not in log lines: perplexity per word is huge in most of a training with subwords; the peak is for charts.
 HIDDEN = ("validation/perplexity_per_word", "loss_peak")
 LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
 
 
 def line(step: int | str, scalars: dict[str, float]) -> str:
-    """Returns the scalars of a report as one line of text; of scalars per layer, KIND/PATH/NAME, the means."""
+    """Format the scalars of a report as one line, with means over layers of scalars KIND/PATH/NAME."""
     shown: dict[str, float] = {}
     per_layer: dict[str, list[float]] = {}
     for name, value in scalars.items():
@@ -127,11 +127,11 @@ def line(step: int | str, scalars: dict[str, float]) -> str:
 
 
 class JsonLines(Writer):
-    """A file with one JSON object for each report, which a resumed run continues.
+    """File with one JSON object per report. A resumed run appends to it.
 
     Args:
         path: the file.
-        start_step: reports of later steps, written by a run that was killed, are removed.
+        start_step: step of the resumed checkpoint. Reports of later steps, from a killed process, are deleted.
     """
 
     def __init__(self, path: pathlib.Path, start_step: int) -> None:
@@ -140,7 +140,7 @@ class JsonLines(Writer):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             with atomic_file(path) as temporary:
                 temporary.write_text(
-                    "".join(f"{row}\n" for row in lines if _step_of(row) <= start_step), encoding="utf-8"
+                    "".join(f"{row}\n" for row in lines if _read_step(row) <= start_step), encoding="utf-8"
                 )
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
@@ -148,22 +148,22 @@ class JsonLines(Writer):
             file.write(json.dumps({"step": step, **scalars}) + "\n")
 
 
-def _step_of(row):
+def _read_step(row):
     try:
         return float(json.loads(row)["step"])
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # A line that was being written when the run was killed, or was damaged.
+        return float("inf")  # incomplete line of a killed process, or a damaged line
 
 
 class TensorBoard(Writer):
-    """Event files for TensorBoard: validation and training as two of its runs, so that they share charts.
+    """Event files for TensorBoard. Validation and training are two of its runs, so that they share charts.
 
     Events are on the disk when a method returns. TensorFlow is not needed.
 
     Args:
-        folder: the folder of the two.
-        start_step: TensorBoard drops later events, of a run that was killed.
-        settings: those of the run by name, for the table of HParams.
+        folder: parent folder of both runs.
+        start_step: step of the resumed checkpoint. TensorBoard drops later events, from a killed process.
+        settings: settings of the run by name, for the HParams table.
     """
 
     def __init__(self, folder: str | os.PathLike, start_step: int, settings: Mapping[str, Any]) -> None:
@@ -172,17 +172,17 @@ class TensorBoard(Writer):
         self._files = {kind: EventFile(os.path.join(folder, kind)) for kind in ("train", "validation")}
         for file in self._files.values():
             file.drop_after(start_step)
-        known = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
-        # In the folder above the two, so that the table has the metrics of both.
-        EventFile(folder).write(0, [*summary_v2.hparams_pb(known).value])
+        hparams = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
+        # In the parent folder, so that the table has the metrics of both runs.
+        EventFile(folder).write(0, [*summary_v2.hparams_pb(hparams).value])
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         for kind, file in self._files.items():
-            chosen = {name: scalars[name] for name in scalars if name.startswith("validation/") == (kind != "train")}
-            with np.errstate(over="ignore"):  # a perplexity may be beyond float32: infinite
-                values = {name.removeprefix("validation/"): np.float32(value) for name, value in chosen.items()}
+            selected = {name: scalars[name] for name in scalars if name.startswith("validation/") == (kind != "train")}
+            with np.errstate(over="ignore"):  # a perplexity too large for float32 becomes infinity
+                values = {name.removeprefix("validation/"): np.float32(value) for name, value in selected.items()}
             file.write(step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
 
     def show(
@@ -197,7 +197,7 @@ class TensorBoard(Writer):
 
         values = []
         for name, text in texts.items():
-            # Markdown, in which a block of code keeps line breaks and punctuation.
+            # Markdown: a code block keeps line breaks and punctuation.
             values += summary_v2.text_pb(name, "".join(f"    {row}\n" for row in text.split("\n"))).value
         for name, picture in pictures.items():
             height, width, channels = picture.shape
@@ -212,10 +212,10 @@ class TensorBoard(Writer):
 
 
 class EventFile:
-    """A new event file of TensorBoard.
+    """New event file of TensorBoard.
 
     Args:
-        folder: its folder, which is created.
+        folder: folder of the file; created if it does not exist.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -225,7 +225,7 @@ class EventFile:
         self._add(file_version="brain.Event:2")
 
     def write(self, step: int, values: Sequence[Any]) -> None:
-        """Write values, `Summary.Value`s, of a step."""
+        """Write the `Summary.Value`s of a step."""
         for value in values:
             self._add(step=step, summary={"value": [value]})
 
@@ -242,7 +242,7 @@ class EventFile:
 
 
 def encode_png(picture: np.ndarray) -> bytes:
-    """Return a picture, uint8 (height, width, 1, 3 or 4), as the bytes of a PNG file."""
+    """Encode a picture, uint8 (height, width, 1, 3 or 4), as PNG."""
     from PIL import Image
 
     content = io.BytesIO()
@@ -251,14 +251,14 @@ def encode_png(picture: np.ndarray) -> bytes:
 
 
 def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any]) -> list[Writer]:
-    """Return the writers of a run: a bar on a terminal or lines in a log, and the files in its work folder.
+    """Create the writers of a run: a bar on a terminal or log lines, and files in the run directory.
 
     Args:
-        folder: the work folder.
-        num_steps: the last step of the run.
-        start_step: the step at which it starts or resumes.
-        settings: those of the run by name.
+        folder: run directory.
+        num_steps: last step of the run.
+        start_step: step at which the run starts or resumes.
+        settings: settings of the run by name.
     """
-    shown = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
+    terminal = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
     metrics = JsonLines(folder / workdir.METRICS, start_step)
-    return [shown, metrics, TensorBoard(folder / workdir.TENSORBOARD, start_step, settings)]
+    return [terminal, metrics, TensorBoard(folder / workdir.TENSORBOARD, start_step, settings)]

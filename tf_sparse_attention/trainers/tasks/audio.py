@@ -176,4 +176,4 @@ def as_picture(samples: np.ndarray, sample_rate: int) -> np.ndarray:
         axes.specgram(padded + dither, NFFT=size, Fs=sample_rate, noverlap=size // 2)
         axes.set(xlabel="seconds", ylabel="Hz")
 
-    return np.concatenate([illustrations.drawn(SIZE, draw) for draw in (draw_waveform, draw_spectrogram)])
+    return np.concatenate([illustrations.draw_figure(SIZE, draw) for draw in (draw_waveform, draw_spectrogram)])

@@ -38,7 +38,7 @@ def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | Non
 
     config = workdir.load_config(folder) if config is None else config
     task = class_of(config.task)(config, workdir.read_json(folder, workdir.STATE))
-    with damage.named(workdir.open_workdir(folder) / workdir.STATE):
+    with damage.convert_errors(workdir.open_workdir(folder) / workdir.STATE):
         task.get_state()
     return task
 

@@ -26,7 +26,7 @@ class TextTask(Task):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the description of the tokenizer."""
-        return {"tokenizer": tokenizers.description_of(self.tokenizer)}
+        return {"tokenizer": tokenizers.describe(self.tokenizer)}
 
     def make_sample_source(self, model: Any) -> sample_sources.LocalModelSource:
         """Returns what continues prompts with a model."""

@@ -1,4 +1,4 @@
-"""Models from elsewhere are evaluated, sampled from, exported and trained on as if they had been trained here."""
+"""Imported models: evaluation, samples, export and further training."""
 
 from fnmatch import fnmatch
 
@@ -10,9 +10,9 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import (
-    adoption,
     components,
     evaluation,
+    model_import,
     overrides,
     sampling,
     training,
@@ -32,12 +32,12 @@ def model_file(tmp_path_factory):
     return path
 
 
-def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_file, tmp_path):
+def test_an_imported_model_is_evaluated_and_sampled_from(make_tiny_config, model_file, tmp_path):
     config = make_tiny_config()
-    model = adoption.adopt(config, model_file, tmp_path / "run")
+    model = model_import.import_model(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert 4 < result["bits_per_byte"] < 10 and "not_causal" not in result
-    # It was not trained on this text as far as anyone knows, so the name of the text is always said.
+    # The training text is unknown, so the file name contains the evaluation text.
     name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
     assert fnmatch(result["path"], str(tmp_path / "run" / name))
     assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
@@ -49,40 +49,40 @@ def test_an_adopted_model_is_evaluated_and_sampled_from(make_tiny_config, model_
 
 
 @pytest.mark.filterwarnings("ignore:.*is not causal")
-def test_figures_of_heads_that_look_ahead_are_marked(make_tiny_config, tmp_path):
+def test_scores_of_heads_that_are_not_causal_are_marked(make_tiny_config, tmp_path):
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 4}
     model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 8, [{**part, "selection": "top_k"}]))
     model.save(tmp_path / "model.keras")
-    adoption.adopt(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
+    model_import.import_model(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert result["not_causal"] is True
     assert "some heads are not causal: these are no likelihoods" in evaluation.as_text(result)
 
 
-def test_the_text_of_the_configuration_need_not_be_there(make_tiny_config, model_file, text_folder, tmp_path):
+def test_the_text_of_the_configuration_may_be_missing(make_tiny_config, model_file, text_folder, tmp_path):
     config = make_tiny_config()
     config.data.path = str(tmp_path / "elsewhere")
-    adoption.adopt(config, model_file, tmp_path / "run")
+    model_import.import_model(config, model_file, tmp_path / "run")
     changes = overrides.overridable_settings()
     changes.data.path = str(text_folder)
     assert evaluation.evaluate(tmp_path / "run", "test", changes)["tokens"] > 0
 
 
-def test_ids_that_the_tokenizer_lacks_are_said(make_tiny_config, tmp_path, caplog):
+def test_ids_that_the_tokenizer_lacks_log_a_warning(make_tiny_config, tmp_path, caplog):
     large = tsa.models.LanguageModel(tsa.models.Backbone(300, 1, 8, [PART], intermediate_dim=16))
     large.save(tmp_path / "large.keras")
-    adoption.adopt(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
+    model_import.import_model(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
     assert "The model has 42 ids more than the tokenizer" in caplog.text
 
 
-def test_a_folder_with_a_run_is_left_alone(make_tiny_config, model_file, tmp_path):
-    adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"`workdir` must be new, or hold no run"):
-        adoption.adopt(make_tiny_config(), model_file, tmp_path / "run")
+def test_a_folder_with_a_run_is_an_error(make_tiny_config, model_file, tmp_path):
+    model_import.import_model(make_tiny_config(), model_file, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"`workdir` must not contain a run"):
+        model_import.import_model(make_tiny_config(), model_file, tmp_path / "run")
 
 
 def continuing(config, model_file, **settings):
-    """Return the configuration with a model to continue and nothing else said of it."""
+    """Return the configuration with a model to continue and default model settings."""
     config.model = base.get_config().model
     config.model.update(start_from=str(model_file), **settings)
     return config
@@ -99,7 +99,7 @@ def test_training_starts_from_a_model_in_a_file(make_tiny_config, model_file, tm
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), trained(ids))
 
 
-def test_training_on_takes_the_dtype_of_the_configuration(make_tiny_config, model_file):
+def test_continued_training_uses_the_dtype_of_the_configuration(make_tiny_config, model_file):
     config = continuing(make_tiny_config(), model_file)
     config.train.dtype = "mixed_bfloat16"
     model = registry.make_task(config).make_model()
@@ -123,37 +123,37 @@ def test_training_on_takes_the_dtype_of_the_configuration(make_tiny_config, mode
         ("preset", "pg19_local_cluster8k"),
     ],
 )
-def test_a_contradiction_with_the_model_is_named(name, value, model_file):
+def test_a_setting_that_differs_from_the_model_is_named(name, value, model_file):
     config = continuing(base.get_config(), model_file, **{name: value})
     config.data.mask_rate = 0.0 if config.model.causal else 0.1
-    with pytest.raises(ValueError, match=rf"`config.model.{name}` must be that of the model .*Received: {name}="):
+    with pytest.raises(ValueError, match=rf"`config.model.{name}` must be unset, or match .*Received: {name}="):
         components.make_model(config, 258)
 
 
-def test_what_agrees_with_the_model_may_be_said(model_file):
+def test_settings_that_match_the_model_are_accepted(model_file):
     settings = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "attention": [PART], "norm": "pre"}
     config = continuing(base.get_config(), model_file, **settings)
     assert components.make_model(config, 258).backbone.num_layers == 1
 
 
-def test_a_file_that_is_cut_off_is_said_to_be(model_file, tmp_path):
+def test_a_truncated_file_is_an_error(model_file, tmp_path):
     (tmp_path / "half.keras").write_bytes(model_file.read_bytes()[:1000])
     config = continuing(base.get_config(), tmp_path / "half.keras")
-    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file .* whole. Received: .* 1000 bytes"):
+    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a complete file .* 1000 bytes"):
         components.make_model(config, 258)
 
 
-def test_what_is_no_language_model_of_these_ids_is_refused(make_tiny_config, model_file, tmp_path):
+def test_a_missing_file_another_model_and_a_small_vocabulary_are_errors(make_tiny_config, model_file, tmp_path):
     config = make_tiny_config()
     with pytest.raises(ValueError, match=r"`model` must be a file NAME.keras. Received: .*missing.keras"):
-        adoption.adopt(config, tmp_path / "missing.keras", tmp_path / "run")
+        model_import.import_model(config, tmp_path / "missing.keras", tmp_path / "run")
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
     with pytest.raises(ValueError, match=r"must hold a `LanguageModel`. Received: a Sequential"):
-        adoption.adopt(config, tmp_path / "other.keras", tmp_path / "run")
+        model_import.import_model(config, tmp_path / "other.keras", tmp_path / "run")
     small = tsa.models.LanguageModel(tsa.models.Backbone(100, 1, 8, [PART], intermediate_dim=16))
     small.save(tmp_path / "small.keras")
-    with pytest.raises(ValueError, match=r"no more ids than the model.*258 ids, a model of 100"):
-        adoption.adopt(config, tmp_path / "small.keras", tmp_path / "run")
+    with pytest.raises(ValueError, match=r"no more ids than the model.*258 ids, a model with 100"):
+        model_import.import_model(config, tmp_path / "small.keras", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     config.model.start_from = "nowhere.keras"
     with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file NAME.keras"):
