@@ -9,7 +9,6 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from tf_sparse_attention.analysis import find_nonfinite
 from tf_sparse_attention.trainers.shared.callbacks import StepCallback
 
 MODES = ("stop", "skip")
@@ -121,6 +120,8 @@ def make_callback(
 
 def describe(model: keras.Model, batch: Any) -> str:
     """Return the first layer with numbers that are not finite on a batch, as ": SENTENCE", or ""."""
+    from tf_sparse_attention.analysis import find_nonfinite
+
     try:
         inputs, *targets = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(np.asarray, batch))
         found = find_nonfinite(model, inputs, targets[0], targets[1], training=True)
