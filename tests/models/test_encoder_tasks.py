@@ -21,7 +21,7 @@ from tf_sparse_attention.models import (
     SpanAnswerer,
     TokenClassifier,
 )
-from tf_sparse_attention.models.span_answerer import best_spans
+from tf_sparse_attention.models.encoder_tasks import best_spans
 
 V, D, T = 30, 8, 9
 LENGTHS = np.array([T, 4])

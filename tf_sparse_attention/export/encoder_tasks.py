@@ -21,8 +21,7 @@ from tf_sparse_attention.export.input_checks import (
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
 from tf_sparse_attention.export.token_rows import append_id, maximum, prepend_id, row_lengths
 from tf_sparse_attention.models import Backbone, Encoder, SequenceClassifier, SpanAnswerer, TokenClassifier
-from tf_sparse_attention.models.encoder_task import EncoderTask
-from tf_sparse_attention.models.span_answerer import ANSWER_MASK
+from tf_sparse_attention.models.encoder_tasks import ANSWER_MASK, EncoderTask
 from tf_sparse_attention.types import Tensor
 
 INPUTS = ("token_ids", "padding_mask")

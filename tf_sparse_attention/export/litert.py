@@ -18,7 +18,7 @@ from tf_sparse_attention.export.portable_functions import (
     unsupported_model_error,
 )
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
-from tf_sparse_attention.models.encoder_task import EncoderTask
+from tf_sparse_attention.models.encoder_tasks import EncoderTask
 from tf_sparse_attention.ops.masks import MAX_AXES
 from tf_sparse_attention.remote_files import as_path, is_remote, raise_remote_errors, write_bytes
 

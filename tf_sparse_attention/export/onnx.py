@@ -16,7 +16,7 @@ from tf_sparse_attention.export.portable_functions import (
     unsupported_model_error,
 )
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
-from tf_sparse_attention.models.encoder_task import EncoderTask
+from tf_sparse_attention.models.encoder_tasks import EncoderTask
 from tf_sparse_attention.remote_files import as_path, output_folder, raise_remote_errors
 
 OPSET = 18

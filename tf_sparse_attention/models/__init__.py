@@ -7,22 +7,19 @@ from tf_sparse_attention.models.backbone_options import (
     EmbeddingOptions,
     NormOptions,
 )
-from tf_sparse_attention.models.ctc_loss import CTCLoss
 from tf_sparse_attention.models.encoder import Encoder
-from tf_sparse_attention.models.error_rate import ErrorRate, PhoneErrorRate, WordErrorRate
+from tf_sparse_attention.models.encoder_tasks import SequenceClassifier, SpanAnswerer, TokenClassifier
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import DECODER_PRESETS, PRESETS, TRANSLATION_PRESETS
-from tf_sparse_attention.models.sequence_classifier import SequenceClassifier
+from tf_sparse_attention.models.recognition_scores import CTCLoss, ErrorRate, PhoneErrorRate, WordErrorRate
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
-from tf_sparse_attention.models.span_answerer import SpanAnswerer
 from tf_sparse_attention.models.speech_recognizer import SpeechRecognizer
 from tf_sparse_attention.models.stateful import StatefulModel
 from tf_sparse_attention.models.swapped_model import SwappedModel
-from tf_sparse_attention.models.token_classifier import TokenClassifier
 
 __all__ = [
     "DECODER_PRESETS",

@@ -3,17 +3,42 @@
 import functools
 import inspect
 import itertools
+import json
+import pathlib
 from collections.abc import Iterable
 from typing import Any
 
 import keras
 
+from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.layers.attention.swapped_attention import CallMask, SwappedAttention
 from tf_sparse_attention.layers.parts.projections import get_attribute, input_sizes
 from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.swapped_generation import SwappedGeneration, generates
-from tf_sparse_attention.models.swapped_presets import COMMON_NAME, PACKAGE, name_classes, name_of
 from tf_sparse_attention.types import Config
+
+PACKAGE = "tf_sparse_attention"
+COMMON_NAME = "SwappedModel"  # by which all such models are saved: it loads each, and says nothing of its class
+CONFIG_FILES = ("config.json", "task.json")  # of the backbone and of the task
+
+
+def name_of(class_name: str) -> str:
+    """Returns the registered name of a class, in the words of Keras."""
+    return f"{PACKAGE}>{class_name}"
+
+
+def name_classes(preset: str | pathlib.Path) -> None:
+    """Gives the models in the folder of a preset the names of their own classes, by which KerasHub looks for them."""
+    for path in (pathlib.Path(preset) / name for name in CONFIG_FILES):
+        if not path.is_file():
+            continue
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config["registered_name"] != name_of(COMMON_NAME):
+            continue
+        config["registered_name"] = name_of(config["class_name"])
+        with atomic_file(path) as new:
+            new.write_text(json.dumps(config, indent=4), encoding="utf-8")
+
 
 # The methods in which KerasHub's decoders make a mask of all pairs of positions.
 MASK_METHODS = ("_compute_self_attention_mask", "_compute_attention_mask")

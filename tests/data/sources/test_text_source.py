@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import load_documents, open_source
-from tf_sparse_attention.data.sources import tfds_preparation as preparation
+from tf_sparse_attention.data.sources import tfds_reader as preparation
 from tf_sparse_attention.data.sources.tfds_reader import find_text_feature
 
 

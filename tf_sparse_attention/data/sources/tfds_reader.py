@@ -1,23 +1,252 @@
-"""Reads TFDS data sets in a fixed order, with or without TensorFlow."""
+"""Data sets of TFDS: preparation and reading."""
 
+import contextlib
+import errno
+import importlib
+import logging
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention.backends import has_tensorflow
+from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.optional import data_folder, import_tfds
+from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files
 from tf_sparse_attention.data.sources.readers import split_error
-from tf_sparse_attention.data.sources.tfds_preparation import (
-    is_array_record,
-    iterate,
-    make_builder,
-    name_without_config,
-    pg19_fingerprint,
-    prepare,
-)
+from tf_sparse_attention.data.sources.text_files import list_texts
+from tf_sparse_attention.data.stores.array_store import DamagedDataError, damage_message
+
+WARNING_DELAY = 20.0  # seconds
+FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+NETWORK = ("requests", "urllib3", "httpx", "httpcore", "huggingface_hub")  # libraries that TFDS uses
+WITHOUT_TENSORFLOW = "array_record"  # the TFDS format that is written and read without TensorFlow
+
+
+def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> Any:
+    """Return the `tfds.core.DatasetBuilder` of a data set; `PythonSource` for the name None.
+
+    Raises:
+        ValueError: If there is no such data set or configuration.
+        DamagedDataError: If the description of prepared data in `data_dir` is damaged.
+        ConnectionError: If the catalogue of the data set cannot be reached.
+        ImportError: If tensorflow-datasets is not installed.
+    """
+    tfds = import_tfds()
+    # TFDS warns about each data set that it does not list.
+    with _log_level("absl"), _convert_damage_errors(f"the folder of the data set in {data_folder(data_dir)}"):
+        if name in (None, "python_source"):
+            from tf_sparse_attention.data.sources.python_source import PythonSource
+
+            return PythonSource(data_dir=data_dir)
+        try:
+            return tfds.builder(name, data_dir=data_dir, try_gcs=try_gcs)
+        except ValueError as error:
+            message = _unknown_name(tfds, str(name))
+            if message is None:
+                raise
+            raise ValueError(message) from error
+        except Exception as error:  # from other catalogues, such as "huggingface:NAME"
+            if not _is_network_error(error):
+                raise
+            raise ConnectionError(
+                f"`tfds` must be the name of a reachable data set. Received: tfds={name}, with {error}."
+            ) from error
+
+
+def _unknown_name(tfds, name):
+    """Return the error message for a name that TFDS does not know, or None if it knows the name."""
+    known, base = tfds.list_builders(), name_without_config(name)
+    if base not in known:
+        return (
+            "`tfds` must be the name of a data set of TFDS; use `path` for a file or a folder of text files."
+            f"{did_you_mean(name, known)} Received: tfds={name}."
+        )
+    config = name.partition("/")[2].partition(":")[0]
+    configs = list(tfds.builder_cls(base).builder_configs)
+    if not config or config in configs:
+        return None
+    return (
+        f"`tfds` must name a configuration of {base}: {', '.join(configs) or 'it has none'}."
+        f"{did_you_mean(config, configs)} Received: tfds={name}."
+    )
+
+
+def name_without_config(name: str) -> str:
+    """Return the name of a data set without its configuration, "wiki40b" for "wiki40b/en"."""
+    return re.split("[/:]", name)[0]
+
+
+def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
+    """Download and prepare a data set unless it is prepared already.
+
+    TFDS writes to a temporary folder and renames it, so a killed process leaves no incomplete data. If two processes
+    prepare a data set at once, the first result is kept. For the arguments see `TfdsReader`.
+    """
+    if not _is_prepared(builder):
+        _download_and_prepare(builder, local_dir, try_gcs)
+    # Another process can prepare the data after this builder was created. Mocks of TFDS are never prepared.
+    if _is_prepared(builder):
+        builder.info.read_from_directory(builder.data_dir)
+
+
+def _is_prepared(builder):
+    return builder.data_path.exists()  # TFDS renames a complete folder to this path
+
+
+def _download_and_prepare(builder, local_dir, try_gcs):
+    tfds = import_tfds()
+    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        tfds.disable_progress_bar()  # each update would be a line of the log
+    config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
+    file_format = {} if has_tensorflow() else {"file_format": WITHOUT_TENSORFLOW}
+    offline = (
+        f"{builder.info.full_name} is downloaded on first use. Without a network, put the files of the download into a "
+        "folder and set `local_dir`, in the trainers --config.data.local_dir=FOLDER"
+    )
+    try:
+        # TFDS prints notes; standard output belongs to the calling program.
+        with (
+            _read_corpus_from(builder, local_dir),
+            contextlib.redirect_stdout(sys.stderr),
+            _warn_if_slow(offline),
+            _log_level("urllib3.connectionpool"),  # ten warnings for an unreachable server
+        ):
+            builder.download_and_prepare(download_config=config, **file_format)
+    except Exception as error:
+        if _is_prepared(builder):  # another process was faster, and the rename failed
+            return
+        if isinstance(error, ModuleNotFoundError):
+            raise ModuleNotFoundError(
+                f"Preparing {builder.info.full_name} needs the package {error.name}: pip install "
+                f"{str(error.name).replace('_', '-')}. Or read a prepared copy: `data_dir`, `try_gcs`.",
+                name=error.name,
+            ) from error
+        reason = _disk_error(error, builder.data_dir_root)
+        if reason is not None:
+            raise OSError(
+                f"`data_dir` must be a writable folder with room for {builder.info.full_name}. The incomplete data "
+                f"were removed. Received: {builder.data_dir_root}, with {reason}."
+            ) from error
+        if _is_network_error(error):
+            raise ConnectionError(f"{offline}. Received: {error}") from error
+        raise
+
+
+def _is_network_error(error):
+    # TensorFlow, which reads buckets, has no exception class for network errors.
+    return type(error).__module__.partition(".")[0] in NETWORK or "libcurl code" in str(error)
+
+
+def _disk_error(error, root):
+    """Return the reason if an error or one of its causes is a full or read-only disk, otherwise None."""
+    tf: Any = sys.modules.get("tensorflow")  # imported if the error is from TensorFlow
+    tensorflow_errors = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) if tf else ()
+    while error is not None:
+        is_here = str(root) in str(getattr(error, "filename", None) or root)  # not an input file
+        if isinstance(error, OSError) and error.errno in FULL_OR_READ_ONLY and is_here:
+            return os.strerror(error.errno)
+        if isinstance(error, tensorflow_errors):
+            return str(error.message).rpartition(";")[2].strip()
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@contextlib.contextmanager
+def _warn_if_slow(line):
+    """Log a line if the block takes long: TFDS tries to reach a server for minutes without a log message."""
+    timer = threading.Timer(WARNING_DELAY, logging.getLogger(__name__).warning, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _log_level(name):
+    """Suppress the warnings of a logger."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
+    """Yield the examples of a prepared data set, or raise a `DamagedDataError` for damaged or missing files."""
+    from google.protobuf import message
+
+    if is_array_record(builder):
+        errors: tuple[type[Exception], ...] = (message.DecodeError, ValueError, RuntimeError)
+    else:
+        import tensorflow as tf
+
+        errors = (tf.errors.DataLossError, tf.errors.NotFoundError)
+    with _convert_damage_errors(builder.data_dir, *errors):
+        yield from examples
+
+
+def is_array_record(builder: Any) -> bool:
+    """Return whether a prepared data set can be read without TensorFlow."""
+    return getattr(builder.info.file_format, "value", None) == WITHOUT_TENSORFLOW
+
+
+@contextlib.contextmanager
+def _convert_damage_errors(folder, *errors):
+    """Convert errors of TFDS for damaged files into a `DamagedDataError` that names the folder to delete."""
+    from google.protobuf import json_format
+
+    try:
+        yield
+    except (json_format.ParseError, *errors) as error:
+        # Remove the name of the op, which TensorFlow adds.
+        reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
+        raise DamagedDataError(damage_message(folder, f"{folder}, with {reason}")) from error
+
+
+@contextlib.contextmanager
+def _read_corpus_from(builder, local_dir):
+    """Let the PG-19 builder read its corpus from a folder instead of the bucket. The builder has no argument for it."""
+    if builder.name != "pg19" or local_dir is None:
+        yield
+        return
+    module: Any = importlib.import_module(type(builder).__module__)
+    bucket = module._DATA_DIR
+    module._DATA_DIR = str(local_dir)
+    try:
+        yield
+    finally:
+        module._DATA_DIR = bucket
+
+
+def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
+    """Return a hash, 16 hexadecimal digits, of a folder in the layout of gs://deepmind-gutenberg.
+
+    TFDS keeps one PG-19 per data folder and version. So each local copy is prepared in a folder named after this hash,
+    and different parts of the corpus do not mix.
+
+    Raises:
+        ValueError: If metadata.csv or a folder train, validation or test is missing.
+    """
+    folder = pathlib.Path(local_dir)
+    missing = [name for name in ("metadata.csv", *SPLITS) if not (folder / name).exists()]
+    if missing:
+        raise ValueError(
+            f"`local_dir` must have metadata.csv and the folders {', '.join(SPLITS)}. "
+            f"Received: local_dir={local_dir}, without {', '.join(missing)}."
+        )
+    books = {split: list_texts(folder, (folder / split).glob("*.txt")) for split in SPLITS}
+    return fingerprint_files(books, [content_digest((folder / "metadata.csv").read_bytes())])
+
 
 # Names of text features by priority, for data sets with several strings, such as text and title.
 TEXT_FEATURES = ("text", "book_text", "content", "document", "article", "story")

@@ -7,8 +7,15 @@ from itertools import chain
 import numpy as np
 
 from tf_sparse_attention.data.tokenizers import subword_graph
-from tf_sparse_attention.data.tokenizers.subword_files import read_vocabulary, write_vocabulary
-from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, WORDS, Escaping, join_words, unescape
+from tf_sparse_attention.data.tokenizers.subword_rules import (
+    ESCAPES,
+    WORDS,
+    Escaping,
+    join_words,
+    read_vocabulary,
+    unescape,
+    write_vocabulary,
+)
 from tf_sparse_attention.data.tokenizers.tensors import is_tensor
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text
 from tf_sparse_attention.types import Config, Tensor

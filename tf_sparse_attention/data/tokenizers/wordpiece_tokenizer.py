@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.subword_files import read_lines
+from tf_sparse_attention.data.tokenizers.subword_rules import read_lines
 from tf_sparse_attention.data.tokenizers.text_tokenizer import TextTokenizer
 from tf_sparse_attention.types import Config
 
