@@ -195,10 +195,10 @@ def test_a_classifier_can_begin_with_the_encoder_of_a_masked_language_model(make
     for found, expected in zip(model.encoder.weights, saved.weights, strict=True):
         np.testing.assert_array_equal(found, expected)
     Backbone(99, 1, 16, classify.VARIANTS["clustered"], causal=False).save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match=r"The tokenizer must have no more ids .*Received: 258 ids, a model of 99"):
+    with pytest.raises(ValueError, match=r"`config\.data\.tokenizer` must be .*: 258 ids, but the model has 99"):
         registry.make_task(config).make_model()
     Backbone(258, 1, 16, classify.VARIANTS["local"]).save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match=r"`config\.model\.start_from` must hold an `Encoder`, a bidirectional `Back"):
+    with pytest.raises(ValueError, match=r"`config\.model\.start_from` must be an `Encoder`, a bidirectional `Back"):
         registry.make_task(config).make_model()
 
 
@@ -223,15 +223,15 @@ def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp
     one = [{**line, "label": "all"} for line in lines]
     (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, one)), encoding="utf-8")
     config.data.path = str(tmp_path / "one.jsonl")
-    with pytest.raises(ValueError, match=r"`config\.data` must have texts of two labels or more\. Received: \['all'\]"):
+    with pytest.raises(ValueError, match=r"`config\.data` must have at least two labels\. Received: \['all'\]"):
         registry.make_task(config).make_model()
 
 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(), r"`prompt` must be a text to classify\. Received: none"),
-        (Request(prompt=b"a", num_samples=2), r"`num_samples` must be 1 for a class\. Received: num_samples=2"),
+        (Request(), r"`prompt` must be a text to classify\. Received: an empty prompt"),
+        (Request(prompt=b"a", num_samples=2), r"`num_samples` must be 1 for classification\. Received: num_samples=2"),
         (Request(prompt=b"a", length=3), r"`length` must be unset for classification\. Received: length=3"),
         (Request(prompt=b"a", complete="test"), r"`complete` must be unset for classification"),
         (Request(prompt=b"a", settings={"top_p": 0.5}), r"`top_p` must be unset for classification"),

@@ -116,7 +116,7 @@ def num_weights(name, arguments):
 def audio_task(config):
     config.data.path = "sounds.npz"
     state = {"codec": tsa.data.AudioCodec(config.data.sample_rate or 8000).get_config()}
-    return registry.class_of("audio")(config, state)
+    return registry.find_task_class("audio")(config, state)
 
 
 def image_task(config):

@@ -81,7 +81,7 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     assert 2 < result["bits_per_byte"] < 9
     assert "gzip -9" not in result
     text = evaluation.as_text(result)
-    assert f"{result['tokens']} masked tokens alone" in text and "gzip" not in text and "word " not in text
+    assert f"only the {result['tokens']} masked tokens" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
         sampling.generate(registry.load_task(tmp_path).make_sample_source(workdir.load_model(tmp_path)), length=4)
 

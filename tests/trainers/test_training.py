@@ -124,7 +124,7 @@ def test_a_text_shorter_than_a_window_is_told(make_plain_config, tmp_path, caplo
     (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
     config.data.path, config.data.sequence_length = str(tmp_path / "text.txt"), 400
     registry.make_task(config).training_batches()
-    assert "less than one window of config.data.sequence_length=400" in caplog.text
+    assert "fewer than config.data.sequence_length=400" in caplog.text
 
 
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(finished, finished_copy, tiny_config, caplog):

@@ -172,7 +172,7 @@ def test_targets_that_are_all_empty_have_no_bits_per_byte(finished, make_config,
     (tmp_path / "empty.jsonl").write_text('{"de": "eins", "en": "", "split": "train"}')
     config.data.path = str(tmp_path / "empty.jsonl")
     task = registry.make_task(config)
-    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must have a text .* 1 pairs of .*empty"):
+    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must have text .* 1 pairs of .*empty"):
         task.validation(task, None, "train")
 
 
