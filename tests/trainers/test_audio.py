@@ -215,7 +215,7 @@ def test_tensorboard_shows_and_plays_a_recording_and_a_sample(task, model):
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio, which ignores it: "),
+        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio, which ignores it\. "),
         ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=audio"),
         ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=audio\. Received: causal=False"),
         (

@@ -163,7 +163,7 @@ def test_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
         (
             "model",
             {"grid": [4, 3]},
-            r"`config\.model\.grid` must be \[2, 2, 3\], the axes of .*Received: grid=\[4, 3\]",
+            r"`config\.model\.grid` must be \[2, 2, 3\] for these .*Received: grid=\[4, 3\]",
         ),
     ],
 )

@@ -120,7 +120,7 @@ class Task(TextTask):
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """The labels of the training split, in class order.
+        """The labels of the training data, in class order.
 
         Raises:
             ValueError: If there are fewer than two.
@@ -164,7 +164,7 @@ class Task(TextTask):
         encoder = model.backbone if isinstance(model, (LanguageModel, SequenceClassifier)) else model
         if not isinstance(encoder, (Backbone, Encoder)) or getattr(encoder, "causal", False):
             raise ValueError(
-                "`config.model.start_from` must be an `Encoder`, a bidirectional `Backbone`, or a model with one of them. "
+                "`config.model.start_from` must be an `Encoder`, a bidirectional `Backbone`, or a model with one. "
                 f"Received: a {type(model).__name__} in {path}."
             )
         sizes = [name for name in components.SIZES if config.model[name]]

@@ -60,9 +60,8 @@ class Validation(evaluation.TokenValidation):
 
     def batches(self) -> dict[str, tsa.data.Batches]:
         """Return all pairs, and under "without_source" all targets without their sources."""
-        return {
-            name: self.buckets.evaluation_batches(use_source=name != WITHOUT_SOURCE) for name in ("", WITHOUT_SOURCE)
-        }
+        buckets = self.buckets
+        return {"": buckets.evaluation_batches(), WITHOUT_SOURCE: buckets.evaluation_batches(use_source=False)}
 
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return the "loss" in nats per token, the bits per byte and the perplexity per token of targets."""
@@ -178,11 +177,9 @@ class PairTask(TextTask):
         source_vocabulary_size = None if settings["share_embeddings"] else vocabulary_size
         head: dict[str, Any] = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
         if "preset" in settings:
-            more = {
-                "source_vocabulary_size": source_vocabulary_size,
-                "reproduce_reference": settings["reproduce_reference"],
-            }
-            return SequenceToSequence.from_preset(settings["preset"], vocabulary_size, **arguments, **more, **head)
+            head["source_vocabulary_size"] = source_vocabulary_size
+            head["reproduce_reference"] = settings["reproduce_reference"]
+            return SequenceToSequence.from_preset(settings["preset"], vocabulary_size, **arguments, **head)
         decoder, dtype = Backbone(vocabulary_size, **arguments), self.config.train.dtype
         parts = settings["encoder_attention"] or settings["attention"]
         changes = {"attention": {"parts": parts}, "dropout": {"tokens": 0.0}, "cross_attention": None}

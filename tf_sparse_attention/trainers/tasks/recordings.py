@@ -61,9 +61,7 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[dict[str
         raise ValueError(f"`prompt` must be an existing file NAME.wav or NAME.npz, or a split. Received: {path}.")
     if file.suffix.lower() == ".wav":
         if "sample_rate" not in description:
-            raise ValueError(
-                f"`prompt` must be a file with features, because the model was trained on features. Received: {path}."
-            )
+            raise ValueError(f"`prompt` must be a file with features, as the training data. Received: {path}.")
         samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
         yield {"name": file.name, "features": tsa.data.LogMel(**description)(samples)}
         return
