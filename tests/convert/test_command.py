@@ -19,8 +19,8 @@ def test_a_checkpoint_becomes_a_keras_file(pg19_like, tmp_path, capsys):
     path = tmp_path / "models" / "pg19.keras"
     assert main(["t2t", str(pg19_like.prefix), "--output", str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "select as published" in printed
-    assert "Read: optimizer slots, 84 in all" in printed
+    assert "use the published selection" in printed
+    assert "Read: optimizer slots, 84 in total" in printed
     model = keras.models.load_model(path)
     np.testing.assert_allclose(model(pg19_like.inputs), pg19_like.arrays["logits"], atol=2e-5)
     assert int(model.optimizer.iterations) == 300

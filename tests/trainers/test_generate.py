@@ -284,7 +284,7 @@ def read_prompt_of(*arguments):
 
 def test_no_line_of_progress_is_logged_twice():
     lines = (
-        "generate.SECONDS, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
+        "generate.SECONDS_BETWEEN_LINES, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
         "sys.modules['tf_sparse_attention.trainers.shared.sampling'].printable = None\n"
         "progress, samples = generate.Progress(2), [{'num_tokens': 3}] * 2\n"
         "progress(samples[:1]), progress(samples), progress.log(samples)\n"
