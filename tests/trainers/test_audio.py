@@ -1,4 +1,4 @@
-"""The task of audio: training, bit-exact resumption, scores, samples, TensorBoard, export, and invalid settings."""
+"""Task "audio": training, bit-exact resumption, scores, samples, TensorBoard, export, and invalid settings."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def make_config(recordings, tmp_path_factory, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run. Tests may write scores and samples into it, and change nothing else."""
+    """A run directory. Tests may add scores and samples."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
@@ -68,7 +68,7 @@ def task(finished):
 
 @pytest.fixture
 def model(finished):
-    """The model of the run, which generates without compiling: compiling would take longer than these few samples."""
+    """The model of the run. It generates without compilation, which takes longer than a few samples."""
     model = workdir.load_model(finished)
     model._generator = Generator(model, run_eagerly=True)
     return model
@@ -83,7 +83,7 @@ def nats_by_hand(folder, task, split):
         ends = [*np.flatnonzero(window == 0), len(window)]
         for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False):
             if last > first:
-                ids = np.zeros((1, 16), "int32")  # at its position in the window, for the embedding of positions
+                ids = np.zeros((1, 16), "int32")  # at its position in the window, for the position embedding
                 ids[0, first + 1 : last] = window[first : last - 1]
                 segments = np.zeros((1, 16), "int32")
                 segments[0, first:last] = 1

@@ -1,4 +1,4 @@
-"""Classification by the trainer: trained, resumed bit for bit, scored, asked, and what is refused."""
+"""Task "classify": training, bit-exact resumption, scores, predictions, and invalid settings."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "
 
 @pytest.fixture(scope="module")
 def lines():
-    """Made-up texts, some of several lengths, one of which is cut."""
+    """Generated texts of several lengths, one of which is truncated."""
     random, found = np.random.default_rng(0), []
     for number in range(30):
         label = list(WORDS)[number % 3]
@@ -55,14 +55,14 @@ def make_config(path, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run, not to be changed but for what is written beside the model."""
+    """A run directory. Tests may add files."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
 
 
 def scores_by_hand(task, model, lines):
-    """Loss, accuracy and macro F1 of texts one by one, with the metrics of Keras."""
+    """Compute loss, accuracy and macro F1 text by text, with metrics of Keras."""
     labels = sorted(WORDS)
     true = np.array([labels.index(line["label"]) for line in lines])
     rows = [np.concatenate([[0], task.tokenizer.tokenize(line["text"]), [1]])[None, :128] for line in lines]
@@ -106,7 +106,7 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
 
 def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(finished):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    # Logits that are the same for all texts, of which -log p is log 1.5 for class 1 and log 6 for the others.
+    # All texts have the same logits: -log p is log 1.5 for class 1 and log 6 for the others.
     for weight in model.trainable_variables:
         weight.assign(keras.ops.zeros_like(weight))
     model.trainable_variables[-1].assign(np.log([1.0, 4.0, 1.0]))

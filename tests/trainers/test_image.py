@@ -1,4 +1,4 @@
-"""The task of images: training, bit-exact resumption, scores, TensorBoard, export, and invalid settings."""
+"""Task "image": training, bit-exact resumption, scores, TensorBoard, export, and invalid settings."""
 
 import json
 import math
@@ -44,14 +44,14 @@ def make_config(arrays, tmp_path_factory, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run. Tests may write scores and samples into it, and change nothing else."""
+    """A run directory. Tests may add scores and samples."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
 
 
 def nats_by_hand(model, images):
-    """Return -log p of each byte, from the softmax of its logits in NumPy."""
+    """Compute -log p of each byte from its logits, in NumPy."""
     ids = images.reshape(len(images), -1).astype(int) + 1
     logits = np.asarray(model(np.pad(ids, [(0, 0), (1, 0)])[:, :-1].astype("int32")), np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Images that a model draws or completes: their bytes, their pictures, and invalid requests."""
+"""Drawn and completed images: bytes, pictures and invalid requests."""
 
 import math
 

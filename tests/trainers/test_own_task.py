@@ -1,4 +1,4 @@
-"""The section of docs/tasks.md about a task of one's own: its two files are all that a run of it takes."""
+"""Custom tasks: the two files in the section of docs/tasks.md are sufficient for a run."""
 
 import json
 import re
@@ -18,7 +18,7 @@ FILES = ("smoothed.py", "smoothed_config.py")
 
 @pytest.fixture
 def get_config(tmp_path, monkeypatch):
-    """The function of the page's configuration; its task lies in a folder that Python finds."""
+    """The function `get_config` of the page. Its task is importable."""
     assert all(f"`{name}`" in SECTION for name in FILES)
     for name, code in zip(FILES, blocks(SECTION, "python"), strict=True):
         (tmp_path / name).write_text(code, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The settings that a task reads: another one that is given is an error, in every configuration and evaluation."""
+"""Settings that a task ignores raise an error, in configurations and evaluations."""
 
 import pytest
 

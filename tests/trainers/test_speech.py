@@ -1,4 +1,4 @@
-"""The task of speech: training, bit-exact resumption, scores, transcripts, export, and invalid settings."""
+"""Task "speech": training, bit-exact resumption, scores, transcripts, export, and invalid settings."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ KINDS = "abcd"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A file of made-up recordings: each phone is a band of features for some frames. One is empty, one too long."""
+    """Generated recordings: each phone is a band of features for some frames. One is empty, one is too long."""
     rng = np.random.default_rng(0)
     frames, phones = [], []
     for number in range(24):
@@ -86,7 +86,7 @@ def test_an_evaluation_scores_every_recording_once_and_by_beams(finished, path):
     assert not list(finished[0].glob("*.partial.json"))
     assert "2 beams" in evaluation.as_text(scores)
     changes = overrides.overridable_settings()
-    changes.train.evaluation_attention = "full"  # of more heads
+    changes.train.evaluation_attention = "full"  # has more heads
     with pytest.raises(ValueError, match=r"`attention` must have the weights of the model"):
         evaluation.evaluate(finished[0], "test", changes)
     counts = task.open_buckets("train").left_out
@@ -158,7 +158,7 @@ def test_a_killed_evaluation_resumes(finished, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             evaluation.evaluate(finished[0], "train")
     found = evaluation.evaluate(finished[0], "train")
-    # Beams decode 14 recordings. Those of the second batch, which was interrupted, are decoded again.
+    # Beam search decodes 14 recordings. Recordings of the interrupted second batch are decoded again.
     assert calls.count(calls[0]) == 3 and calls.count(calls[-1]) == 7 + 14 - 4
     for name in ("recordings", "labels", "left_out", "phone_error_rate", "beams"):
         assert found[name] == expected[name]

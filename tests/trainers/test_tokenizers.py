@@ -1,4 +1,4 @@
-"""Models of other tokenizers than bytes are trained, evaluated, sampled from and exported by the same programs."""
+"""Training, evaluation, sampling and export with subword tokenizers."""
 
 import json
 import subprocess
@@ -23,13 +23,14 @@ from tf_sparse_attention.trainers.shared import (
     workdir,
 )
 from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.language_model import LINE
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 
 
 @pytest.fixture(scope="module")
 def vocabulary(text_folder, data_dir, tmp_path_factory):
-    """A file of subwords, found by the program in the text of the tests."""
+    """A subword vocabulary that the command learns from the test text."""
     path = tmp_path_factory.mktemp("vocabulary") / "text.subwords"
     flags = [f"--config.data.path={text_folder}", f"--config.data.data_dir={data_dir}", "--size=60", f"--output={path}"]
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.vocabulary", *flags]
@@ -41,7 +42,7 @@ def vocabulary(text_folder, data_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(make_plain_config, vocabulary, tmp_path_factory):
-    """A work folder of a model of subwords."""
+    """The run directory of a model with subwords."""
     config = make_plain_config()
     config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
     folder = tmp_path_factory.mktemp("runs") / "subwords"
@@ -71,14 +72,15 @@ def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
     assert workdir.load_model(folder).backbone.vocabulary_size == tokenizer.vocabulary_size
 
 
-def score_here(path, line):
-    """What `exporting.score_alone` says, without its process, which test_export_app.py starts."""
-    result = tf.saved_model.load(path).signatures["score"](text=tf.constant([line]))
+def run_in_process(path, signature, inputs):
+    """Return the result of `exporting.run_alone` without a subprocess, which test_export_app.py tests."""
+    inputs = {name: tf.constant(value) for name, value in inputs.items()}
+    result = tf.saved_model.load(str(path)).signatures[signature](**inputs)
     return {name: float(value[0]) for name, value in result.items()}
 
 
 def write_lines(task, path):
-    """Write JSON lines of a task of text and return the settings of `config.data` for them."""
+    """Write JSON lines for a task with text, and return the settings of `config.data`."""
     fields = {"translate": ("de", "en"), "answer": ("question", "passages", "answer"), "classify": ("text", "label")}
     rows = [{name: f"{name} {number} of many {task}s" for name in fields[task]} for number in range(10)]
     path.write_text("\n".join(json.dumps({**row, "split": "train"}) for row in rows), encoding="utf-8")
@@ -123,14 +125,14 @@ def test_what_has_no_vocabulary_is_said():
 def test_it_is_sampled_from_and_exported(run, monkeypatch):
     _, folder = run
     source = registry.load_task(folder).make_sample_source(workdir.load_model(folder))
-    source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
+    source.model._generator = Generator(source.model, run_eagerly=True)  # compilation takes longer than five tokens
     (sample,) = sampling.generate(source, b"ab", length=5)
     assert sample["text"].startswith("ab")
-    monkeypatch.setattr(exporting, "score_alone", score_here)
+    monkeypatch.setattr(exporting, "run_alone", run_in_process)
     result = exporting.export(folder, jit_compile=False)
     served = tf.saved_model.load(result["path"])
-    ids = workdir.load_tokenizer(folder).tokenize(result["line"])
-    assert result["num_bytes"] == len(result["line"])
+    ids = workdir.load_tokenizer(folder).tokenize(LINE)
+    assert result["num_bytes"] == len(LINE)
     assert result["nats"] > 0.1 * len(ids)
     drawn = served.signatures["generate"](
         prompt=tf.constant(["ab"]),
@@ -152,7 +154,7 @@ def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
     other.data.vocabulary = str(tmp_path / "other")
     with pytest.raises(ValueError, match=r"`config.data` must lead to the tokenizer of the checkpoint"):
         training.train(other, folder)
-    # Where the file lies does not matter.
+    # The path of the file does not matter.
     workdir.load_tokenizer(folder).to_file(tmp_path / "copy")
     other.data.vocabulary = str(tmp_path / "copy")
     training.train(other, folder)

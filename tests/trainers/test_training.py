@@ -1,4 +1,4 @@
-"""A training run in one process: what it writes, how it goes on, how it stops."""
+"""Training in one process: files, resumption and signals."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def metrics_of(folder):
 
 @pytest.fixture
 def finished_copy(finished, tmp_path):
-    """The folder of a run of 8 steps that a test may change."""
+    """The directory of a run of 8 steps that a test may change."""
     return shutil.copytree(finished[0], tmp_path / "copy")
 
 
@@ -159,7 +159,7 @@ def test_a_wrong_count_of_steps_is_an_error(tiny_config, tmp_path, name, value):
 
 @pytest.mark.full
 def test_two_replicas_report_and_end_as_one_device(tiny_config, tmp_path):
-    tiny_config.model.dropout = 0.0  # each replica draws masks of its own
+    tiny_config.model.dropout = 0.0  # each replica has different dropout masks
     tiny_config.train.update(num_steps=2, log_every=1, evaluate_every=0)
     for count, name in ((1, "one"), (2, "two")):
         tiny_config.train.num_logical_cpus = count

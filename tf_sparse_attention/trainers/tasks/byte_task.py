@@ -64,7 +64,7 @@ class ByteValidation(evaluation.TokenValidation):
         ]
 
     def can_draw(self) -> bool:
-        """Return whether the model has a KV cache, without which sampling takes hours. If not, log the reason once."""
+        """Return whether the model has a KV cache. Without one, sampling takes hours, and the reason is logged once."""
         reason = self.model.cache_unsupported_reason
         if reason is not None:
             logging.log_first_n(logging.INFO, "No samples of %s during training: %s.", 1, self.items, reason)
@@ -110,9 +110,9 @@ class ByteTask(Task):
         raise NotImplementedError
 
     def source_options(self, *names: str) -> dict[str, Any]:
-        """Return the given settings of `config.data` that locate the data, and further settings by name."""
-        given = backbone_settings.set_values(self.config.data)
-        return {name: given[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in given}
+        """Return the settings of `config.data` that locate the data, and further settings by name, if they are set."""
+        settings = backbone_settings.set_values(self.config.data)
+        return {name: settings[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in settings}
 
     def make_model(self) -> keras.Model:
         """Create a `LanguageModel` with 257 ids; see `components.make_model`."""

@@ -43,7 +43,7 @@ class Task:
         self.config, self._state = config, state or {}
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the model depends on in addition to its weights, such as a tokenizer: plain data by name.
+        """Return plain data by name that the model needs in addition to its weights, such as a tokenizer.
 
         It is saved in the run directory. Resuming a run requires the same state. Default: empty.
         """
