@@ -19,8 +19,8 @@ def test_a_checkpoint_becomes_a_keras_file(pg19_like, tmp_path, capsys):
     path = tmp_path / "models" / "pg19.keras"
     assert main(["t2t", str(pg19_like.prefix), "--output", str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "select as published" in printed
-    assert "Read: optimizer slots, 84 in all" in printed
+    assert "use the published selection" in printed
+    assert "Read: optimizer slots, 84 in total" in printed
     model = keras.models.load_model(path)
     np.testing.assert_allclose(model(pg19_like.inputs), pg19_like.arrays["logits"], atol=2e-5)
     assert int(model.optimizer.iterations) == 300
@@ -43,7 +43,7 @@ def test_a_dry_run_prints_the_mapping_and_writes_nothing(small_checkpoint, tmp_p
 def test_routed_heads_can_be_made_causal_at_once(small_checkpoint, tmp_path, capsys):
     path = tmp_path / "causal.keras"
     assert main(["t2t", str(small_checkpoint.write(tmp_path)), "--output", str(path), "--causal"]) == 0
-    assert "causal now" in capsys.readouterr().out
+    assert "Routed heads are causal" in capsys.readouterr().out
     part = keras.models.load_model(path).backbone.blocks[2].attention.parts[0]
     assert (part.selection, part.mask_self) == ("nearest", False)
 

@@ -1,4 +1,4 @@
-"""A small text and a small configuration that the tests of the trainers share."""
+"""Small text and configurations for tests of trainers."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ SIZES = {"train": 12_000, "validation": 1_500, "test": 1_700}
 
 @pytest.fixture(scope="session")
 def text_folder(tmp_path_factory):
-    """A folder with made-up text for training, validation and testing, each of several documents."""
+    """A folder with generated text: several documents per split."""
     folder = tmp_path_factory.mktemp("text")
     generator = np.random.default_rng(0)
     words = ["".join(chr(97 + letter) for letter in generator.integers(0, 26, length)) for length in (2, 3, 5, 7) * 6]
@@ -27,19 +27,19 @@ def text_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    """A folder for prepared data sets, shared so that each is prepared once."""
+    """A shared folder for prepared data sets."""
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture
 def tiny_config(make_tiny_config):
-    """A configuration of its own for one test, see `make_tiny_config`."""
+    """A separate configuration for one test; see `make_tiny_config`."""
     return make_tiny_config()
 
 
 @pytest.fixture(scope="session")
 def finished(make_tiny_config, tmp_path_factory):
-    """The folder of a run of 8 steps, not to be changed, and how it ended."""
+    """The directory and outcome of a run of 8 steps. Do not change it."""
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("finished")
     return folder, training.train(make_tiny_config(), folder)
@@ -47,13 +47,13 @@ def finished(make_tiny_config, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def untrained(tmp_path_factory):
-    """The folder of a run whose model has learned nothing; tests may write beside the model."""
+    """The directory of a run with an untrained model. Tests may add files."""
     return untrained_run.write(tmp_path_factory.mktemp("untrained"))
 
 
 @pytest.fixture(scope="session")
 def make_plain_config(make_tiny_config):
-    """Function like `make_tiny_config` whose run is cheaper: local heads alone, 2 steps, no evaluation."""
+    """A cheaper `make_tiny_config`: only local heads, 2 steps, no evaluation."""
 
     def make():
         config = make_tiny_config()
@@ -66,14 +66,14 @@ def make_plain_config(make_tiny_config):
 
 @pytest.fixture(scope="session")
 def make_tiny_config(text_folder, data_dir):
-    """Function that makes a configuration: one layer of routed heads, dropout, 8 steps on the small text."""
+    """A function that creates a configuration: one layer with routed heads, dropout, 8 steps on the small text."""
 
     def make():
         config = demo.get_config("tiny")
         config.data.update(path=str(text_folder), data_dir=str(data_dir))
         config.model.update(num_layers=1, attention=config.model.attention[1:])
         config.train.update(num_steps=8, log_every=2, evaluate_every=4, checkpoint_every=2, evaluation_windows=4)
-        # Determinism is a setting of the whole process, and compiling would take longer than the steps.
+        # Determinism is process-wide, and compilation takes longer than the steps.
         config.train.update(deterministic=False, jit_compile=False)
         return config
 

@@ -1,4 +1,4 @@
-"""Interrupts runs and evaluations, and compares the checkpoints of runs."""
+"""Interruption of runs and evaluations, and comparison of checkpoints."""
 
 import os
 import signal

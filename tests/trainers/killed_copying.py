@@ -1,4 +1,4 @@
-"""`tsa-train` with the scheme disk://, killed in the middle of copying the file that KILLED_COPYING names."""
+"""`tsa-train` with the scheme disk://, killed while it copies the file KILLED_COPYING."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ copy = remote_files._copy
 
 
 def killed(source, target):
-    """Copy as ever, but for half of that file."""
+    """Copy a file, but only half of KILLED_COPYING."""
     if os.path.basename(str(source.name)) == os.environ.get("KILLED_COPYING"):
         target.write(source.read(1000))
         target.flush()

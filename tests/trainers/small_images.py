@@ -1,4 +1,4 @@
-"""Images of a few bytes, and a configuration and a generator for them."""
+"""Images of a few bytes, with a configuration and a generator."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def make_arrays():
 
 
 def make_config(variant="local"):
-    """Return a configuration of one layer for such images, without their path."""
+    """Return a configuration with one layer for these images, without `config.data.path`."""
     config = images.get_config(variant)
     config.data.update(image_shape=(), sequence_length=12, batch_size=2)
     config.model.update(num_layers=1, num_local_layers=0, hidden_dim=16, intermediate_dim=16, grid=list(SHAPE))
@@ -27,6 +27,6 @@ def make_config(variant="local"):
 
 
 def generate_eagerly(model):
-    """Return a model that generates without compiling: compiling would take longer than the few bytes do."""
+    """Return a model that generates without compilation, which takes longer than a few bytes."""
     model._generator = Generator(model, run_eagerly=True)
     return model

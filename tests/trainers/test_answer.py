@@ -1,4 +1,4 @@
-"""The task of long answers: by a language model that reads the question first, or an encoder-decoder."""
+"""Long-form question answering with a language model or an encoder-decoder."""
 
 import json
 
@@ -13,7 +13,7 @@ from tf_sparse_attention.trainers.tasks import registry
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A file of made-up questions; the answer repeats a word of a passage."""
+    """A file of generated questions. The answer repeats a word of a passage."""
     random, lines = np.random.default_rng(0), []
     for number in range(16):
         words = ["".join(chr(97 + c) for c in random.integers(0, 26, 4)) for _ in range(3)]
@@ -50,7 +50,7 @@ def finished(request, make_config, tmp_path_factory):
 
 
 def nats_of(task, model, line, use_source):
-    """The nats of an answer, from the logits of one row."""
+    """Return the nats of an answer, from the logits of one row."""
     source = "\n\n".join([line["question"], *line["passages"]]) if use_source else ""
     source, target = (np.append(task.tokenizer.tokenize(text), 1) for text in (source, line["answer"]))
     if task.has_encoder:

@@ -1,4 +1,4 @@
-"""The task of audio: training, bit-exact resumption, scores, samples, TensorBoard, export, and invalid settings."""
+"""Task "audio": training, bit-exact resumption, scores, samples, TensorBoard, export, and invalid settings."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import audio as audio_config
 from tf_sparse_attention.trainers.shared import callbacks, evaluation, exporting, training, workdir
 from tf_sparse_attention.trainers.tasks import byte_task, registry
-from tf_sparse_attention.trainers.tasks.audio import as_picture, write_wav
+from tf_sparse_attention.trainers.tasks.audio import draw_audio, write_wav
 from tf_sparse_attention.trainers.tasks.task import Request
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def make_config(recordings, tmp_path_factory, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run. Tests may write scores and samples into it, and change nothing else."""
+    """A run directory. Tests may add scores and samples."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
@@ -68,7 +68,7 @@ def task(finished):
 
 @pytest.fixture
 def model(finished):
-    """The model of the run, which generates without compiling: compiling would take longer than these few samples."""
+    """The model of the run. It generates without compilation, which takes longer than a few samples."""
     model = workdir.load_model(finished)
     model._generator = Generator(model, run_eagerly=True)
     return model
@@ -83,7 +83,7 @@ def nats_by_hand(folder, task, split):
         ends = [*np.flatnonzero(window == 0), len(window)]
         for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False):
             if last > first:
-                ids = np.zeros((1, 16), "int32")  # at its position in the window, for the embedding of positions
+                ids = np.zeros((1, 16), "int32")  # at its position in the window, for the position embedding
                 ids[0, first + 1 : last] = window[first : last - 1]
                 segments = np.zeros((1, 16), "int32")
                 segments[0, first:last] = 1
@@ -158,7 +158,7 @@ def test_a_continuation_begins_with_its_prompt(task, model, recordings, tmp_path
 
 
 def test_an_interruption_keeps_the_samples_so_far(task, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(byte_task, "CHUNK", 5)
+    monkeypatch.setattr(byte_task, "BYTES_PER_SNAPSHOT", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
@@ -182,8 +182,8 @@ def make_silence(rate, tmp_path):
         ({"prompt": 11025}, r"`prompt` must have 8000 samples per second, as .*Received: 11025\."),
         ({"length": 0}, r"`length` must be a positive integer"),
         ({"num_samples": 0}, r"`num_samples` must be a positive integer"),
-        ({"num_samples": 2, "settings": {"num_beams": 2}}, r"`num_samples` must be 1 for beams, which find one sample"),
-        ({"path": "samples.png"}, r"`output` must be a file NAME\.wav for recordings\. Received: samples\.png"),
+        ({"num_samples": 2, "settings": {"num_beams": 2}}, r"`num_samples` must be 1 for beam search"),
+        ({"path": "samples.png"}, r"`output` must be a file NAME\.wav for recordings\. Received: output=samples\.png"),
         ({"path": "no/such.wav"}, r"`output` must be a file in an existing folder"),
     ],
 )
@@ -197,10 +197,10 @@ def test_requests_that_do_not_fit_sound_raise_an_error(task, model, tmp_path, re
 def test_a_picture_has_a_waveform_and_a_spectrogram():
     pytest.importorskip("matplotlib")
     tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(4000) / RATE)).astype(np.int16)
-    picture = as_picture(tone, RATE)
+    picture = draw_audio(tone, RATE)
     assert picture.shape == (400, 800, 4) and picture.dtype == np.uint8
     halves = picture[:200], picture[200:]
-    silent = as_picture(np.zeros(5, np.int16), RATE)  # shorter than a transform
+    silent = draw_audio(np.zeros(5, np.int16), RATE)  # shorter than a transform
     assert all((half != other).any() for half, other in zip(halves, (silent[:200], silent[200:]), strict=True))
 
 
@@ -215,10 +215,14 @@ def test_tensorboard_shows_and_plays_a_recording_and_a_sample(task, model):
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio, which ignores it: "),
+        ("data", {"mask_rate": 0.1}, r"`config\.data\.mask_rate` must be unset for task=audio, which ignores it\. "),
         ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=audio"),
         ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=audio\. Received: causal=False"),
-        ("data", {"path": None}, r"`config\.data\.path` must be a folder of WAV .* for task=audio\. Received: neither"),
+        (
+            "data",
+            {"path": None},
+            r"`config\.data\.path` must be a folder .* for task=audio\. Received: path=None",
+        ),
         ("data", {"sample_rate": 16000}, r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"),
     ],
 )
@@ -235,9 +239,9 @@ def test_recordings_of_another_rate_raise_an_error(finished, make_config):
     config.data.sample_rate = 16000
     with pytest.raises(ValueError, match=r"`config\.data` must match the codec of the checkpoint .*16000"):
         workdir.check_state(finished, registry.make_task(config).get_state())
-    task = registry.class_of("audio")(config, {"codec": tsa.data.AudioCodec(RATE).get_config()})
+    task = registry.find_task_class("audio")(config, {"codec": tsa.data.AudioCodec(RATE).get_config()})
     with pytest.raises(
-        ValueError, match=r"must have recordings of 8000 samples per second, which .*Received: sounds of 16"
+        ValueError, match=r"must have recordings of 8000 samples per second, as the .*Received: sounds with 16"
     ):
         task.open_split("test")
 

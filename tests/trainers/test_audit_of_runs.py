@@ -1,4 +1,4 @@
-"""The audit of the model of a run."""
+"""Audits of trained models."""
 
 import re
 import subprocess

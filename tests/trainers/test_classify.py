@@ -1,4 +1,4 @@
-"""Classification by the trainer: trained, resumed bit for bit, scored, asked, and what is refused."""
+"""Task "classify": training, bit-exact resumption, scores, predictions, and invalid settings."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "
 
 @pytest.fixture(scope="module")
 def lines():
-    """Made-up texts, some of several lengths, one of which is cut."""
+    """Generated texts of several lengths, one of which is truncated."""
     random, found = np.random.default_rng(0), []
     for number in range(30):
         label = list(WORDS)[number % 3]
@@ -55,14 +55,14 @@ def make_config(path, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run, not to be changed but for what is written beside the model."""
+    """A run directory. Tests may add files."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
 
 
 def scores_by_hand(task, model, lines):
-    """Loss, accuracy and macro F1 of texts one by one, with the metrics of Keras."""
+    """Compute loss, accuracy and macro F1 text by text, with metrics of Keras."""
     labels = sorted(WORDS)
     true = np.array([labels.index(line["label"]) for line in lines])
     rows = [np.concatenate([[0], task.tokenizer.tokenize(line["text"]), [1]])[None, :128] for line in lines]
@@ -106,7 +106,7 @@ def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
 
 def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(finished):
     task, model = registry.load_task(finished), workdir.load_model(finished)
-    # Logits that are the same for all texts, of which -log p is log 1.5 for class 1 and log 6 for the others.
+    # All texts have the same logits: -log p is log 1.5 for class 1 and log 6 for the others.
     for weight in model.trainable_variables:
         weight.assign(keras.ops.zeros_like(weight))
     model.trainable_variables[-1].assign(np.log([1.0, 4.0, 1.0]))
@@ -195,10 +195,10 @@ def test_a_classifier_can_begin_with_the_encoder_of_a_masked_language_model(make
     for found, expected in zip(model.encoder.weights, saved.weights, strict=True):
         np.testing.assert_array_equal(found, expected)
     Backbone(99, 1, 16, classify.VARIANTS["clustered"], causal=False).save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match=r"The tokenizer must have no more ids .*Received: 258 ids, a model of 99"):
+    with pytest.raises(ValueError, match=r"`config\.data\.tokenizer` must be .*: 258 ids, but the model has 99"):
         registry.make_task(config).make_model()
     Backbone(258, 1, 16, classify.VARIANTS["local"]).save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match=r"`config\.model\.start_from` must hold an `Encoder`, a bidirectional `Back"):
+    with pytest.raises(ValueError, match=r"`config\.model\.start_from` must be an `Encoder`, a bidirectional `Back"):
         registry.make_task(config).make_model()
 
 
@@ -223,15 +223,15 @@ def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp
     one = [{**line, "label": "all"} for line in lines]
     (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, one)), encoding="utf-8")
     config.data.path = str(tmp_path / "one.jsonl")
-    with pytest.raises(ValueError, match=r"`config\.data` must have texts of two labels or more\. Received: \['all'\]"):
+    with pytest.raises(ValueError, match=r"`config\.data` must have at least two labels\. Received: \['all'\]"):
         registry.make_task(config).make_model()
 
 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(), r"`prompt` must be a text to classify\. Received: none"),
-        (Request(prompt=b"a", num_samples=2), r"`num_samples` must be 1 for a class\. Received: num_samples=2"),
+        (Request(), r"`prompt` must be a text to classify\. Received: an empty prompt"),
+        (Request(prompt=b"a", num_samples=2), r"`num_samples` must be 1 for classification\. Received: num_samples=2"),
         (Request(prompt=b"a", length=3), r"`length` must be unset for classification\. Received: length=3"),
         (Request(prompt=b"a", complete="test"), r"`complete` must be unset for classification"),
         (Request(prompt=b"a", settings={"top_p": 0.5}), r"`top_p` must be unset for classification"),

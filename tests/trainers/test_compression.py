@@ -1,4 +1,4 @@
-"""The yardstick beside bits per byte: gzip and xz on the same bytes."""
+"""Baselines for bits per byte: gzip and xz."""
 
 import gzip
 import lzma

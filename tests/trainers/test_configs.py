@@ -1,4 +1,4 @@
-"""The configurations: each names a model that can be built, and knows what it does not have."""
+"""Configurations: headers, settings, models and invalid variants."""
 
 import functools
 import importlib
@@ -85,7 +85,7 @@ SMALL = [
     *(("classify", (variant,)) for variant in classify.VARIANTS),
     *(("images", (variant,)) for variant in images.VARIANTS),
 ]
-# What the training split of the speech with 59 phones says.
+# State of the training split of the speech with 59 phones.
 PHONES = {"labels": [str(label) for label in range(59)], "unit": "phone", "mean": [0.0] * 40, "std": [1.0] * 40}
 
 
@@ -116,7 +116,7 @@ def num_weights(name, arguments):
 def audio_task(config):
     config.data.path = "sounds.npz"
     state = {"codec": tsa.data.AudioCodec(config.data.sample_rate or 8000).get_config()}
-    return registry.class_of("audio")(config, state)
+    return registry.find_task_class("audio")(config, state)
 
 
 def image_task(config):
@@ -234,7 +234,7 @@ def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
 def test_all_kinds_of_attention_to_speech_are_as_many_weights_and_differ_in_nothing_else():
     models = [SpeechTask(load("speech", (kind,)), PHONES).make_model() for kind in speech.KINDS]
     counts = [sum(math.prod(weight.shape) for weight in model.trainable_weights) for model in models]
-    assert max(counts) / min(counts) < 1.01  # without the axes of hashes and the centroids, which no gradient moves
+    assert max(counts) / min(counts) < 1.01  # without untrained weights: hash directions and centroids
     plain = [load("speech", (kind,)).to_dict() for kind in speech.KINDS]
     for config in plain:
         del config["model"]["attention"], config["model"]["intermediate_dim"]

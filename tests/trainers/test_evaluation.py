@@ -1,4 +1,4 @@
-"""The evaluation of a trained model, on its own text and on others."""
+"""Evaluation of a trained model, on its text and on other texts."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_pe
 
 @pytest.fixture(scope="module")
 def run(make_plain_config, tmp_path_factory):
-    """The folder of a run, to which tests add evaluations."""
+    """A run directory to which tests add evaluations."""
     folder = tmp_path_factory.mktemp("run")
     training.train(make_plain_config(), folder)
     return folder
@@ -163,7 +163,7 @@ def test_tiny_shakespeare_is_scored_by_its_name_offline(run, shared_data, tmp_pa
 
 @pytest.fixture
 def small_pg19(shared_data, tmp_path):
-    """A copy of the PG-19 folder with the first 3000 bytes of each book, less a cut character."""
+    """A copy of the PG-19 folder with the first 3000 bytes of each book, without incomplete characters."""
     folder = tmp_path / "books"
     for split in ("train", "validation", "test"):
         (folder / split).mkdir(parents=True)
@@ -193,7 +193,7 @@ def test_overlapping_windows_score_every_token_once_with_more_to_see(run):
 
 
 class Killed(Exception):
-    """Stands for a signal that ends the process."""
+    """Replaces a signal that ends the process."""
 
 
 def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypatch, caplog):
@@ -241,7 +241,7 @@ def test_a_complete_split_is_divided_by_its_official_words(run, monkeypatch):
     official = evaluation.evaluate(run, "validation", changes())
     assert (official["words_are"], official["words"]) == ("official", 10 * counted["words"])
     assert official["perplexity_per_word"] == pytest.approx(counted["perplexity_per_word"] ** 0.1)
-    assert "the words are         the official count" in evaluation.as_text(official)
+    assert "words                 official count" in evaluation.as_text(official)
     assert json.loads((run / "evaluation-validation.json").read_text())["words_are"] == "official"
 
 

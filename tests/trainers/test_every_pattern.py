@@ -1,4 +1,4 @@
-"""Each kind of attention trains by its configuration for a few hundred steps on the embedded data."""
+"""Training of every kind of attention for a few hundred steps."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The export of a run: what is written, and the proof that it asks of what it wrote."""
+"""Export of a run, and the test of the exported model."""
 
 import math
 import os
@@ -29,7 +29,7 @@ def run(untrained):
 
 @pytest.fixture(scope="module")
 def exported(untrained):
-    """What the export of the run says; without XLA, which takes longer than the few tokens of these tests."""
+    """Result of the export of a run, without XLA compilation, which takes longer than a few tokens."""
     return exporting.export(untrained, jit_compile=False)
 
 
@@ -42,7 +42,7 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
     assert result["num_bytes"] == len(b"def main():")
     np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / 11, rtol=1e-5)
-    # The windows of `score` are those of the training.
+    # `score` has windows of the training length.
     assert "consecutive windows of 64," in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Samples from a run: prompts, settings, seeds, the file of samples and the program."""
+"""Samples of a run: prompts, settings, seeds, output file and command."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def run(untrained):
 
 
 def eager_source(run):
-    """Return the source of a run; compiling takes longer than the few tokens of these tests."""
+    """Return the sample source of a run, without compilation, which takes longer than a few tokens."""
     source = registry.load_task(run).make_sample_source(workdir.load_model(run))
     source.model._generator = Generator(source.model, run_eagerly=True)
     return source
@@ -38,7 +38,7 @@ def samples_of(run, *arguments, **settings):
 
 
 def texts_of(samples):
-    """Return samples without their log-probabilities, which the size of the batch may round."""
+    """Return samples without log-probabilities, whose rounding depends on the batch size."""
     return [{name: value for name, value in sample.items() if name != "log_prob"} for sample in samples]
 
 
@@ -198,14 +198,14 @@ def test_ctrl_c_keeps_what_there_is(endless):
         "--length=60000",
         "--prompt=ab",
     ]
-    # Without a buffer, whose content `communicate` would lose.
+    # Unbuffered: `communicate` would lose the content of a buffer.
     process = subprocess.Popen(
         command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
-        # A process started in the background of a script ignores it, and so do its children.
+        # Background processes of scripts, and their children, ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     shown = process.stdout.read(200)
@@ -239,7 +239,7 @@ def test_what_would_change_the_terminal_is_not_shown():
 
 
 def test_the_program_reads_standard_input_and_prints_the_text(run):
-    # Not UTF-8, and printed where the locale says ASCII.
+    # Not UTF-8, and the locale is ASCII.
     result = subprocess.run(
         [
             sys.executable,
@@ -264,7 +264,7 @@ def test_the_program_reads_standard_input_and_prints_the_text(run):
 
 
 def run_without_backend(lines, *arguments):
-    """Return what these lines of Python print, which have the program as `generate`, without starting TensorFlow."""
+    """Return the output of lines of Python with the command as `generate`, without TensorFlow."""
     code = (
         "import sys, types\n"
         "for name in ('sampling', 'sample_sources', 'tokenizers', 'workdir'):\n"
@@ -284,7 +284,7 @@ def read_prompt_of(*arguments):
 
 def test_no_line_of_progress_is_logged_twice():
     lines = (
-        "generate.SECONDS, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
+        "generate.SECONDS_BETWEEN_LINES, generate.logging.info = -1.0, lambda text, *values: print(values[:3])\n"
         "sys.modules['tf_sparse_attention.trainers.shared.sampling'].printable = None\n"
         "progress, samples = generate.Progress(2), [{'num_tokens': 3}] * 2\n"
         "progress(samples[:1]), progress(samples), progress.log(samples)\n"

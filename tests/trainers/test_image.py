@@ -1,4 +1,4 @@
-"""The task of images: training, bit-exact resumption, scores, TensorBoard, export, and invalid settings."""
+"""Task "image": training, bit-exact resumption, scores, TensorBoard, export, and invalid settings."""
 
 import json
 import math
@@ -44,14 +44,14 @@ def make_config(arrays, tmp_path_factory, data_dir):
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
-    """The folder of a run. Tests may write scores and samples into it, and change nothing else."""
+    """A run directory. Tests may add scores and samples."""
     folder = tmp_path_factory.mktemp("finished")
     training.train(make_config(), folder)
     return folder
 
 
 def nats_by_hand(model, images):
-    """Return -log p of each byte, from the softmax of its logits in NumPy."""
+    """Compute -log p of each byte from its logits, in NumPy."""
     ids = images.reshape(len(images), -1).astype(int) + 1
     logits = np.asarray(model(np.pad(ids, [(0, 0), (1, 0)])[:, :-1].astype("int32")), np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -108,12 +108,12 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_c
 def test_tensorboard_shows_images_and_what_a_pixel_attends_to(finished):
     task, model = registry.load_task(finished), generate_eagerly(workdir.load_model(finished))
     shown = task.validation(task, model, "validation").examples()
-    assert set(shown.pictures) == {"samples", "completions", "what a pixel attends to"}
+    assert set(shown.pictures) == {"samples", "completions", "attention of a pixel"}
     for picture in shown.pictures.values():
         assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.std() > 1
     side = 2 + 98  # one row of 2 pixels, magnified 48 times
-    assert shown.pictures["what a pixel attends to"].shape == (side, 2 + 2 * 98, 3)  # one block of two heads
-    red = (shown.pictures["what a pixel attends to"] == (255, 0, 0)).all(axis=-1)
+    assert shown.pictures["attention of a pixel"].shape == (side, 2 + 2 * 98, 3)  # one block of two heads
+    red = (shown.pictures["attention of a pixel"] == (255, 0, 0)).all(axis=-1)
     assert red.sum() == 2 * 48**2 and not red[: 2 + 48].any()
 
 
@@ -123,7 +123,7 @@ def test_a_model_without_a_cache_draws_no_images(finished):
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
     shown = task.validation(task, task.make_model(), "validation").examples()
-    assert "samples" not in shown.pictures and "what a pixel attends to" in shown.pictures
+    assert "samples" not in shown.pictures and "attention of a pixel" in shown.pictures
     assert "health" in shown.texts and shown.scalars
 
 
@@ -148,11 +148,11 @@ def test_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
         ),
         ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=image"),
         ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=image\. Received: causal=False"),
-        ("data", {"path": None}, r"`config\.data\.path` must be a folder .* for task=image\. Received: neither"),
+        ("data", {"path": None}, r"`config\.data\.path` must be a folder .* for task=image\. Received: path=None"),
         (
             "data",
             {"sequence_length": 64},
-            r"`config\.data\.sequence_length` must be 12, the bytes of an image of \(2, 2",
+            r"`config\.data\.sequence_length` must be 12 for images of shape \(2, 2",
         ),
         (
             "data",
@@ -163,7 +163,7 @@ def test_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
         (
             "model",
             {"grid": [4, 3]},
-            r"`config\.model\.grid` must be \[2, 2, 3\], the axes of .*Received: grid=\[4, 3\]",
+            r"`config\.model\.grid` must be \[2, 2, 3\] for these .*Received: grid=\[4, 3\]",
         ),
     ],
 )
@@ -185,9 +185,7 @@ def test_images_of_another_shape_or_order_raise_an_error(finished, make_config, 
     np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))
     changes = overrides.overridable_settings()
     changes.data.path = str(tmp_path / "large.npz")
-    with pytest.raises(
-        ValueError, match=r"must have images of the shape \(2, 2, 3\), which the model is for\. Received"
-    ):
+    with pytest.raises(ValueError, match=r"must have images of shape \(2, 2, 3\), as the model requires\. Received"):
         evaluation.evaluate(finished, "test", changes)
 
 

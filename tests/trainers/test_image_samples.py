@@ -1,4 +1,4 @@
-"""Images that a model draws or completes: their bytes, their pictures, and invalid requests."""
+"""Drawn and completed images: bytes, pictures and invalid requests."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_images_are_drawn_as_the_model_generates_them(task, model, tmp_path):
         assert sample["bits_per_dim"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
     images = task.codec.decode(np.stack([row.token_ids for row in rows]))
     picture = tf.io.decode_png(path.read_bytes()).numpy()
-    np.testing.assert_array_equal(picture, image_pictures.tiled([images]))
+    np.testing.assert_array_equal(picture, image_pictures.draw_grid([images]))
     assert made.path == path and made.text.startswith("seed 5: ")
 
 
@@ -58,9 +58,9 @@ def test_a_completion_has_the_upper_half_of_its_image(task, model, arrays, monke
     np.testing.assert_array_equal(found[:, :1], arrays["test"][:3, :1])
     assert (found[:, 1:] != arrays["test"][:3, 1:]).any()
     assert [sample["num_tokens"] for sample in made.samples] == [6] * 3
-    picture = image_pictures.picture_of_samples(task.codec, made.samples, arrays["test"])
+    picture = image_pictures.draw_samples(task.codec, made.samples, arrays["test"])
     given = np.concatenate([arrays["test"][:3, :1], np.full((3, 1, 2, 3), 128, np.uint8)], axis=1)
-    np.testing.assert_array_equal(picture, image_pictures.tiled([given, found, arrays["test"][:3]]))
+    np.testing.assert_array_equal(picture, image_pictures.draw_grid([given, found, arrays["test"][:3]]))
 
 
 def test_the_given_bytes_of_blocks_end_before_the_lower_half():
@@ -74,7 +74,7 @@ def test_the_given_bytes_of_blocks_end_before_the_lower_half():
 
 
 def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(byte_task, "CHUNK", 5)
+    monkeypatch.setattr(byte_task, "BYTES_PER_SNAPSHOT", 5)
 
     def stop(samples):
         if samples[0]["num_tokens"] == 5:
@@ -85,7 +85,7 @@ def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypat
     assert sample["interrupted"] and len(sample["token_ids"]) == 5
     ids = np.append(sample["token_ids"], [129] * 7)
     np.testing.assert_array_equal(
-        tf.io.decode_png((tmp_path / "a.png").read_bytes()), image_pictures.tiled([task.codec.decode(ids)[None]])
+        tf.io.decode_png((tmp_path / "a.png").read_bytes()), image_pictures.draw_grid([task.codec.decode(ids)[None]])
     )
 
 
@@ -97,7 +97,10 @@ def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypat
         (Request(length=3), r"`length` must be unset for images\. Received: length=3"),
         (Request(num_samples=6), r"`num_samples` must be at most the 5 images to complete\. Received: 6\."),
         (Request(num_samples=0), r"`num_samples` must be a positive integer"),
-        (Request(path="samples.jsonl"), r"`output` must be a file NAME\.png for images\. Received: samples\.jsonl"),
+        (
+            Request(path="samples.jsonl"),
+            r"`output` must be a file NAME\.png for .*Received: output=samples\.jsonl",
+        ),
         (Request(path="no/such.png"), r"`output` must be a file in an existing folder"),
         (Request(settings={"length_penalty": 1.0}), r"Beams \(`num_beams`\) are needed for length_penalty"),
     ],
@@ -116,14 +119,14 @@ def test_beams_find_an_image(task, model):
 
 
 def test_beams_find_no_more_than_one_image(task, model):
-    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beams, which find one sample\. Received: 2\."):
+    with pytest.raises(ValueError, match=r"`num_samples` must be 1 for beam search\. Received: num_samples=2\."):
         task.generate(model, Request(num_samples=2, settings={"num_beams": 2}))
 
 
 def test_small_images_of_a_picture_are_magnified():
-    picture = image_pictures.tiled([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
+    picture = image_pictures.draw_grid([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
     assert picture.shape == (2 + 2 * 50, 2 + 2 * 98, 3)
     assert (
         (picture[2:50, 2:98] == 7).all() and (picture[:, 98:100] == 255).all() and (picture[52:100, 100:196] == 0).all()
     )
-    assert image_pictures.tiled([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)
+    assert image_pictures.draw_grid([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)

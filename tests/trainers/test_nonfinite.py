@@ -1,4 +1,4 @@
-"""Trainings whose numbers stop being finite."""
+"""Training with nonfinite losses or weights."""
 
 import json
 
@@ -14,7 +14,7 @@ from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """Make the targets of the third step count for NaN, in every run."""
+    """Give the targets of the third step a weight of NaN, in every run."""
     plain = tsa.data.Batches.__getitem__
 
     def poison(self, step):
@@ -52,7 +52,7 @@ def test_several_replicas_skip_updates_together(poisoned, make_plain_config, tmp
 
 def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
     config = make_plain_config()
-    # Weights of 1e38 are finite; their decay in the second step is not.
+    # Weights of 1e38 are finite, but not their decay in the second step.
     config.optimizer.update(name="adamw", learning_rate=1e38, weight_decay=1e38)
     config.train.update(num_steps=1)
     with pytest.raises(nonfinite.NonfiniteError, match=r"Received: weights .* at step 1. Now no checkpoint was saved"):

@@ -1,4 +1,4 @@
-"""Runs that read segments with a memory and adaptive spans, and runs that guess hidden tokens."""
+"""Runs with segment memory and adaptive spans, and runs with masked tokens."""
 
 import shutil
 
@@ -17,7 +17,7 @@ SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position":
 
 @pytest.fixture
 def segments(make_tiny_config):
-    """Eight steps of segments with a memory; the spans decide what is computed after every third step."""
+    """Configuration with segment memory: 8 steps; windows shrink to the learned spans after every third step."""
     return of_segments(make_tiny_config())
 
 
@@ -31,7 +31,7 @@ def of_segments(config):
 
 @pytest.fixture(scope="module")
 def trained(make_tiny_config, tmp_path_factory):
-    """The folder of a run of segments that has learned something, and how it ended."""
+    """The directory and outcome of a trained run with segment memory."""
     config, folder = of_segments(make_tiny_config()), tmp_path_factory.mktemp("trained")
     config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, shrink_windows_every=40)
     return folder, training.train(config, folder)
@@ -81,7 +81,7 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     assert 2 < result["bits_per_byte"] < 9
     assert "gzip -9" not in result
     text = evaluation.as_text(result)
-    assert f"{result['tokens']} masked tokens alone" in text and "gzip" not in text and "word " not in text
+    assert f"only the {result['tokens']} masked tokens" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
         sampling.generate(registry.load_task(tmp_path).make_sample_source(workdir.load_model(tmp_path)), length=4)
 

@@ -1,4 +1,4 @@
-"""The section of docs/tasks.md about a task of one's own: its two files are all that a run of it takes."""
+"""Custom tasks: the two files in the section of docs/tasks.md are sufficient for a run."""
 
 import json
 import re
@@ -18,7 +18,7 @@ FILES = ("smoothed.py", "smoothed_config.py")
 
 @pytest.fixture
 def get_config(tmp_path, monkeypatch):
-    """The function of the page's configuration; its task lies in a folder that Python finds."""
+    """The function `get_config` of the page. Its task is importable."""
     assert all(f"`{name}`" in SECTION for name in FILES)
     for name, code in zip(FILES, blocks(SECTION, "python"), strict=True):
         (tmp_path / name).write_text(code, encoding="utf-8")
@@ -34,7 +34,7 @@ def test_the_table_has_what_every_task_has():
     members = {name for name in (*vars(Task), *Task.__annotations__) if not name.startswith("_")}
     assert named == members and len(named) <= 10
     for name in registry.NAMES:
-        assert all(hasattr(registry.class_of(name), part) for part in named), name
+        assert all(hasattr(registry.find_task_class(name), part) for part in named), name
 
 
 def test_a_task_of_ones_own_is_made_and_loaded_by_its_name(get_config, tmp_path):
@@ -54,7 +54,7 @@ def test_a_setting_of_ones_own_is_read_by_its_task_alone(get_config, monkeypatch
     config.train.confidence = 0.9
     with pytest.raises(ValueError, match=r"`config\.train\.confidence` must be unset .* Received: confidence=0\.9"):
         registry.make_task(config)
-    own = registry.class_of("smoothed")
+    own = registry.find_task_class("smoothed")
     monkeypatch.setattr(own, "settings", {**own.settings, "train": (*own.settings["train"], "confidence")})
     assert registry.make_task(config).config.train.confidence == 0.9
 
@@ -64,7 +64,7 @@ def test_a_module_without_a_task_is_none(name):
     config = base.get_config()
     config.task = name
     with pytest.raises(
-        ValueError, match=rf"or a module with a class `Task` that .* Received: task={re.escape(name)}\."
+        ValueError, match=rf"or an importable module with a class `Task`\. Received: task={re.escape(name)}\."
     ):
         registry.make_task(config)
 

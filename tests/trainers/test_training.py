@@ -1,4 +1,4 @@
-"""A training run in one process: what it writes, how it goes on, how it stops."""
+"""Training in one process: files, resumption and signals."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def metrics_of(folder):
 
 @pytest.fixture
 def finished_copy(finished, tmp_path):
-    """The folder of a run of 8 steps that a test may change."""
+    """The directory of a run of 8 steps that a test may change."""
     return shutil.copytree(finished[0], tmp_path / "copy")
 
 
@@ -124,7 +124,7 @@ def test_a_text_shorter_than_a_window_is_told(make_plain_config, tmp_path, caplo
     (tmp_path / "text.txt").write_text("A short text, cut in three. " * 4)
     config.data.path, config.data.sequence_length = str(tmp_path / "text.txt"), 400
     registry.make_task(config).training_batches()
-    assert "less than one window of config.data.sequence_length=400" in caplog.text
+    assert "fewer than config.data.sequence_length=400" in caplog.text
 
 
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(finished, finished_copy, tiny_config, caplog):
@@ -159,7 +159,7 @@ def test_a_wrong_count_of_steps_is_an_error(tiny_config, tmp_path, name, value):
 
 @pytest.mark.full
 def test_two_replicas_report_and_end_as_one_device(tiny_config, tmp_path):
-    tiny_config.model.dropout = 0.0  # each replica draws masks of its own
+    tiny_config.model.dropout = 0.0  # each replica has different dropout masks
     tiny_config.train.update(num_steps=2, log_every=1, evaluate_every=0)
     for count, name in ((1, "one"), (2, "two")):
         tiny_config.train.num_logical_cpus = count

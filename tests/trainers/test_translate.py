@@ -1,4 +1,4 @@
-"""Translation by the trainer: trained, resumed bit for bit, scored, generated, and what is refused."""
+"""Task "translate": training, bit-exact resumption, scores, generated targets, and invalid settings."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A file of made-up pairs, one of which is too long."""
+    """A file of generated pairs, one of which is too long."""
     random = np.random.default_rng(0)
     lines = []
     for number in range(24):
@@ -91,7 +91,7 @@ def test_validation_is_written_with_and_without_the_source(finished):
 
 @pytest.fixture(scope="module")
 def scores(finished):
-    """The scores of four pairs, and of two translations."""
+    """The scores of four pairs and two translations."""
     wanted = overrides.overridable_settings()
     wanted.train.generated_targets, wanted.generate.length = 2, 3
     return evaluation.evaluate(finished[0], "test", wanted)
@@ -136,7 +136,7 @@ def test_translations_are_written_and_scored_beside_sources_left_as_they_are(fin
 
 
 class Copier:
-    """Stands for a model: "translates" by giving back the source, and dies at a certain batch."""
+    """Replacement for a model that copies the source, and is killed at a given batch."""
 
     def __init__(self, dies_at=None):
         self.dies_at, self.calls = dies_at, []
@@ -154,7 +154,7 @@ def test_translations_go_on_where_they_were_stopped(finished, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         generated_targets.GeneratedTargets(path, ["model"]).complete(task, Copier(1), buckets, pairs)
     with path.with_suffix(".partial.jsonl").open("a") as file:
-        file.write('{"pair": 9, "sou')  # a line that was cut off
+        file.write('{"pair": 9, "sou')  # an incomplete line
     rest, anew = Copier(), Copier()
     lines = generated_targets.GeneratedTargets(path, ["model"]).complete(task, rest, buckets, pairs)
     assert rest.calls == [2] and [line["pair"] for line in lines] == pairs.tolist()
@@ -172,7 +172,7 @@ def test_targets_that_are_all_empty_have_no_bits_per_byte(finished, make_config,
     (tmp_path / "empty.jsonl").write_text('{"de": "eins", "en": "", "split": "train"}')
     config.data.path = str(tmp_path / "empty.jsonl")
     task = registry.make_task(config)
-    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must have a text .* 1 pairs of .*empty"):
+    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must have text .* 1 pairs of .*empty"):
         task.validation(task, None, "train")
 
 

@@ -1,4 +1,4 @@
-"""A run directory as `tsa-train` leaves it, with a small model that has learned nothing."""
+"""A run directory of `tsa-train` with a small untrained model."""
 
 import keras
 
@@ -9,7 +9,7 @@ ATTENTION = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window":
 
 
 def write(folder):
-    """Write the run into a folder and return it."""
+    """Write the run to a folder, and return the folder."""
     keras.utils.set_random_seed(0)
     config = base.get_config()
     config.data.update(sequence_length=64, batch_size=2)
@@ -18,6 +18,6 @@ def write(folder):
     tokenizer = tokenizers.make_tokenizer(config.data.tokenizer)
     workdir.open_workdir(folder, create=True)
     workdir.save_config(folder, config)
-    workdir.save_state(folder, {"tokenizer": tokenizers.describe(tokenizer)})
+    workdir.save_state(folder, {"tokenizer": tokenizers.description_of(tokenizer)})
     workdir.save_model(folder, components.make_model(config, tokenizer.vocabulary_size))
     return folder

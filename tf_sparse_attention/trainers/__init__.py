@@ -2,5 +2,5 @@
 
 import os
 
-# Before TensorFlow is imported: its C++ code logs processor features and missing GPUs at length.
+# Set before the import of TensorFlow, whose C++ code logs processor features and missing GPUs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,4 +1,4 @@
-"""Converts trained weights from elsewhere to Keras models: tsa-convert --help"""
+"""Convert published weights to Keras models; see tsa-convert --help."""
 
 import argparse
 import logging
@@ -10,24 +10,24 @@ from tf_sparse_attention.backends import check_backend
 from tf_sparse_attention.trainers.shared import command_line
 
 NOT_CAUSAL_NOTE = (
-    "Routed heads select as published, over the whole sequence: earlier outputs depend on later tokens and on padding. "
-    "Full blocks give the published logits. --causal makes them causal; logits then differ until it is trained further."
+    "Routed heads use the published selection, which is not causal: outputs depend on later tokens and on padding. "
+    "Logits of full blocks are the published ones. --causal makes the model causal, but it then needs further training."
 )
 EXAMPLES = """examples:
   tsa-convert t2t checkpoint.zip --dry-run
   tsa-convert t2t checkpoint.zip --hparams=pg19_routing_published --output=pg19.keras
   tsa-convert miniature small"""
-CAUSAL_NOTE = "Routed heads are causal now: logits differ from the published ones until the model is trained further."
+CAUSAL_NOTE = "Routed heads are causal: logits differ from the published ones, and the model needs further training."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
+    """Run the command.
 
     Args:
-        arguments: list of strings; None for those of the process. Default: None.
+        arguments: list of strings. Default: None, the arguments of the process.
 
     Returns:
-        Exit status: 0, or 2 with a message on standard error if the input is wrong.
+        Exit status: 0, or 2 with a message on standard error if the input is invalid.
     """
     options = _parser().parse_args(arguments)  # help needs no backend
     check_backend()
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser():
     parser = argparse.ArgumentParser(
         prog="tsa-convert",
-        description="Converts trained weights to Keras models. KIND --help has the arguments of each.",
+        description="Convert published weights to Keras models. KIND --help lists the arguments of a kind.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -51,22 +51,22 @@ def _parser():
     t2t = kinds.add_parser(
         "t2t",
         help="a checkpoint of the published Routing Transformer",
-        description="Converts a TensorFlow 1 checkpoint of the published Routing Transformer.",
+        description="Convert a TensorFlow 1 checkpoint of the published Routing Transformer.",
     )
-    t2t.add_argument("checkpoint", help="prefix of its files, a folder with one checkpoint, or the published zip file")
-    t2t.add_argument("--output", type=pathlib.Path, help="the model to write, NAME.keras; required without --dry-run")
-    t2t.add_argument("--hparams", help="settings: a file hparams.json, or a preset such as pg19_routing_published")
-    t2t.add_argument("--dry-run", action="store_true", help="print how each variable would be used, and stop")
+    t2t.add_argument("checkpoint", help="checkpoint prefix, folder with one checkpoint, or the published zip file")
+    t2t.add_argument("--output", type=pathlib.Path, help="model to write, NAME.keras; required without --dry-run")
+    t2t.add_argument("--hparams", help="file hparams.json, or a preset such as pg19_routing_published")
+    t2t.add_argument("--dry-run", action="store_true", help="only print how each variable would be used")
     t2t.add_argument("--causal", action="store_true", help="make routed heads causal; this changes the logits")
     t2t.add_argument("--without-optimizer", action="store_true", help="do not restore the optimizer's state")
     t2t.set_defaults(run=_convert_t2t)
     miniature = kinds.add_parser(
         "miniature",
-        help="no conversion: writes a small checkpoint of that kind, to try one without a download",
-        description="Writes a small checkpoint of the published kind, of random weights, and its vocabulary.",
+        help="write a small checkpoint to try a conversion without a download",
+        description="Write a small checkpoint in the published format with random weights, and its vocabulary.",
     )
-    miniature.add_argument("folder", type=pathlib.Path, help="the folder to make")
-    miniature.add_argument("--seed", type=int, default=0, help="of the random weights")
+    miniature.add_argument("folder", type=pathlib.Path, help="folder to create")
+    miniature.add_argument("--seed", type=int, default=0, help="seed of the random weights")
     miniature.add_argument("--encoder", action="store_true", help="write an encoder-decoder")
     miniature.set_defaults(run=_write_miniature)
     return parser
@@ -76,8 +76,8 @@ def _write_miniature(options):
     from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, VOCABULARY, write_miniature
 
     folder = write_miniature(options.folder, options.seed, options.encoder)
-    print(f"{folder / CHECKPOINT}: convert it by `t2t {folder / CHECKPOINT} --output=NAME.keras`.")
-    print(f"{folder / VOCABULARY}: its vocabulary.")
+    print(f"{folder / CHECKPOINT}: checkpoint for `tsa-convert t2t {folder / CHECKPOINT} --output=NAME.keras`")
+    print(f"{folder / VOCABULARY}: vocabulary")
 
 
 def _convert_t2t(options):
@@ -94,7 +94,7 @@ def _convert_t2t(options):
             print(plan.table())
             return
         if options.causal and not plan.layout.routed:
-            raise ValueError("`--causal` must not be given for a model without routed heads. Received: --causal.")
+            raise ValueError("`--causal` must be unset for a model without routed heads. Received: --causal.")
         model = convert_checkpoint(checkpoint, plan, with_optimizer)
     _write(with_causal_routing(model) if options.causal else model, plan, options)
 
@@ -108,7 +108,7 @@ def _write(model, plan, options):
     print(f"{options.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
     for kind, count in plan.other_variables.items():
         if model.compiled and kind == "optimizer slots":
-            print(f"Read: {kind}, {count} in all; those of weights that are split or folded are reset.")
+            print(f"Read: {kind}, {count} in total; those of split or folded weights are reset.")
         else:
             print(f"Omitted: {count} {kind}.")
     if plan.layout.routed:

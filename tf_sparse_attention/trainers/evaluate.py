@@ -1,11 +1,11 @@
-"""Scores a trained model on every token of a split.
+"""Evaluate a trained model on every token of a split.
 
-The metrics are printed and written to WORKDIR/evaluation-SPLIT.json, those of text with the
-compression rates of gzip and xz on the same bytes, those of images as bits per dimension. The text,
-the windows and the batches are those of the training unless settings say otherwise: another text by
---config.data.tfds=NAME (offline with --config.data.local_dir=FOLDER) or --config.data.path=FOLDER;
-each window begins without context, so longer ones score better. The backend is TensorFlow unless
-the variable KERAS_BACKEND says jax.
+The metrics are printed and written to WORKDIR/evaluation-SPLIT.json. Text is compared with the
+compression rates of gzip and xz; images are scored in bits per dimension. Settings of the data are
+those of training by default. Other data: --config.data.path=FOLDER or --config.data.tfds=NAME
+(offline with --config.data.local_dir=FOLDER). Each window starts without context, so longer windows
+have better scores. The backend is TensorFlow, or JAX with the environment variable
+KERAS_BACKEND=jax.
 
 Examples:
   tsa-evaluate --workdir=runs/demo --split=test
@@ -17,10 +17,10 @@ from absl import flags, logging
 
 from tf_sparse_attention.trainers.shared import command_line, overrides
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to evaluate.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Run directory to evaluate.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the data set.")
 CHANGES = overrides.define_flags()
-flags.adopt_module_key_flags(overrides)  # so that --help lists them
+flags.adopt_module_key_flags(overrides)  # lists them in --help
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def run() -> None:
-    """Runs the program."""
+    """Run the command."""
     flags.mark_flag_as_required("workdir")
     command_line.run(__name__, main)
 

@@ -1,14 +1,14 @@
-"""Exports a trained model for others to run without the library.
+"""Export a trained model for use without the library.
 
---format=saved_model  WORKDIR/saved_model, with a README.md on its use. Then loaded in a process
-                      without the library, and tried: a language model scores a line.
+--format=saved_model  WORKDIR/saved_model, with usage in README.md. It is tested in a process
+                      without the library: a language model scores a line, for example.
 --format=litert       WORKDIR/model.tflite, for phones: ids or features in, numbers out.
---format=onnx         WORKDIR/model_onnx, for ONNX Runtime: a file a signature, the same.
+--format=onnx         WORKDIR/model_onnx, for ONNX Runtime: the same, one file per signature.
 
-LiteRT and ONNX files have one row of the length of training and compute in float32. Their answers
-are compared with the model's before they are written; a model with heads that a format has no
-operations for is refused in one line (docs/portable.md). Heads without a cache are written with
---signatures=score. A run trained on JAX is exported with TensorFlow just the same.
+LiteRT and ONNX files compute in float32, with one row of the training length. Their outputs are
+compared with the model before they are written. Attention without operations in these formats
+raises an error (docs/portable.md). Attention without a KV cache requires --signatures=score.
+Runs of either backend are exported with TensorFlow.
 
 Examples:
   tsa-export --workdir=runs/demo
@@ -22,12 +22,12 @@ from absl import flags, logging
 
 from tf_sparse_attention.trainers.shared import command_line
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run to export.")
-FORMAT = flags.DEFINE_enum("format", "saved_model", ["saved_model", "litert", "onnx"], "What is written, see above.")
-SIGNATURES = flags.DEFINE_list("signatures", None, "Of LiteRT and ONNX: those to write, such as score. Default: all.")
-WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "Of SavedModels: large weights in 8 bits.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Run directory to export.")
+FORMAT = flags.DEFINE_enum("format", "saved_model", ["saved_model", "litert", "onnx"], "Format, see above.")
+SIGNATURES = flags.DEFINE_list("signatures", None, "LiteRT, ONNX: signatures to write, such as score. Default: all.")
+WEIGHT_DTYPE = flags.DEFINE_enum("weight_dtype", None, ["int8"], "SavedModel: dtype of large weights.")
 JIT_COMPILE = flags.DEFINE_bool(
-    "jit_compile", True, "Of SavedModels: whether generation is compiled; not for servers without XLA."
+    "jit_compile", True, "SavedModel: whether XLA compiles generation. Disable for servers without XLA."
 )
 
 
@@ -41,9 +41,9 @@ def main() -> None:
 
 
 def run() -> None:
-    """Runs the program."""
+    """Run the command."""
     flags.mark_flag_as_required("workdir")
-    # SavedModels are TensorFlow's, whatever backend the run was trained with; Keras reads this when it is imported.
+    # Keras reads this at import. SavedModels require TensorFlow, regardless of the training backend.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     command_line.run(__name__, main)
 

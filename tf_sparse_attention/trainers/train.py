@@ -1,10 +1,10 @@
-"""Trains a model of any task.
+"""Train a model on any task.
 
-Any setting can be overridden; trainers/configs/base.py has them all. The same command resumes from
-the newest checkpoint in the work folder. Ctrl-C, SIGTERM and a closed terminal end the run after
-the current step with a checkpoint; a second Ctrl-C or SIGTERM kills the process. On a terminal a
-bar shows progress, elsewhere lines do. The backend is TensorFlow unless the variable KERAS_BACKEND
-says jax.
+Flags override settings; trainers/configs/base.py lists all of them. The same command resumes from
+the newest checkpoint in the run directory. Ctrl-C, SIGTERM or a closed terminal save a checkpoint
+after the current step and end the run; a second Ctrl-C or SIGTERM kills the process. Progress is
+shown as a bar on a terminal, otherwise as log lines. The backend is TensorFlow, or JAX with the
+environment variable KERAS_BACKEND=jax.
 
 Examples:
   tsa-train --config=demo --workdir=runs/demo
@@ -20,9 +20,9 @@ from ml_collections import config_flags
 from tf_sparse_attention.trainers.shared import command_line
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The configuration: a file, or the name of one in trainers/configs, such as demo."
+    "config", None, "Configuration: a file, or a name in trainers/configs, such as demo."
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, or its address, as gs://bucket/run.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, or an address such as gs://bucket/run.")
 
 
 def main() -> None:
@@ -37,12 +37,12 @@ def main() -> None:
         outcome.signal.name,
         outcome.step,
     )
-    # The exit status that a shell reports for a process ended by a signal.
+    # Exit status that a shell reports after a signal.
     sys.exit(128 + outcome.signal)
 
 
 def run() -> None:
-    """Runs the program."""
+    """Run the command."""
     flags.mark_flags_as_required(["config", "workdir"])
     command_line.run(__name__, main)
 

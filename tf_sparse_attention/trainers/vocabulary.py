@@ -1,9 +1,8 @@
-"""Finds the subwords of a text.
+"""Learn a subword vocabulary from text.
 
-The file is a vocabulary of tensor2tensor's kind, for --config.data.tokenizer=subword
---config.data.vocabulary=FILE. The text is that of a configuration, with changes by flags; its
-training split is read: of translate and answer both sides, of classify the texts. No vocabulary has
-to be there yet, whatever the configuration says.
+The file has the format of tensor2tensor, for --config.data.tokenizer=subword
+--config.data.vocabulary=FILE. The text is the training split of a configuration. For translate and
+answer, it has both sides. The tokenizer settings of the configuration are ignored.
 
 Examples:
   tsa-vocabulary --size=8000 --output=FILE --config.data.path=FOLDER_OF_TEXT
@@ -18,8 +17,8 @@ from ml_collections import config_flags
 
 from tf_sparse_attention.trainers.shared import command_line
 
-CONFIG = config_flags.DEFINE_config_file("config", command_line.BASE, "File with the configuration whose text is read.")
-OUTPUT = flags.DEFINE_string("output", None, "The vocabulary file to write.")
+CONFIG = config_flags.DEFINE_config_file("config", command_line.BASE, "Configuration with the text.")
+OUTPUT = flags.DEFINE_string("output", None, "Vocabulary file to write.")
 SIZE = flags.DEFINE_integer("size", 32_768, "Target number of subwords.", lower_bound=2)
 MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of documents to read.", lower_bound=1)
 
@@ -36,7 +35,7 @@ def main() -> None:
 
 
 def run() -> None:
-    """Runs the program."""
+    """Run the command."""
     flags.mark_flag_as_required("output")
     command_line.run(__name__, main)
 

@@ -1,1 +1,1 @@
-"""Configurations of the trainer, one a file; `base.py` lists every setting."""
+"""Configurations, one per file. `base.py` lists all settings."""

@@ -1,17 +1,17 @@
-"""Bytes of Wikipedia: all-attention layers with adaptive spans, in segments of 512 that remember 8192 positions.
+"""Bytes of Wikipedia: all-attention layers with adaptive spans, segments of 512 and a memory of 8192 positions.
 
-The settings of Sukhbaatar et al. 2019, "Augmenting self-attention with persistent memory", section 5.1, small model:
-no feed-forward, 1024 persistent vectors a head, Adagrad with clipped steps. Each layer has a table of positions of its
-own, where the paper's layers share one.
+The small model of Sukhbaatar et al. 2019, "Augmenting self-attention with persistent memory", section 5.1: no
+feed-forward layers, 1024 persistent vectors per head, Adagrad with clipped steps. Each layer has its own position
+table; in the paper, layers share one table.
 
 Command:   tsa-train --config=all_attention_enwik8 --config.data.path=enwik8 \
            --workdir=runs/all_attention
-           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is cut into 90, 5 and 5 million bytes.
-           The large model: --config=all_attention_enwik8:large
-           A small one on Python's own source: --config=all_attention_enwik8:tiny, without the path
-Hardware:  one device with 40 GB of memory ("tiny": 2 CPU cores), since a memory is of one device
+           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
+           Variants: --config=all_attention_enwik8:large, the large model; :tiny, a small model of Python's source code,
+           without the path
+Hardware:  one device with 40 GB of memory, because segment memory supports one device ("tiny": 2 CPU cores)
 Time:      not run here; "tiny" 2 minutes
-Score:     not run here, the paper has 1.01 bits per byte (large: 0.98); "tiny" 3.46 on the validation split
+Score:     not run here; paper: 1.01 bits per byte (large: 0.98); "tiny" 3.46 on the validation split
 """
 
 import ml_collections
@@ -22,7 +22,7 @@ VARIANTS = {"small": (18, 1024), "large": (36, 2048), "tiny": (2, 64)}  # layers
 
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
-    """Returns the configuration of a size."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     num_layers, num_persistent = VARIANTS[variant]
@@ -43,7 +43,7 @@ def get_config(variant: str = "small") -> ml_collections.ConfigDict:
 
 
 def _shrink(config):
-    """Makes the configuration one of minutes on a CPU."""
+    """Reduce the configuration to minutes on a CPU."""
     config.data.update(sequence_length=128, batch_size=8, use_packing=True)
     config.model.update(hidden_dim=64, memory_length=256)
     span = {"ramp": 16, "loss": 1e-4}

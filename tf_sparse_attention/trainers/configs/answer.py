@@ -1,16 +1,15 @@
-"""Long answers to questions with passages, JSON lines with the fields "question", "passages" and "answer".
+"""Long-form question answering on JSON lines with the fields "question", "passages" and "answer".
 
 Command:   tsa-train --config=answer --config.data.path=FILE.jsonl
            --config.data.vocabulary=FILE --workdir=runs/answer
-           By an encoder-decoder: --config=answer:encoder
-           The sizes of the published ELI5 checkpoint: --config=answer:published, which
-           --config.model.start_from=NAME.keras lets begin with its weights (docs/converting.md)
-Hardware:  2 CPU cores, 8 GB of memory; for "published" as pg19.py
+           Variants: --config=answer:encoder, an encoder-decoder; :published, the sizes of the published ELI5
+           checkpoint, whose converted weights --config.model.start_from=NAME.keras loads (docs/converting.md)
+Hardware:  2 CPU cores, 8 GB of memory; "published": as pg19.py
 Time:      not run to the end
 Score:     not run to the end
 
-As published, one language model reads question and passages and then the answer, which alone is scored. The published
-sizes have "nearest" heads: the published selection, --config.model.reproduce_reference=True, is not causal.
+As published, a language model reads question, passages and answer; only the answer is scored. The variant "published"
+has "nearest" heads, because the published selection (--config.model.reproduce_reference=True) is not causal.
 """
 
 import ml_collections
@@ -24,7 +23,7 @@ VARIANTS = ("small", "encoder", "published")
 
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
-    """Returns the configuration of a variant."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()

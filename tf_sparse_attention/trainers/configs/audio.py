@@ -1,31 +1,28 @@
-"""Sound, sample by sample, as bytes of mu-law: spoken digits in small, and music in the published size.
+"""Audio as mu-law bytes: spoken digits with small models, and music with the published model.
 
 Command:   tsa-train --config=audio --config.data.path=PATH/fsdd_900.npz \
            --config.data.train_split=train[:90%] --config.data.validation_split=train[90%:] --workdir=runs/audio
            tsa-evaluate --workdir=runs/audio --split=test
            tsa-generate --workdir=runs/audio --num_samples=4
            tsa-generate --workdir=runs/audio --prompt_file=START.wav --length=4000
-           For a folder of WAV files, with its splits, the path of the folder; for a data set of TFDS in place of the
-           path --config.data.tfds=NAME
-           Strided heads unless a variant says otherwise: --config=audio:small, the last 64 samples
-           and every 64th; :routed, windows of 128 samples and routed heads; :music, the published model for 65,536
-           samples; :music_shallow, 2 of its 48 layers, in full width
+           Instead of NAME.npz: a folder of WAV files, or a data set of TFDS with --config.data.tfds=NAME
+           Variants: --config=audio:small, strided heads, the last 64 samples and every 64th; :routed, windows of 128
+           samples and routed heads; :music, the published model for 65,536 samples; :music_shallow, 2 of its 48 layers
 Hardware:  2 CPU cores, 8 GB of memory; music: accelerators
-Time:      not run to the end; by tsa.analysis.cost a forward pass over 65,536 samples is 22.1 million million
-           operations of music, with 152 million weights, and 0.94 of music_shallow, with 6.9 million. 3 steps of
-           music_shallow, batch 1, took 185 seconds of processor time on one core beside other programs, making the
-           program included, and 9.5 GB of memory at most (`--config.train.num_steps=3 --config.data.sample_rate=8000`
-           and the digits)
-Score:     not run to the end; "small" after 400 steps of the digits, 12 minutes of processor time on one core, 2.5 GB
-           (`--config.train.num_steps=400 --config.train.jit_compile=False`): 5.014 bits per byte on the test split,
-           one seed
+Time:      not run to the end. By tsa.analysis.cost, a forward pass over 65,536 samples takes 22.1e12 operations for
+           music (152 million weights) and 0.94e12 for music_shallow (6.9 million). 3 steps of music_shallow, batch 1,
+           including compilation: 185 seconds of processor time on a shared core, at most 9.5 GB of memory
+           (`--config.train.num_steps=3 --config.data.sample_rate=8000` on the digits)
+Score:     not run to the end. "small" after 400 steps on the digits: 5.014 bits per byte on the test split, one seed;
+           12 minutes of processor time on one core, 2.5 GB of memory
+           (`--config.train.num_steps=400 --config.train.jit_compile=False`)
 """
 
 import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
 
-ROWS, STRIDE = 128, 64  # a segment of 8,192 samples, of which a row is 8 milliseconds at 8 kHz
+ROWS, STRIDE = 128, 64  # window of 8,192 samples; a row is 8 milliseconds at 8 kHz
 HEADS = {"num_heads": 2, "key_dim": 32}
 ROUTED = {"layer": "RoutingAttention", "num_clusters": 32, "cluster_size": 256, "ema_decay": 0.9, **HEADS}
 SMALL = {
@@ -39,7 +36,7 @@ VARIANTS = (*SMALL, "music", "music_shallow")
 
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
-    """Returns the configuration of a kind of heads, or of a size."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
@@ -49,7 +46,7 @@ def get_config(variant: str = "small") -> ml_collections.ConfigDict:
         _set_small(config, variant)
     else:
         _set_music(config)
-    if variant == "routed":  # the projections that routed heads do not have are in the feed-forward layers
+    if variant == "routed":  # larger feed-forward layers compensate for the missing key projections
         config.model.update(num_local_layers=2, intermediate_dim=520)
     if variant == "music_shallow":
         config.model.num_layers = 2
@@ -67,7 +64,7 @@ def _set_small(config, variant):
 
 
 def _set_music(config):
-    """Child et al. 2019, section 7.4: 12 kHz; what they do not say is as for images, section 7.3."""
+    """Child et al. 2019, section 7.4. Settings that it does not specify are as for images, section 7.3."""
     config.data.update(sample_rate=12_000, sequence_length=65_536, batch_size=1, use_packing=False)
     config.model.preset = "sparse_transformer_music"
     config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)

@@ -1,6 +1,6 @@
-"""All settings of the trainer with their defaults; the other configurations start from these.
+"""All settings with their defaults. The other configurations start from these.
 
-None stands for the default of the class that the setting is an argument of.
+None is the default of the class that has the setting as an argument.
 """
 
 import ml_collections
@@ -10,12 +10,12 @@ TOKENIZERS = ("bytes", "subword", "sentencepiece", "wordpiece")
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Returns the defaults, an `ml_collections.ConfigDict`."""
+    """Return the defaults."""
     return ml_collections.ConfigDict(
         {
-            "task": "language_model",  # one of trainers/tasks, or a module of your own with a class Task
-            "seed": 0,  # of weights, dropout, centroids and the order of the data
-            "backend": placeholder(str),  # set by the trainer: the Keras backend of the run
+            "task": "language_model",  # a module of trainers/tasks, or another module with a class Task
+            "seed": 0,  # for weights, dropout, centroids and the order of the data
+            "backend": placeholder(str),  # Keras backend of the run; set by the trainer
             "data": _data(),
             "model": _model(),
             "optimizer": _optimizer(),
@@ -27,81 +27,81 @@ def get_config() -> ml_collections.ConfigDict:
 
 def _data():
     return {
-        "tfds": placeholder(str),  # name in TFDS; None, without a path: Python's own source
-        "path": placeholder(str),  # instead of `tfds`: a file or folder of what the task reads, see docs/tasks.md
-        "pattern": "**/*.txt",  # of the files in `path`
-        "text_field": placeholder(
-            str
-        ),  # of a language model: `path` is of JSON lines, this field of each is a document
-        "local_dir": placeholder(str),  # what the TFDS builder would download
-        "text_feature": placeholder(str),  # None: found automatically; of classify, for JSON lines: "text"
-        # Of classify: the field with the label. None: of JSON lines "label", of TFDS the only one of classes.
+        "tfds": placeholder(str),  # data set of TFDS; without tfds and path, text is the source code of Python
+        "path": placeholder(str),  # file or folder, instead of tfds; see docs/tasks.md
+        "pattern": "**/*.txt",  # text files in the folder path
+        # language_model: path is a file of JSON lines, and this field of each line is a document.
+        "text_field": placeholder(str),
+        "local_dir": placeholder(str),  # local copy of the files that TFDS would download
+        # None: the only text feature of TFDS; classify: "text" of JSON lines.
+        "text_feature": placeholder(str),
+        # classify: field with the label. None: "label" of JSON lines, the only class feature of TFDS.
         "label_feature": placeholder(str),
-        "source_field": placeholder(str),  # of translate and answer: the field that is read, of TFDS or JSON lines
-        "target_field": placeholder(str),  # the field that is written
-        "unit": "document",  # of these tasks, for JSON lines: document, or paragraph where both have as many
-        "target_end": placeholder(str),  # of these tasks, for JSON lines: the line with which targets end
-        "data_dir": placeholder(str),  # None: ~/tensorflow_datasets
+        "source_field": placeholder(str),  # translate, answer: input field of JSON lines or TFDS
+        "target_field": placeholder(str),  # translate, answer: output field
+        "unit": "document",  # pairs of JSON lines: document, or paragraph if both texts have equally many paragraphs
+        "target_end": placeholder(str),  # pairs of JSON lines: targets end before this line
+        "data_dir": placeholder(str),  # prepared data; None: ~/tensorflow_datasets
         "tokenizer": "bytes",  # bytes, subword, sentencepiece or wordpiece
-        "vocabulary": placeholder(str),  # file of the tokenizer, unless bytes
-        "train_split": "train",  # in the syntax of TFDS, as the next one
-        "validation_split": "validation",  # scored while training
-        # Of image: height, width and channels of each, whose product is sequence_length; empty: those of the data.
+        "vocabulary": placeholder(str),  # vocabulary file, except for bytes
+        "train_split": "train",  # in the syntax of TFDS
+        "validation_split": "validation",  # evaluated during training
+        # image: (height, width, channels), with product sequence_length; empty: the shape of the data.
         "image_shape": (),
-        "image_order": "raster",  # of image: raster, or blocks, one after the other
-        "image_block": (),  # of image: rows and columns of a block of the order blocks
-        "use_flips": False,  # of image: whether half of the images are mirrored in training
-        # Of sound: samples per second of each recording. None: of audio, those of the data; of speech, 16,000.
+        "image_order": "raster",  # image: raster or blocks
+        "image_block": (),  # image: rows and columns of a block, for the order blocks
+        "use_flips": False,  # image: whether training mirrors half of the images
+        # audio, speech: samples per second. None: the rate of the data for audio, 16,000 for speech.
         "sample_rate": placeholder(int),
-        "use_packing": True,  # documents in one window do not attend to each other
-        "mask_rate": 0.0,  # fraction of hidden tokens, with model.causal=False; 0: the next token is the target
-        "sequence_length": 1024,  # tokens in a window; of image: the bytes of one; of audio: samples
-        "overlap": 0,  # tokens that windows of an evaluation share; they are scored in the first of the two
-        "batch_size": 8,  # windows in a step, over all replicas
-        "num_bands": 40,  # of speech as sound: mel bands of a frame
-        "pre_emphasis": 0.97,  # of speech as sound
-        "time_masks": 0.0,  # of speech: bands of time hidden in training, in every 1,000 frames
-        "time_mask_width": 40,  # frames that such a band hides at most
-        "frequency_masks": 0,  # of speech: bands of frequency hidden in training
-        "frequency_mask_width": 8,  # features that such a band hides at most
+        "use_packing": True,  # whether documents in a window are separate sequences
+        "mask_rate": 0.0,  # fraction of masked tokens, with model.causal=False; 0: predict the next token
+        "sequence_length": 1024,  # tokens per window; image: bytes per image; audio: samples; speech: maximum frames
+        "overlap": 0,  # tokens shared by consecutive evaluation windows; only the earlier one scores them
+        "batch_size": 8,  # windows per step, over all replicas
+        "num_bands": 40,  # speech from audio: mel bands per frame
+        "pre_emphasis": 0.97,  # speech from audio
+        "time_masks": 0.0,  # speech: masked time bands per 1,000 frames in training
+        "time_mask_width": 40,  # maximum number of frames of a time band
+        "frequency_masks": 0,  # speech: masked frequency bands in training
+        "frequency_mask_width": 8,  # maximum number of features of a frequency band
     }
 
 
 def _model():
-    """Arguments of `Backbone` and `LanguageModel`."""
+    """Return the arguments of `Backbone` and of the model."""
     return {
-        # NAME.keras, a model to continue; what else is set in this section has to agree with it
+        # Model NAME.keras with the initial weights. Other settings of this section must match it.
         "start_from": placeholder(str),
-        "preset": placeholder(str),  # the other settings then override it
+        "preset": placeholder(str),  # name of a published size; other settings override it
         "reproduce_reference": False,  # whether presets use the published selection, which is not causal
-        "num_layers": placeholder(int),  # blocks of attention and feed-forward layer
-        "hidden_dim": placeholder(int),  # size of the vectors between blocks
-        "embedding_dim": placeholder(int),  # of tokens; None: hidden_dim
-        "intermediate_dim": placeholder(int),  # inside of feed-forward layers; None: no such layers
+        "num_layers": placeholder(int),  # blocks
+        "hidden_dim": placeholder(int),  # size of the hidden states between blocks
+        "embedding_dim": placeholder(int),  # size of token embeddings; None: hidden_dim
+        "intermediate_dim": placeholder(int),  # hidden size of feed-forward layers; None: no feed-forward layers
         "activation": placeholder(str),  # of feed-forward layers: relu, gelu, geglu or quick_gelu
-        # Parts, each a dictionary with "layer" and its arguments, or a layer of one's own as serialized by
-        # keras.saving.serialize_keras_object; a list of such lists if blocks differ.
+        # Parts: dictionaries with "layer" and its arguments, or layers from keras.saving.serialize_keras_object. A list
+        # of lists has the parts of each block.
         "attention": [],
-        "cross_attention": [],  # of translate and answer: parts likewise, to what the encoder returns
-        "encoder_attention": [],  # parts of the encoder, if any; empty: those of attention
-        "num_encoder_layers": placeholder(int),  # of the encoder; None: num_layers
-        "pooling": "first",  # of classify: first, the vector of id 0 before the text, or mean, of all tokens
-        "share_embeddings": True,  # whether source and target have one table
-        "subsampling": 1,  # of speech: as many frames become one before the first block: 1, 2 or 4
-        "sinusoidal": False,  # of speech: whether sines of the position are added to the inputs of the first block
-        "num_local_layers": placeholder(int),  # first blocks whose heads are all local
-        "causal": True,  # whether later tokens are hidden
-        "memory_length": 0,  # positions in the segment memory; rows then continue in the next batch
+        "cross_attention": [],  # translate, answer: parts with attention to the encoder outputs
+        "encoder_attention": [],  # translate, answer: parts of the encoder; empty: those of attention
+        "num_encoder_layers": placeholder(int),  # None: num_layers
+        "pooling": "first",  # classify: output at id 0 before the text (first), or mean over all tokens (mean)
+        "share_embeddings": True,  # whether encoder and decoder share an embedding
+        "subsampling": 1,  # speech: factor by which the frame rate is reduced: 1, 2 or 4
+        "sinusoidal": False,  # whether sinusoidal positions are added to the inputs of the first block
+        "num_local_layers": placeholder(int),  # first blocks with only local heads
+        "causal": True,  # whether later tokens are masked
+        "memory_length": 0,  # positions of the segment memory; batches are then consecutive segments
         "grid": [],  # axes of an axial position embedding
         "initialization": placeholder(str),  # "depth": scaled by depth, as in the Sparse Transformer
-        "norm": placeholder(str),  # pre or post, before or after the layers of a block, and others of Backbone
-        "dropout": placeholder(float),  # after each layer of a block
-        "embedding_dropout": placeholder(float),  # of the embedded tokens
-        "activation_dropout": placeholder(float),  # inside of feed-forward layers
-        "token_dropout": placeholder(float),  # of whole tokens, which become id 0
-        "layer_norm_epsilon": placeholder(float),  # added to variances
-        "remat": placeholder(bool),  # whether blocks are computed again in the backward pass, to save memory
-        "tie_embeddings": False,  # whether logits come from the embedding matrix
+        "norm": placeholder(str),  # pre, post or pre_and_post; for RMS norms with the suffix _rms
+        "dropout": placeholder(float),  # on the output of each layer of a block
+        "embedding_dropout": placeholder(float),  # on the embedded tokens
+        "activation_dropout": placeholder(float),  # inside feed-forward layers
+        "token_dropout": placeholder(float),  # fraction of tokens that training replaces by id 0
+        "layer_norm_epsilon": placeholder(float),
+        "remat": placeholder(bool),  # whether the backward pass recomputes blocks, to save memory
+        "tie_embeddings": False,  # whether logits use the embedding matrix
         "use_output_bias": True,  # whether logits have a bias
     }
 
@@ -109,52 +109,52 @@ def _model():
 def _optimizer():
     return {
         "name": "adafactor",  # adafactor, adagrad, adam or adamw
-        "learning_rate": 0.01,  # the peak; for noam its factor
-        "schedule": "constant",  # or rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam, cosine
-        "warmup_steps": placeholder(int),  # required by all but constant
-        "decay_steps": placeholder(int),  # of cosine, after the warm-up; None: up to the last step
-        "beta_1": placeholder(float),  # moving average of gradients
-        "beta_2": placeholder(float),  # moving average of their squares; of adam, adamw
-        "epsilon": placeholder(float),  # of adam, adamw
-        "weight_decay": placeholder(float),  # of adamw
-        "clip": placeholder(float),  # of adagrad
-        "clipnorm": placeholder(float),  # largest norm of the gradient of a weight
-        "global_clipnorm": placeholder(float),  # largest norm of all gradients together
-        "gradient_accumulation_steps": placeholder(int),  # steps whose gradients are averaged
+        "learning_rate": 0.01,  # peak; noam: factor
+        "schedule": "constant",  # constant, rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam or cosine
+        "warmup_steps": placeholder(int),  # required except for constant
+        "decay_steps": placeholder(int),  # cosine: steps after the warmup; None: until the last step
+        "beta_1": placeholder(float),  # decay of the first moment
+        "beta_2": placeholder(float),  # adam, adamw: decay of the second moment
+        "epsilon": placeholder(float),  # adam, adamw
+        "weight_decay": placeholder(float),  # adamw
+        "clip": placeholder(float),  # adagrad
+        "clipnorm": placeholder(float),  # maximum gradient norm of a weight
+        "global_clipnorm": placeholder(float),  # maximum norm of all gradients
+        "gradient_accumulation_steps": placeholder(int),  # steps over which gradients are averaged
     }
 
 
 def _train():
     return {
-        "num_steps": 1000,  # optimizer steps in all
-        "log_every": 50,  # steps, as the next two
-        "evaluate_every": 500,  # 0: never
-        "checkpoint_every": 500,  # 0: only at the end
-        "keep_checkpoints": 3,  # the newest ones
-        "illustrate": False,  # whether an evaluation also writes a sample and draws routes and spans, for TensorBoard
-        "evaluation_windows": 64,  # of the validation split, evenly spread; 0: all
-        "generated_targets": 0,  # of translate and answer: targets that tsa-evaluate also generates; -1: all
-        "generated_beams": 1,  # beams of these; 1: greedy
-        "label_smoothing": 0.0,  # of translate and answer: share of the target that is spread over all ids
-        "num_beams": 8,  # of speech: beginnings that a beam search keeps in an evaluation; 0: no such search
-        # Of speech: in an evaluation, the variant of trainers/configs/speech.py whose attention replaces the model's.
+        "num_steps": 1000,  # total number of optimizer steps
+        "log_every": 50,  # steps
+        "evaluate_every": 500,  # steps; 0: never
+        "checkpoint_every": 500,  # steps; 0: only at the end
+        "keep_checkpoints": 3,  # number of newest checkpoints to keep
+        "illustrate": False,  # whether evaluations also write samples, routes and spans to TensorBoard
+        "evaluation_windows": 64,  # evenly spaced windows of the validation split; 0: all
+        "generated_targets": 0,  # translate, answer: targets that tsa-evaluate generates and scores; -1: all
+        "generated_beams": 1,  # translate, answer: beam width for generated targets; 1: greedy decoding
+        "label_smoothing": 0.0,  # translate, answer: target probability spread over all ids
+        "num_beams": 8,  # speech: beam width of evaluations; 0: no beam search
+        # speech: variant of trainers/configs/speech.py with the attention to evaluate instead of the model's attention.
         "evaluation_attention": placeholder(str),
-        "dtype": "float32",  # dtype policy of Keras: mixed_bfloat16, bfloat16, float16 ...
+        "dtype": "float32",  # Keras dtype policy: mixed_bfloat16, bfloat16, float16, ...
         "jit_compile": placeholder(bool),  # None: depends on the device
-        "steps_per_execution": 1,  # steps in one program call
-        "num_logical_cpus": 1,  # above 1: this many replicas on one CPU, to try data parallelism
-        "model_parallel": 1,  # on JAX, devices that hold a replica of the model together; it divides their number
-        "nonfinite": "stop",  # where loss or weights are NaN or infinite; skip: such updates are left out
-        "shrink_windows_every": 0,  # steps between updates of the window that adaptive spans compute; 0: never shrunk
-        "shrink_windows_margin": 64,  # positions by which spans can grow in between
-        "deterministic": True,  # whether runs are reproducible bit for bit, which is slower on a GPU
+        "steps_per_execution": 1,  # steps per call of the compiled program
+        "num_logical_cpus": 1,  # replicas on one CPU, to try data parallelism
+        "model_parallel": 1,  # JAX: devices per model replica; must divide the number of devices
+        "nonfinite": "stop",  # on NaN or infinite loss or weights: stop, or skip such updates
+        "shrink_windows_every": 0,  # steps between updates of the windows of adaptive spans; 0: never
+        "shrink_windows_margin": 64,  # positions by which spans can grow between updates
+        "deterministic": True,  # whether runs are reproducible bit for bit; slower on a GPU
     }
 
 
 def _generate():
     return {
-        "prompt": "",  # begins a document
+        "prompt": "",  # empty: start of a document
         "length": 600,  # tokens
-        "temperature": 1.0,  # 0: greedy
+        "temperature": 1.0,  # 0: greedy decoding
         "top_p": 0.95,  # total probability of the tokens to sample from
     }

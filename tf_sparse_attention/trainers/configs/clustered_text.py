@@ -1,15 +1,15 @@
-"""Bytes of Python's own source with 15 % of them hidden, to be guessed from both sides with clustered attention.
+"""Masked bytes of Python's source code, predicted with clustered attention.
 
-Clustered attention sees the whole sequence at once, so it cannot continue a text: its models are encoders. The sizes
-are for a CPU; Vyas et al. 2020 has 100 clusters, 63 bits, 10 iterations and the 32 best keys.
+Clustered attention is not causal: it cannot generate text. The sizes are for a CPU; Vyas et al. 2020 has 100 clusters,
+63 bits, 10 iterations and the 32 best keys.
 
 Command:   tsa-train --config=clustered_text --workdir=runs/clustered
            tsa-evaluate --workdir=runs/clustered --split=test
-           Without the best keys: --config=clustered_text:plain; hash buckets to both sides: :lsh;
-           a small one: :tiny
+           Variants: --config=clustered_text:plain, without the best keys; :lsh, bidirectional LSH attention; :tiny,
+           a small model
 Hardware:  2 CPU cores
-Time:      not run as a whole; "tiny" 2 minutes
-Score:     "tiny" 3.63 bits a hidden byte on the validation split
+Time:      not run to the end; "tiny" 2 minutes
+Score:     "tiny" 3.63 bits per masked byte on the validation split
 """
 
 import ml_collections
@@ -24,12 +24,12 @@ VARIANTS = {
     "lsh": LSH,
     "tiny": {**CLUSTERED, "num_heads": 2, "num_clusters": 16, "top_k": 16},
 }
-# Neighbours are half of what a byte is known by.
+# Local heads, because masked bytes depend strongly on their neighbors.
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 16, "position": "relative"}
 
 
 def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
-    """Returns the configuration of a kind of attention."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()

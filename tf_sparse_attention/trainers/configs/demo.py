@@ -1,16 +1,16 @@
-"""The demo: Python's own standard library in subwords, a model of two layers, local heads first, then routed ones too.
+"""The demo: subwords of Python's standard library, a layer with local heads and a layer with local and routed heads.
 
-Routed heads have the values of successors: they read what followed where the same was said before.
+Routed heads have successor values: they read the tokens that followed similar tokens.
 
-Command:   make demo, or for the training alone
+Command:   make demo, or only the training:
            tsa-vocabulary --config=demo --size=2000 --output=runs/demo.subwords
            tsa-train --config=demo --workdir=runs/demo
            tsa-evaluate --workdir=runs/demo --split=test
-           With local heads only (make demo-compare): --config=demo:local
+           Baseline with only local heads (make demo-compare): --config=demo:local
 Hardware:  2 CPU cores
-Time:      5.7 minutes for the programs of `make demo` once installed, 9 minutes of processor time
-Score:     1.28 bits per byte on the test split of CPython 3.11.7's library (gzip -9: 2.01, xz -9: 1.65); with
-           local heads only, in as many weights and steps, 1.57 to 1.58 (two seeds each: docs/quality.md)
+Time:      5.7 minutes for `make demo` after installation, 9 minutes of processor time
+Score:     1.28 bits per byte on the test split of the library of CPython 3.11.7 (gzip -9: 2.01, xz -9: 1.65); "local"
+           with equally many weights and steps 1.57 to 1.58 (two seeds each: docs/quality.md)
 """
 
 import ml_collections
@@ -25,13 +25,13 @@ ROUTING = {
     "num_clusters": 16,
     "cluster_size": 128,
     "use_successor_values": True,
-    "ema_decay": 0.9,  # of a training so short
+    "ema_decay": 0.9,  # for short training
 }
 VARIANTS = ("mixed", "local", "tiny")
 
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
-    """Returns the configuration; "local" has local heads only and as many weights, "tiny" is for tests."""
+    """Return the configuration. "local" has only local heads and equally many weights; "tiny" is for tests."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
@@ -39,8 +39,8 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     config.model.update(num_layers=2, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
     config.model.attention = [{**LOCAL, "num_heads": 4}]
     if variant != "local":
-        # Local heads first, so that tokens know their neighbours when they are routed. Routed heads have no projection
-        # of keys; what that saves is in the feed-forward layers.
+        # The first layer has only local heads, so that routing uses the context of tokens. Larger feed-forward layers
+        # compensate for the missing key projections of routed heads.
         config.model.update(attention=[dict(LOCAL), dict(ROUTING)], num_local_layers=1, intermediate_dim=536)
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=50)
     config.train.update(num_steps=1500, log_every=100, evaluate_every=500, checkpoint_every=500, evaluation_windows=64)
@@ -51,7 +51,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
 
 
 def _shrink(config):
-    """Makes the configuration one of seconds, with dropout and without compiling."""
+    """Reduce the configuration to seconds, with dropout and without compilation."""
     config.data.update(tokenizer="bytes", vocabulary=None, sequence_length=64, batch_size=2)
     config.model.update(num_layers=2, num_local_layers=0, hidden_dim=16, intermediate_dim=32, dropout=0.1)
     config.model.attention = [

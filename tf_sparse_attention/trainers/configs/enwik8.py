@@ -1,9 +1,9 @@
-"""Bytes of Wikipedia: the published Routing Transformer of 12 layers with 4 local and 4 routed heads in each.
+"""Bytes of Wikipedia: the published Routing Transformer with 12 layers of 4 local and 4 routed heads.
 
 Command:   tsa-train --config=enwik8 --config.data.path=enwik8 --workdir=runs/enwik8
-           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is cut into 90, 5 and 5 million bytes.
+           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
            Other presets: --config=enwik8:enwik8_local_cluster12k, or :enwik8_local8k
-Hardware:  8 devices with 16 GB of memory or more, one window of 8192 or 12,288 bytes each
+Hardware:  8 devices with at least 16 GB of memory, each with one window of 8192 or 12,288 bytes
 Time:      not run here
 Score:     not run here
 """
@@ -16,7 +16,7 @@ SEQUENCE_LENGTHS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 1
 
 
 def get_config(preset: str = "enwik8_local_cluster8k") -> ml_collections.ConfigDict:
-    """Returns the configuration of a preset for enwik8."""
+    """Return the configuration of a preset."""
     if preset not in SEQUENCE_LENGTHS:
         raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
     config = base.get_config()

@@ -1,31 +1,30 @@
-"""Images of 32 x 32 pixels, byte by byte: one kind of heads against another, in as many weights.
+"""Images of 32 x 32 pixels as byte sequences: kinds of attention heads with equally many weights.
 
 Command:   tsa-train --config=images --config.data.tfds=cifar10 \
            --config.data.train_split=train[:96%] --config.data.validation_split=train[96%:] --workdir=runs/images
            tsa-evaluate --workdir=runs/images --split=test
            tsa-generate --workdir=runs/images --num_samples=8
            tsa-generate --workdir=runs/images --num_samples=8 --complete=test
-           For a folder of PNG or JPEG files, or a file NAME.npz of arrays x_train and so on, in place of the name in
-           TFDS: --config.data.path=PATH, with its splits.
-           Local and routed heads unless a variant says otherwise: --config=images:local, windows
-           of 128 bytes; :local_2d, blocks of 4 x 4 pixels and those around; :strided, a row of the image and every
-           byte of the column; :top_k, the published selection of routed heads, which looks ahead, so that its score is
-           no likelihood
-           All of them in equal time, on one NVIDIA H200: KERAS_BACKEND=jax python -m benchmarks.images
+           Instead of TFDS, a folder of PNG or JPEG files, or a file NAME.npz with arrays x_train, ...:
+           --config.data.path=PATH and the names of its splits
+           Variants: --config=images:mixed (default), local and routed heads; :local, windows of 128 bytes; :local_2d,
+           blocks of 4 x 4 pixels and adjacent blocks; :strided, a row of the image and the bytes above; :top_k, the
+           published selection of routed heads, which is not causal: its score is not a likelihood
+           All variants for the same time, on one NVIDIA H200: KERAS_BACKEND=jax python -m benchmarks.images
            --path=NAME.npz --seconds=30 --batch_size=20 --dtype=mixed_bfloat16
 Hardware:  2 CPU cores, 8 GB of memory; one NVIDIA H200 for the second command
-Time:      not run to the end by the trainer; 250 steps, a schedule of their own, 4 minutes beside other work. On the
-           GPU 30 seconds of training each, of 1,700 to 2,500 steps
-Score:     after the 250 steps on 2,000 images of CIFAR-10 "mixed" has 5.94 bits per dimension on 500 others. After
-           the 30 seconds, means of two seeds and their spread: local 3.758 (0.046), strided 3.758 (0.068), local_2d
-           3.774 (0.048), mixed 3.784 (0.007), top_k 3.824 (0.071): none is better by more than the spread
+Time:      not run to the end by the trainer; 250 steps with a shorter schedule: 4 minutes on shared cores. GPU: 30
+           seconds of training per variant, 1,700 to 2,500 steps
+Score:     "mixed" after the 250 steps on 2,000 images of CIFAR-10: 5.94 bits per dimension on 500 others. GPU, mean of
+           two seeds (spread): local 3.758 (0.046), strided 3.758 (0.068), local_2d 3.774 (0.048), mixed 3.784
+           (0.007), top_k 3.824 (0.071). No variant is better by more than the spread
 """
 
 import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
 
-SIZE, CHANNELS = 32, 3  # pixels of a side; 1 channel for grey images
+SIZE, CHANNELS = 32, 3  # pixels per side; grey images have 1 channel
 ROW = SIZE * CHANNELS  # bytes
 HEADS = {"num_heads": 4, "key_dim": 32}
 LOCAL = {"layer": "LocalAttention", "window": 128, "position": "rotary", **HEADS}
@@ -33,7 +32,7 @@ ROUTED = {
     "layer": "RoutingAttention",
     "num_clusters": 16,
     "cluster_size": 192,
-    "ema_decay": 0.9,  # of a training so short
+    "ema_decay": 0.9,  # for short training
     "num_heads": 2,
     "key_dim": 32,
 }
@@ -45,7 +44,7 @@ VARIANTS = {
             "layer": "LocalAttention2D",
             "width": ROW,
             "height": SIZE,
-            "block_shape": (4, 4 * CHANNELS),  # bytes; 6 blocks cost about what a window of 128 does
+            "block_shape": (4, 4 * CHANNELS),  # bytes; 6 blocks cost about as much as a window of 128
             "position": "rotary_2d",
             **HEADS,
         }
@@ -56,7 +55,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
-    """Returns the configuration of a kind of heads."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
@@ -64,7 +63,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     config.data.update(image_shape=(SIZE, SIZE, CHANNELS), sequence_length=SIZE * ROW, batch_size=2)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, CHANNELS])
     config.model.attention = [dict(part) for part in VARIANTS[variant]]
-    if variant in ("mixed", "top_k"):  # the projections that routed heads do not have are in the feed-forward layers
+    if variant in ("mixed", "top_k"):  # larger feed-forward layers compensate for the missing key projections
         config.model.update(num_local_layers=2, intermediate_dim=520)
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=100)
     config.train.update(num_steps=3000, log_every=50, evaluate_every=1000, checkpoint_every=250, illustrate=True)

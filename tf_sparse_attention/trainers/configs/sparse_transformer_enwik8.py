@@ -1,13 +1,13 @@
-"""Bytes of Wikipedia: the published Sparse Transformer of 30 layers with fixed attention over 12,288 bytes.
+"""Bytes of Wikipedia: the published Sparse Transformer with 30 layers of fixed attention over 12,288 bytes.
 
 Command:   tsa-train --config=sparse_transformer_enwik8 --config.data.path=enwik8 \
            --workdir=runs/sparse_transformer
-           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is cut into 90, 5 and 5 million bytes.
-           A small one on Python's own source: --config=sparse_transformer_enwik8:tiny, without the
-           path; with strided attention: :tiny_strided
-Hardware:  8 devices with 16 GB of memory or more ("tiny": 2 CPU cores)
+           The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
+           Variants: --config=sparse_transformer_enwik8:tiny, a small model of Python's source code, without the path;
+           :tiny_strided, with strided attention
+Hardware:  8 devices with at least 16 GB of memory ("tiny": 2 CPU cores)
 Time:      not run here; "tiny" 2 minutes
-Score:     not run here, the paper has 0.99 bits per byte; on the validation split "tiny" 3.75, "tiny_strided" 3.93
+Score:     not run here; paper: 0.99 bits per byte; on the validation split "tiny" 3.75, "tiny_strided" 3.93
 """
 
 import ml_collections
@@ -18,7 +18,7 @@ VARIANTS = ("published", "tiny", "tiny_strided")
 
 
 def get_config(variant: str = "published") -> ml_collections.ConfigDict:
-    """Returns the configuration; Child et al. 2019, section 7.2."""
+    """Return the configuration of Child et al. 2019, section 7.2, or a small one."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
@@ -34,7 +34,7 @@ def get_config(variant: str = "published") -> ml_collections.ConfigDict:
 
 
 def _shrink(config, strided):
-    """Makes the configuration one of minutes on a CPU."""
+    """Reduce the configuration to minutes on a CPU."""
     config.data.update(sequence_length=256, batch_size=8, use_packing=True)
     pattern = {"layer": "FixedAttention", "block_size": 16, "num_summary": 4, "num_groups": 2}
     if strided:

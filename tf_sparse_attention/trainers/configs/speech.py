@@ -1,22 +1,22 @@
-"""Phonemes of speech: an encoder with attention of one kind, trained by connectionist temporal classification.
+"""Phones of speech: encoders with different attention, trained by connectionist temporal classification.
 
-The kinds are those of Vyas et al. 2020, section 4.1, and those of this library beside them, in as many weights.
+The variants are those of Vyas et al. 2020, section 4.1, and sparse attention of this library. They have equally many
+weights.
 
 Command:   tsa-train --config=speech:clustered --config.data.path=SPEECH.npz
            --workdir=runs/speech
            tsa-evaluate --workdir=runs/speech --split=test
-           The kinds: full, clustered, improved, lsh, local, routed; "tiny" is for tests
+           Variants: full, clustered, improved, lsh, local, routed; "tiny" is for tests
 Hardware:  one CPU core
-Time:      not run to the end; 5 minutes of processor time are 1,197 steps of "full", 1,224 of "clustered", 797 of
-           "improved", 1,128 of "lsh", 1,582 of "local", 1,559 of "routed", programs not counted
-           (python -m benchmarks.speech --seed 0 1)
-Score:     not run to the end; after these 5 minutes, on one hour of synthetic speech with 59 phones, the phone error
-           rate on the test split, greedily, mean of two seeds and half their difference: "full" 2.67 % (0.39),
+Time:      not run to the end. Steps in 5 minutes of processor time without compilation: "full" 1,197, "clustered"
+           1,224, "improved" 797, "lsh" 1,128, "local" 1,582, "routed" 1,559 (python -m benchmarks.speech --seed 0 1)
+Score:     not run to the end. Phone error rate of greedy decoding after these 5 minutes, on one hour of synthetic
+           speech with 59 phones, test split, mean of two seeds (half their difference): "full" 2.67 % (0.39),
            "clustered" 3.10 % (0.14), "improved" 4.71 % (0.17), "lsh" 2.42 % (0.02), "local" 1.74 % (0.14), "routed"
-           3.12 % (0.09); "full" with the attention of "improved" in place of its own 2.90 % (0.34), of "clustered"
-           3.83 % (0.03). After 15 minutes (--minutes=15): "full" 1.05 % (0.03), "improved" 1.50 % (0.08), "full" with
-           the attention of "improved" 1.19 % (0.05). Both seeds saw nearly the same order of recordings; with
-           independent orders and a faster core "full" has 2.11 % (0.14) after 1,868 steps, "local" 1.07 % (0.05) after
+           3.12 % (0.09); "full" evaluated with the attention of "improved" 2.90 % (0.34), of "clustered" 3.83 %
+           (0.03). After 15 minutes (--minutes=15): "full" 1.05 % (0.03), "improved" 1.50 % (0.08), "full" with the
+           attention of "improved" 1.19 % (0.05). Both seeds have nearly the same order of recordings. With
+           independent orders and a faster core: "full" 2.11 % (0.14) after 1,868 steps, "local" 1.07 % (0.05) after
            2,511 (docs/tasks.md). One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8 beams 1.82 %
 """
 
@@ -36,13 +36,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "local": {"layer": "LocalAttention", "window": 64},
     "routed": {"layer": "RoutingAttention", "num_clusters": 16, "cluster_size": 64, "selection": "nearest"},
 }
-# Queries that serve as keys need no projection of keys; what that saves is in the feed-forward layers.
+# Larger feed-forward layers compensate for the key projections that layers with shared queries and keys do not have.
 SHARED = ("lsh", "routed")
 VARIANTS = (*KINDS, "tiny")
 
 
 def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
-    """Returns the configuration of a kind of attention."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     kind = "local" if variant == "tiny" else variant
@@ -56,7 +56,7 @@ def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
     config.model.attention = [{**KINDS[kind], **HEADS}]
     config.optimizer.update(name="adamw", learning_rate=2e-3, schedule="cosine", warmup_steps=200)
     config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
-    # XLA compiles each of five lengths for minutes, where a run takes less than an hour.
+    # XLA compiles each of five lengths for minutes, but a run takes less than an hour.
     config.train.update(num_steps=3000, log_every=50, evaluate_every=500, checkpoint_every=250, jit_compile=False)
     if variant == "tiny":
         config.data.update(sequence_length=800, batch_size=2)

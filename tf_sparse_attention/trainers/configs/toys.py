@@ -1,15 +1,15 @@
-"""Every task at toy size, on data that `make tasks` makes up: minutes of training, something to look at.
+"""Every task at toy size, on data that `make tasks` generates: minutes of training.
 
-Command:   make tasks, or after `python -m benchmarks.tasks.made --folder=runs/tasks/data` one of them, such as
+Command:   make tasks, or one task after `python -m benchmarks.tasks.made --folder=runs/tasks/data`:
            tsa-train --config=toys:translate --workdir=runs/tasks/translate
-           The variants are language_model, masked, translate, answer, image, audio, speech and classify
+           Variants: language_model, masked, translate, answer, image, audio, speech and classify
 Hardware:  2 CPU cores, 4 GB of memory
-Time:      9 minutes of processor time for all of `make tasks`, 22 minutes by the clock beside other programs; trainings
-           35 (image) to 161 (answer) seconds, with a kill and a resume in each
-Score:     on the test split, seed 0: language_model 0.20 bits per byte (xz -9: 1.02), masked 0.62 bits per masked byte,
+Time:      `make tasks`: 9 minutes of processor time, 22 minutes on shared cores; trainings take 35 (image) to 161
+           (answer) seconds, including a kill and a resume
+Score:     test split, seed 0: language_model 0.20 bits per byte (xz -9: 1.02), masked 0.62 bits per masked byte,
            translate 0.46 bits per byte (7.54 without the source), answer 0.05 (1.65 without the question; ROUGE-L
-           93.8), image 0.22 bits per dimension, audio 3.55 bits per byte, speech a character error rate of 0, classify
-           an accuracy of 1
+           93.8), image 0.22 bits per dimension, audio 3.55 bits per byte, speech character error rate 0, classify
+           accuracy 1
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ NUM_STEPS = {"image": 200, "audio": 200}
 
 
 def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
-    """Returns the configuration of a task."""
+    """Return the configuration of a task."""
     if variant not in DATA:
         raise ValueError(f"`variant` must be one of {', '.join(DATA)}. Received: variant={variant}.")
     config = base.get_config()
@@ -65,7 +65,7 @@ def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
     if variant in ("language_model", "translate", "answer", "audio"):
         config.generate.length = 64
     if variant in ("image", "audio"):
-        config.generate.top_p = 1.0  # else a likely ground is all there is
+        config.generate.top_p = 1.0  # smaller values draw only the background
     if variant in ("translate", "answer"):
         config.train.generated_targets, config.generate.temperature = 16, 0.0
     return config

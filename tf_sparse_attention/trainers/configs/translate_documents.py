@@ -1,25 +1,25 @@
-"""Whole documents from one language to another: an encoder-decoder whose decoder reads the whole source.
+"""Translation of whole documents: an encoder-decoder with dense cross-attention to the source.
 
 Command:   tsa-train --config=translate_documents --config.data.path=FILE.jsonl
            --config.data.source_field=en --config.data.target_field=fr --config.data.vocabulary=FILE
            --workdir=runs/translate
-           For a translation set of TFDS in place of the path: --config.data.tfds=wmt14_translate/de-en
-           With local heads only: --config=translate_documents:local; the size of the published
-           code, by its name: :translate_local_cluster4k
+           Instead of the path, a data set of TFDS: --config.data.tfds=wmt14_translate/de-en
+           Variants: --config=translate_documents:local, only local heads; :translate_local_cluster4k, the size of the
+           published code
 Hardware:  2 CPU cores, 8 GB of memory; for the published size a TPU
-Time:      not run to the end; 1,000 steps of documents 33 minutes of processor time, one core of its own, with
+Time:      not run to the end; 1,000 steps with documents: 33 minutes of processor time on one core, with
            --config.train.jit_compile=False (XLA compiles each of five lengths for a minute)
-Score:     not run to the end; manual pages, English to French, 4,021 subwords of both, 627 documents to train on, 28 of
-           the test split (those of at most 4,096 tokens), the French closing section left out
-           (--config.data.target_end=TRADUCTION), 1,000 steps, one seed, in equal weights and time; bits per byte of
-           the target given its source, and in brackets without it: "mixed" 1.580 (1.597), "local" 1.655 (1.698). They
-           write French pages, not yet translations of these: of 8 generated targets chrF is 7.8 and 12.1, BLEU 2.0
-           and 4.0, of the English pages as they are 60.8 and 53.3.
-           Single paragraphs where both pages have as many (--config.data.unit=paragraph, --config.data.batch_size=8
-           --config.data.sequence_length=256), 30,281 to train on, 2,029 of the test split, 1,000 steps (9 minutes of
-           processor time), one seed: "local" 1.700 (3.757), "mixed" 1.713 (3.449), where a source is worth more; of
-           200 generated chrF is 11.8 and 12.4, of the English ones as they are 50.9. Models were trained with their
-           sources alone, so what is in brackets also has that nothing like it was seen
+Score:     not run to the end. English to French manual pages, 4,021 subwords, 627 training documents, 28 test documents
+           of at most 4,096 tokens, without the French closing section (--config.data.target_end=TRADUCTION), 1,000
+           steps, one seed, equally many weights and equal time. Bits per byte of targets, in parentheses without
+           sources: "mixed" 1.580 (1.597), "local" 1.655 (1.698). The models generate French pages, but not yet
+           translations: chrF of 8 generated targets is 7.8 and 12.1, BLEU 2.0 and 4.0; the English sources have 60.8
+           and 53.3.
+           Paragraphs (--config.data.unit=paragraph --config.data.batch_size=8 --config.data.sequence_length=256),
+           30,281 for training, 2,029 of the test split, 1,000 steps (9 minutes of processor time), one seed: "local"
+           1.700 (3.757), "mixed" 1.713 (3.449). chrF of 200 generated targets is 11.8 and 12.4; the English sources
+           have 50.9. Sources matter more here. Scores without sources are also worse because no training example
+           lacks its source
 """
 
 import ml_collections
@@ -34,7 +34,7 @@ VARIANTS = ("mixed", "local", PRESET)
 
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
-    """Returns the configuration; "local" has local heads only, a preset the sizes of the published code."""
+    """Return the configuration of a variant."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
@@ -59,7 +59,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
 
 
 def _set_published(config):
-    """What the code has for whole documents; factor and warm-up of the rate are those of Vaswani et al. 2017."""
+    """Settings of the published code for documents. The learning rate is as in Vaswani et al. 2017."""
     config.model.update(preset=PRESET, remat=True)
     config.optimizer.update(name="adam", learning_rate=1.0, schedule="noam", warmup_steps=4000, beta_1=0.9, beta_2=0.98)
     config.train.update(num_steps=100_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)

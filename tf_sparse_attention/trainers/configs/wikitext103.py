@@ -1,4 +1,4 @@
-"""Articles of Wikipedia: the published Routing Transformers for WikiText-103, here on subwords of its text.
+"""Subwords of WikiText-103: the published Routing Transformers.
 
 Command:   tsa-vocabulary --config=wikitext103 --config.data.path=FOLDER --size=32000
            --output=runs/wikitext103.subwords
@@ -6,15 +6,13 @@ Command:   tsa-vocabulary --config=wikitext103 --config.data.path=FOLDER --size=
            --workdir=runs/wikitext103
            FOLDER has the files of WikiText-103 as train/wiki.train.tokens, validation/wiki.valid.tokens and
            test/wiki.test.tokens.
-           Other presets: --config=wikitext103:wikitext103_local_cluster1k, or :wikitext103_local4k,
-           local heads only
-Hardware:  8 devices with 16 GB of memory or more, one window of 4096 tokens or four of 1024 each
+           Other presets: --config=wikitext103:wikitext103_local_cluster1k; :wikitext103_local4k, only local heads
+Hardware:  8 devices with at least 16 GB of memory, each with one window of 4096 tokens or four of 1024
 Time:      not run here
 Score:     not run here; `tsa-evaluate` prints the perplexity per word
 
-Differs from the paper in the sizes, which are those of the published code, in the tokens, which are subwords here, and
-in the routed heads, which are "nearest": the published selection, --config.model.reproduce_reference=True, is not
-causal.
+Differs from the paper: sizes are those of the published code, tokens are subwords, and routed heads are "nearest",
+because the published selection (--config.model.reproduce_reference=True) is not causal.
 """
 
 import ml_collections
@@ -29,7 +27,7 @@ SEQUENCE_LENGTHS = {
 
 
 def get_config(preset: str = "wikitext103_local_cluster4k") -> ml_collections.ConfigDict:
-    """Returns the configuration of a preset for WikiText-103."""
+    """Return the configuration of a preset."""
     if preset not in SEQUENCE_LENGTHS:
         raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
     config = base.get_config()

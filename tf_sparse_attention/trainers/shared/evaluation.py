@@ -280,7 +280,7 @@ def evaluate(
 
 def as_text(scores: dict[str, Any]) -> str:
     """Format the scores of `evaluate` as text, one line per score."""
-    validation = registry.class_of(scores["task"]).validation
+    validation = registry.find_task_class(scores["task"]).validation
     note = [("note", "some heads are not causal: these are no likelihoods")] if scores.get("not_causal") else []
     (name, text), *rows = validation.describe(scores)
     rows = [(name, f"{scores['data']}, {scores['split']}{text}"), *note, *rows]
@@ -308,7 +308,7 @@ def with_overrides(
     config = copy.deepcopy(config)
     if changes is None:
         return config
-    check_read(changes, config.task, registry.class_of(config.task).settings)
+    check_read(changes, config.task, registry.find_task_class(config.task).settings)
     if changes.data.tfds is not None or changes.data.path is not None:
         defaults = base.get_config().data
         for name in set(overrides.SOURCE_SETTINGS) - {"data_dir"}:

@@ -1,1 +1,1 @@
-"""Tasks: what a run trains."""
+"""Training tasks."""

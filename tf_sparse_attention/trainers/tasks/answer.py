@@ -1,7 +1,7 @@
-"""The task of long answers: a question with passages that may help is read, and an answer written.
+"""Long-form question answering: an answer to a question with passages.
 
-By an encoder-decoder, or as published by one language model, which reads both and then the answer (Krishna et al. 2021,
-"Hurdles to Progress in Long-form Question Answering"); the answer alone is scored.
+The model is an encoder-decoder or, as published, a language model of the question, the passages and the answer (Krishna
+et al. 2021, "Hurdles to Progress in Long-form Question Answering"). Only the answer is scored.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 
-# Settings of one of the two kinds of models.
-OF_LANGUAGE_MODELS = {"model": ("preset", "start_from")}
-OF_ENCODERS = {"model": ("encoder_attention", "num_encoder_layers")}
+# Settings that only one of the two kinds of models has.
+LANGUAGE_MODEL_ONLY = {"model": ("preset", "start_from")}
+ENCODER_ONLY = {"model": ("encoder_attention", "num_encoder_layers")}
 
 
 class Task(PairTask):
-    """Answers to questions, with one tokenizer for both; see `trainers.tasks.task.Task`."""
+    """Question answering with one tokenizer for both sides; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": pairs.DATA,
@@ -30,17 +30,20 @@ class Task(PairTask):
     }
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        check_settings(config, pairs.FIELDS, OF_LANGUAGE_MODELS if config.model.cross_attention else OF_ENCODERS)
+        excluded = LANGUAGE_MODEL_ONLY if config.model.cross_attention else ENCODER_ONLY
+        check_settings(config, pairs.FIELDS, excluded)
         super().__init__(config, state)
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Returns ROUGE-L from 0 to 100, the mean F1 of the longest common subsequences of words, and that of sources.
+        """Compute ROUGE-L from 0 to 100: the mean F1 of the longest common subsequence of words.
+
+        Words are stemmed, as in the published evaluation of ELI5.
 
         Args:
-            lines: what `GeneratedTargets.complete` returns.
+            lines: result of `GeneratedTargets.complete`.
 
         Returns:
-            Dictionary: "rouge_l", with stems, as the published evaluation of ELI5 has it, and again under "of_sources".
+            Dictionary: "rouge_l", and "of_sources", a dictionary with "rouge_l" of the sources.
         """
         scorer = RougeScorer(["rougeL"], use_stemmer=True)
         means = [

@@ -1,4 +1,4 @@
-"""What tasks of bytes that are no text have in common: images and sound, and a codec between them and ids."""
+"""Base classes of tasks that model images or audio as byte sequences."""
 
 import functools
 import math
@@ -23,15 +23,15 @@ from tf_sparse_attention.trainers.shared import (
 )
 from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
 
-CHUNK = 256  # bytes between two snapshots of a sample
+BYTES_PER_SNAPSHOT = 256  # of a sample
 LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}
 
 
 class ByteValidation(evaluation.TokenValidation):
-    """Scores each byte once, and shows what the model draws. Base class.
+    """Scores of every byte of images or audio. Base class.
 
-    `data` is what `open_split` of the task returns. A subclass has `metric`, the name of the bits per byte, `items`,
-    the name of what is scored, `batches`, `num_items` and `examples`.
+    `data` is the result of the task's `open_split`. A subclass defines `metric`, the name of the bits per byte;
+    `items`, "images" or "recordings"; `batches`, `num_items` and `examples`.
     """
 
     metric: ClassVar[str]
@@ -43,16 +43,16 @@ class ByteValidation(evaluation.TokenValidation):
         self.clusters = illustrations.ClusterReports(model)
 
     def num_items(self) -> int:
-        """Returns the number of images or recordings."""
+        """Return the number of images or recordings."""
         raise NotImplementedError
 
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
-        """Returns "loss" in nats per byte, and the same in bits as `metric`."""
+        """Return "loss" in nats per byte, and `metric` in bits per byte."""
         loss = totals["nats"] / max(totals["tokens"], 1)
         return {"loss": loss, self.metric: loss / math.log(2)}
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Returns the numbers of bytes and of items."""
+        """Return the numbers of bytes and items."""
         return {"bytes": scores["tokens"], self.items: self.num_items()}
 
     @classmethod
@@ -64,22 +64,22 @@ class ByteValidation(evaluation.TokenValidation):
         ]
 
     def can_draw(self) -> bool:
-        """Returns whether the model draws samples in less than hours; logs once why not."""
+        """Return whether the model has a KV cache. Without one, sampling takes hours, and the reason is logged once."""
         reason = self.model.cache_unsupported_reason
         if reason is not None:
-            logging.log_first_n(logging.INFO, "No %s are drawn while training: %s.", 1, self.items, reason)
+            logging.log_first_n(logging.INFO, "No samples of %s during training: %s.", 1, self.items, reason)
         return reason is None
 
 
 class ByteTask(Task):
-    """Base class of the tasks of bytes that are no text; see `Task`.
+    """Task with a codec between images or audio and bytes; see `Task`. Base class.
 
-    A subclass has `codec_class`; `found_in`, what `config.data.path` may be; `make_codec()`, that of the data;
-    `open_split(split)`, what is scored of it; and the members that `Task` names.
+    In addition to the members of `Task`, a subclass defines `codec_class`, `make_codec()`, `open_split(split)`, and
+    `expected_path`, a description of the files that `config.data.path` can name.
     """
 
     codec_class: ClassVar[Any]
-    found_in: ClassVar[str]
+    expected_path: ClassVar[str]
     validation: ClassVar[type[ByteValidation]]
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
@@ -87,35 +87,35 @@ class ByteTask(Task):
             raise ValueError(f"`config.model.causal` must be True for task={config.task}. Received: causal=False.")
         if config.data.tfds is None and config.data.path is None:
             raise ValueError(
-                f"`config.data.path` must be {self.found_in}, or `config.data.tfds` the name of a data set of TFDS, "
-                f"for task={config.task}. Received: neither."
+                f"`config.data.path` must be {self.expected_path}, or `config.data.tfds` a data set of TFDS, "
+                f"for task={config.task}. Received: path=None, tfds=None."
             )
         super().__init__(config, state)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the configuration of the codec."""
+        """Return the config of the codec."""
         return {"codec": self.codec.get_config()}
 
     @functools.cached_property
     def codec(self) -> Any:
-        """The codec of the items, that of an earlier start or that of the data."""
+        """The codec in the state of the run, or the codec of the data."""
         return self.codec_class.from_config(self._state["codec"]) if "codec" in self._state else self.make_codec()
 
     def make_codec(self) -> Any:
-        """Returns the codec of the data."""
+        """Create the codec of the data."""
         raise NotImplementedError
 
     def open_split(self, split: str) -> Any:
-        """Returns the data of a split."""
+        """Open the data of a split."""
         raise NotImplementedError
 
     def source_options(self, *names: str) -> dict[str, Any]:
-        """Returns the settings of `config.data` that are given: those that name the data, and others by name."""
-        given = backbone_settings.set_values(self.config.data)
-        return {name: given[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in given}
+        """Return the settings of `config.data` that locate the data, and further settings by name, if they are set."""
+        settings = backbone_settings.set_values(self.config.data)
+        return {name: settings[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in settings}
 
     def make_model(self) -> keras.Model:
-        """Returns a `LanguageModel` of 257 ids, see `components.make_model`."""
+        """Create a `LanguageModel` with 257 ids; see `components.make_model`."""
         return components.make_model(self.config, self.codec.vocabulary_size)
 
     def draw(
@@ -127,19 +127,19 @@ class ByteTask(Task):
         write: Callable[[list[dict[str, Any]]], None],
         show: Show | None,
     ) -> list[dict[str, Any]]:
-        """Returns samples that a model draws, and writes them.
+        """Draw samples from a model, and write them.
 
         Args:
-            model: a `LanguageModel` of 257 ids.
-            request: its number of samples, seed and settings are used.
-            prompts: function from the numbers of samples to the ids, int32 (T,), that each begins with.
-            length: ids of a sample, prompt included.
-            write: function of the samples so far.
-            show: function of all samples so far, called whenever they grow.
+            model: a `LanguageModel` with 257 ids.
+            request: `Request` with the number of samples, seed and settings.
+            prompts: function from the indices of samples to their prompts, int32 (T,) each.
+            length: ids per sample, including the prompt.
+            write: function that writes all samples so far.
+            show: function of all samples so far, called after every progress.
 
         Returns:
-            Dictionaries with "token_ids", prompt included, "num_tokens" that were drawn, their "log_prob" and bits per
-            byte, "seed", "interrupted" and the settings.
+            Dictionaries: "token_ids" including the prompt; "num_tokens" without the prompt; the "log_prob" and bits per
+            byte of these tokens; "seed", "interrupted" and the settings.
         """
         defaults = {k: value for k, value in self.config.generate.to_dict().items() if k not in ("prompt", "length")}
         settings = request.settings if "num_beams" in request.settings else defaults | request.settings
@@ -151,9 +151,9 @@ class ByteTask(Task):
         return sampling.draw(snapshots, request.num_samples, write, show)
 
     def _snapshots(self, model, prompts, length, seeds, settings):
-        """Yields a sample for each prompt while they grow."""
+        """Yield lists of samples, one sample per prompt, as they grow."""
         strategy = sample_sources.make_strategy(settings)
-        every = CHUNK if isinstance(strategy, tsa.generation.Sampling) else None
+        every = BYTES_PER_SNAPSHOT if isinstance(strategy, tsa.generation.Sampling) else None
         num_ids = model.backbone.vocabulary_size
         for rows in model.generator.iterate(prompts, length, strategy, seeds, None, num_ids, every):
             yield [
@@ -169,30 +169,28 @@ class ByteTask(Task):
             ]
 
     def check_request(self, request: Request, unsupported: Sequence[str], suffix: str, same_prompt: bool) -> None:
-        """Raises a `ValueError` for a request that does not suit.
+        """Raise a `ValueError` for an unsupported request.
 
         Args:
-            request: the `Request`.
-            unsupported: names of what has to be unset.
-            suffix: the end of the name of a file.
-            same_prompt: whether all samples have one prompt. Beams find one sample for a prompt.
+            request: `Request`.
+            unsupported: fields of the request that must be None.
+            suffix: required suffix of the output file.
+            same_prompt: whether all samples have the same prompt. Beam search returns one sample per prompt.
         """
         items = self.validation.items
         for name in unsupported:
             value = getattr(request, name)
             if value is not None:
-                # In short: the prompt may be a whole file.
+                # Shortened, because a prompt can be a whole file.
                 raise ValueError(f"`{name}` must be unset for {items}. Received: {name}={reprlib.repr(value)}.")
         checks.check_count("num_samples", request.num_samples)
         if same_prompt and "num_beams" in request.settings and request.num_samples > 1:
-            raise ValueError(
-                f"`num_samples` must be 1 for beams, which find one sample. Received: {request.num_samples}."
-            )
+            raise ValueError(f"`num_samples` must be 1 for beam search. Received: num_samples={request.num_samples}.")
         if request.path is not None and not str(request.path).endswith(suffix):
-            raise ValueError(f"`output` must be a file NAME{suffix} for {items}. Received: {request.path}.")
+            raise ValueError(f"`output` must be a file NAME{suffix} for {items}. Received: output={request.path}.")
         sampling.check_path(request.path)
 
     def describe_samples(self, samples: Sequence[dict[str, Any]]) -> list[str]:
-        """Returns a line of text for each sample."""
+        """Return one line of text per sample."""
         metric = self.validation.metric
         return [f"seed {sample['seed']}: {sample[metric]:.4f} {LABELS[metric]}" for sample in samples]

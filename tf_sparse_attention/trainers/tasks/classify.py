@@ -1,4 +1,4 @@
-"""The task of classification: which of the labels of its training a text has, by an encoder of any patterns."""
+"""Text classification with an encoder."""
 
 import functools
 import pathlib
@@ -20,13 +20,13 @@ from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
-NUM_PRINTED = 10  # labels of a prompt
-SHORTEST = 64  # positions of a prompt's row, doubled until it fits
-NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts of TensorBoard, and of each
+NUM_PRINTED = 10  # labels printed for a prompt
+SHORTEST = 64  # smallest padded length of a prompt, doubled until the prompt fits
+NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts in TensorBoard, and characters per text
 
 
 class Validation(evaluation.Validation):
-    """Scores each text once, in nats and by the label that is predicted."""
+    """Scores of every text: nats of the true label, and the predicted label."""
 
     columns = ("weights", "nats", "classes", "predictions")
 
@@ -35,7 +35,7 @@ class Validation(evaluation.Validation):
         self.buckets = task.open_buckets(split, limit)
 
     def batches(self) -> dict[str, tsa.data.Batches]:
-        """Returns the texts. Those that are too long are cut."""
+        """Return the texts. Texts that are too long are truncated."""
         return {"": self.buckets.evaluation_batches()}
 
     def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
@@ -44,58 +44,58 @@ class Validation(evaluation.Validation):
         return weights, nats, targets, ops.argmax(logits, axis=-1)
 
     def totals(self, rows: np.ndarray) -> dict[str, Any]:
-        """Returns "nats" of all texts, and "confusion", int (C, C), their numbers by true and predicted class."""
-        texts = rows[rows[:, 0] > 0]  # without rows that fill a batch
+        """Return "nats" of all texts, and "confusion", int (C, C): numbers of texts by true and predicted class."""
+        texts = rows[rows[:, 0] > 0]  # without padding rows
         confusion = np.zeros([self.model.num_classes] * 2, int)
         np.add.at(confusion, tuple(texts[:, 2:].astype(int).T), 1)
         return {"nats": texts[:, 1].sum(), "confusion": confusion}
 
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
-        """Returns "loss" in nats per text, "accuracy" and "macro_f1", see `class_scores`."""
+        """Return "loss" in nats per text, "accuracy" and "macro_f1"; see `class_scores`."""
         return class_scores(totals["nats"], np.array(totals["confusion"]))
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Returns the labels, the number of texts, and how many of them were "cut"."""
+        """Return the "labels", the number of "texts", and the number of truncated texts, "cut"."""
         counts = {"texts": int(np.sum(scores["confusion"])), "cut": self.buckets.num_cut}
         return {**counts, "labels": self.task.labels}
 
     @staticmethod
     def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
         return [
-            ("texts", f": {scores['texts']}, {scores['cut']} of them cut"),
+            ("texts", f": {scores['texts']}, {scores['cut']} of them truncated"),
             ("accuracy", f"{scores['accuracy']:.4f} of {len(scores['labels'])} classes"),
             ("macro F1", f"{scores['macro_f1']:.4f}"),
             ("loss", f"{scores['loss']:.4f} nats per text"),
         ]
 
     def examples(self) -> Examples:
-        """Returns some texts with the label that the model predicts and the true one."""
+        """Return some texts with their predicted and true labels."""
         numbers, store, task = self.buckets.chosen[:NUM_SHOWN], self.buckets.store, self.task
         documents, texts = [store.document(number) for number in numbers], {}
-        found = task.probabilities(self.model, documents)
-        for place, (number, ids, row) in enumerate(zip(numbers, documents, found, strict=True)):
+        probabilities = task.probabilities(self.model, documents)
+        for index, (number, ids, row) in enumerate(zip(numbers, documents, probabilities, strict=True)):
             true, predicted = task.labels[self.buckets.classes[number]], task.labels[int(np.argmax(row))]
             text = task.tokenizer.detokenize(ids[:-1])[:SHOWN_CHARACTERS]
-            texts[f"example_{place}"] = f"predicted {predicted} ({row.max():.2f}), true {true}\n\n{text}"
+            texts[f"example_{index}"] = f"predicted {predicted} ({row.max():.2f}), true {true}\n\n{text}"
         return Examples(texts=texts)
 
 
 def class_scores(nats: float, confusion: np.ndarray) -> dict[str, float]:
-    """Returns "loss", nats per text, "accuracy", and "macro_f1", the mean over the classes of 2 TP / (2 TP + FP + FN).
+    """Compute "loss" in nats per text, "accuracy", and "macro_f1", the mean of 2 TP / (2 TP + FP + FN) over classes.
 
-    A class that no text has or gets counts 0, as in `keras.metrics.F1Score(average="macro")`.
+    A class without true or predicted texts has an F1 of 0, as in `keras.metrics.F1Score(average="macro")`.
 
     Args:
-        nats: of all texts.
-        confusion: int (C, C), texts by true and predicted class.
+        nats: sum over all texts.
+        confusion: int (C, C), numbers of texts by true and predicted class.
     """
-    right, count = np.diag(confusion), max(int(confusion.sum()), 1)
-    f1 = 2 * right / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
-    return {"loss": nats / count, "accuracy": float(right.sum() / count), "macro_f1": float(f1.mean())}
+    correct, count = np.diag(confusion), max(int(confusion.sum()), 1)
+    f1 = 2 * correct / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
+    return {"loss": nats / count, "accuracy": float(correct.sum() / count), "macro_f1": float(f1.mean())}
 
 
 class Task(TextTask):
-    """Classification of texts; see `trainers.tasks.task.Task`."""
+    """Text classification; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": (*TOKENIZER, "text_feature", "label_feature"),
@@ -110,28 +110,28 @@ class Task(TextTask):
         super().__init__(config, state)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the description of the tokenizer, and the labels."""
+        """Return the description of the tokenizer, and the labels."""
         return {**super().get_state(), "labels": self.labels}
 
     @functools.cached_property
     def source(self) -> tsa.data.LabeledSource:
-        """The texts and labels that `config.data` names."""
+        """The texts and labels that `config.data` specifies."""
         return components.make_labeled_source(self.config)
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """The labels that there are, in the order of their classes: those of the training split.
+        """The labels of the training data, in class order.
 
         Raises:
-            ValueError: If there is only one.
+            ValueError: If there are fewer than two.
         """
         labels = self._state.get("labels") or self.source.classes(self.config.data.train_split)
         if len(labels) < 2:
-            raise ValueError(f"`config.data` must have texts of two labels or more. Received: {labels}.")
+            raise ValueError(f"`config.data` must have at least two labels. Received: {labels}.")
         return list(labels)
 
     def open_buckets(self, split: str, max_texts: int | None = None) -> tsa.data.LabeledBuckets:
-        """Returns the texts of a split by length: all, or `max_texts` of them, evenly spread."""
+        """Open the texts of a split, or `max_texts` evenly spaced texts, bucketed by length."""
         data, source = self.config.data, self.source
         store = tsa.data.open_token_store(source.text, self.tokenizer, split)
         chosen = None
@@ -141,16 +141,16 @@ class Task(TextTask):
         return tsa.data.LabeledBuckets(store, source.class_ids(split, self.labels), *sizes, chosen)
 
     def training_batches(self) -> tsa.data.Batches:
-        """Returns the texts of the training split."""
+        """Return the texts of the training split."""
         return self.open_buckets(self.config.data.train_split).training_batches(self.config.seed)
 
     def make_model(self) -> keras.Model:
-        """Returns a `SequenceClassifier`, new or on the encoder in `config.model.start_from`."""
+        """Create a `SequenceClassifier` with a new encoder, or with the encoder of `config.model.start_from`."""
         settings = backbone_settings.set_values(self.config.model)
         head = {"pooling": settings["pooling"], "dropout": settings.get("dropout", 0.0)}
         head["dtype"] = self.config.train.dtype
         if "start_from" in settings:
-            return SequenceClassifier(self._encoder(settings["start_from"]), len(self.labels), **head)
+            return SequenceClassifier(self._load_encoder(settings["start_from"]), len(self.labels), **head)
         arguments = backbone_settings.backbone_arguments(self.config)
         missing = [name for name in components.SIZES if not settings.get(name)]
         if missing:
@@ -158,40 +158,40 @@ class Task(TextTask):
         backbone = Backbone(self.tokenizer.vocabulary_size, **{**arguments, "causal": False})
         return SequenceClassifier(backbone, len(self.labels), **head)
 
-    def _encoder(self, path):
-        """Returns the encoder in a file: of a masked language model, of a classifier, or an encoder itself."""
-        model, config, count = loading.load_model("config.model.start_from", path), self.config, self.tokenizer
+    def _load_encoder(self, path):
+        """Load an encoder, or the encoder of a masked language model or classifier."""
+        model, config = loading.load_model("config.model.start_from", path), self.config
         encoder = model.backbone if isinstance(model, (LanguageModel, SequenceClassifier)) else model
         if not isinstance(encoder, (Backbone, Encoder)) or getattr(encoder, "causal", False):
             raise ValueError(
-                "`config.model.start_from` must hold an `Encoder`, a bidirectional `Backbone`, or a model on one, such "
-                "as trainers/configs/clustered_text.py trains. "
+                "`config.model.start_from` must be an `Encoder`, a bidirectional `Backbone`, or a model with one. "
                 f"Received: a {type(model).__name__} in {path}."
             )
-        stated = [name for name in components.SIZES if config.model[name]]
-        if stated:
+        sizes = [name for name in components.SIZES if config.model[name]]
+        if sizes:
             raise ValueError(
-                f"`config.model.{stated[0]}` must be unset with config.model.start_from, whose model has a size. "
-                f"Received: {stated[0]}={config.model[stated[0]]!r}."
+                f"`config.model.{sizes[0]}` must be unset with config.model.start_from. "
+                f"Received: {sizes[0]}={config.model[sizes[0]]!r}."
             )
-        if encoder.vocabulary_size < count.vocabulary_size:
+        if encoder.vocabulary_size < self.tokenizer.vocabulary_size:
             raise ValueError(
-                "The tokenizer must have no more ids than the model in config.model.start_from, and be the one it was "
-                f"trained with. Received: {count.vocabulary_size} ids, a model of {encoder.vocabulary_size}."
+                "`config.data.tokenizer` must be the tokenizer of the model in config.model.start_from. "
+                f"Received: {self.tokenizer.vocabulary_size} ids, but the model has {encoder.vocabulary_size}."
             )
         return rebuilt_backbone(encoder, dtype=config.train.dtype) if isinstance(encoder, Backbone) else encoder
 
     def compile_arguments(self) -> dict[str, Any]:
-        """Returns the nats of a batch divided by its rows, so that each text counts the same in an epoch.
+        """Return the cross-entropy as "loss", and a metric "loss" with the mean over texts.
 
-        The metric "loss" is the mean over texts: rows that fill a batch count in the loss as texts without any nats.
+        The loss of a batch is divided by the number of all rows, so that every text has the same weight in an epoch.
+        Padding rows count as texts with 0 nats. The metric ignores padding rows.
         """
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         metric = keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)
         return {"loss": loss, "weighted_metrics": [metric]}
 
     def probabilities(self, model: Any, documents: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the probability of each label, float32 (documents, C), of ids with their end id."""
+        """Compute the label probabilities, float32 (documents, C), of documents: ids that end with the end id."""
         longest, length = max(map(len, documents)) + 1, SHORTEST
         while length < longest and length < self.config.data.sequence_length:
             length *= 2
@@ -200,43 +200,43 @@ class Task(TextTask):
         return ops.convert_to_numpy(ops.softmax(logits, axis=-1))
 
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
-        """Returns the labels of a prompt with their probabilities, the most likely first, and writes them."""
+        """Classify a prompt, and write the labels with their probabilities, most likely first."""
         prompt = self.config.generate.prompt.encode() if request.prompt is None else request.prompt
         _check_request(request, prompt)
         path = sampling.output_path(request.path, sampling.SAMPLES)
         ids = np.append(self.tokenizer.tokenize(prompt), self.tokenizer.end_id).astype("int32")
-        (found,) = self.probabilities(model, [ids])
-        order = np.argsort(-found, kind="stable")
+        (probabilities,) = self.probabilities(model, [ids])
+        order = np.argsort(-probabilities, kind="stable")
         sample = {
             "prompt": prompt.decode("utf-8", errors="replace"),
             "label": self.labels[order[0]],
-            "probabilities": {self.labels[place]: float(found[place]) for place in order},
+            "probabilities": {self.labels[index]: float(probabilities[index]) for index in order},
             "num_tokens": len(ids),
             "seed": request.seed,
             "interrupted": False,
         }
         sampling.write_samples([sample], path)
-        rows = [f"{found[place]:.4f}  {self.labels[place]}" for place in order[:NUM_PRINTED]]
+        rows = [f"{probabilities[index]:.4f}  {self.labels[index]}" for index in order[:NUM_PRINTED]]
         return Generated([sample], "\n".join(rows), path)
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
-        """Writes what `export_classifier` does. Classification has no loop to compile."""
+        """Write a SavedModel with `export_classifier`. `jit_compile` is unused, because there is no loop."""
         length = self.config.data.sequence_length
         tsa.export.export_classifier(model, path, self.tokenizer, self.labels, length, weight_dtype)
 
-        def describe(found):
-            return f"{LINE!r} is {found['label']!r} with probability {max(found['probabilities']):.4f}"
+        def describe(outputs):
+            return f"{LINE!r} is {outputs['label']!r} with probability {max(outputs['probabilities']):.4f}"
 
         return Trial("classify", {"text": [LINE]}, describe)
 
 
 def _check_request(request, prompt):
-    """Raises a `ValueError` for what classification cannot do."""
+    """Raise a `ValueError` for an unsupported request."""
     if not prompt:
-        raise ValueError("`prompt` must be a text to classify. Received: none.")
+        raise ValueError("`prompt` must be a text to classify. Received: an empty prompt.")
     if request.num_samples != 1:
-        raise ValueError(f"`num_samples` must be 1 for a class. Received: num_samples={request.num_samples}.")
-    given = {"complete": request.complete, "length": request.length, **request.settings}
-    for name, value in given.items():
+        raise ValueError(f"`num_samples` must be 1 for classification. Received: num_samples={request.num_samples}.")
+    unsupported = {"complete": request.complete, "length": request.length, **request.settings}
+    for name, value in unsupported.items():
         if value is not None:
             raise ValueError(f"`{name}` must be unset for classification. Received: {name}={value!r}.")

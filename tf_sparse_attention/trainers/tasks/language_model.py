@@ -1,4 +1,4 @@
-"""The task of language models: the next token of a text, or with `config.data.mask_rate` its masked ones."""
+"""Language modeling of text: the next token, or with `config.data.mask_rate` the masked tokens."""
 
 import lzma
 import math
@@ -18,11 +18,11 @@ from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING
 from tf_sparse_attention.trainers.tasks.task import Examples, Trial
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
-LINE = "def main():"  # that an exported model is tried with
+LINE = "def main():"  # input that tests an exported model
 
 
 class Validation(evaluation.TokenValidation):
-    """Scores each token of a text once, and shows samples, routes and the use of clusters."""
+    """Scores of every token of a text. Examples are a sample, pictures of routes, and cluster statistics."""
 
     def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
         super().__init__(task, model, split, limit)
@@ -30,12 +30,12 @@ class Validation(evaluation.TokenValidation):
         self._clusters = illustrations.ClusterReports(model)
         if model.backbone.memory_length and task.config.data.overlap:
             raise ValueError(
-                "`config.data.overlap` must be 0 for a model with segment memory, which has the text before as "
-                f"context. Received: overlap={task.config.data.overlap}."
+                "`config.data.overlap` must be 0 for a model with segment memory. "
+                f"Received: overlap={task.config.data.overlap}."
             )
 
     def batches(self) -> dict[str, tsa.data.Batches]:
-        """Returns windows, each without context, or with segment memory consecutive segments."""
+        """Return windows without context, or consecutive segments for a model with segment memory."""
         data = self.task.config.data
         sizes = {"max_windows": self.limit, "use_packing": data.use_packing}
         if self.model.backbone.memory_length:
@@ -44,11 +44,11 @@ class Validation(evaluation.TokenValidation):
         return {"": tsa.data.evaluation_batches(self.store, data.batch_size, data.sequence_length, **sizes)}
 
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
-        """Returns "loss" in nats per token, bits per byte, and perplexities.
+        """Return "loss" in nats per token, bits per byte, and perplexities.
 
         bits per byte = nats / (ln 2 bytes), perplexity = exp(nats / tokens), perplexity per word = exp(nats / words).
-        The end of each document is a token that is predicted, but neither a byte nor a word. A perplexity that no float
-        holds, or one per word of a text without words, is None.
+        The end of a document is a predicted token, but neither a byte nor a word. A perplexity is None if it overflows,
+        or if the text has no words.
         """
         nats, tokens = totals["nats"], totals["tokens"]
         counts = self._counts(tokens)
@@ -60,7 +60,7 @@ class Validation(evaluation.TokenValidation):
         }
 
     def _counts(self, tokens):
-        """Returns the bytes and words of a number of tokens: those of the whole text in proportion."""
+        """Return the bytes and words of a number of tokens, in proportion to those of the whole text."""
         store = self.store
         official = official_word_count(self.task.source.name, self.split, store.num_documents)
         if tokens != store.num_tokens:
@@ -71,16 +71,16 @@ class Validation(evaluation.TokenValidation):
         return {"bytes": store.num_bytes, "words": official, "words_are": "official"}
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Returns the bytes, words and windows, what gzip and xz make of the text, and the tokenizer.
+        """Return the bytes, words and windows, the compression rates of gzip and xz, and the tokenizer.
 
-        "words_are" "official" where their number is the published one of a complete split, else "counted".
+        "words_are" is "official" if "words" is the published number of a complete split, otherwise "counted".
         """
         data, tokenizer = self.task.config.data, self.task.tokenizer
-        found = self._counts(scores["tokens"])
-        found["windows"] = count_windows(self.store.num_tokens, data.sequence_length, data.overlap)
-        if not data.mask_rate:  # otherwise only some of the bytes are scored, with context on both sides
-            found |= compressed_bits_per_byte(self.task.source.documents(self.split))
-        return {**found, "tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
+        details = self._counts(scores["tokens"])
+        details["windows"] = count_windows(self.store.num_tokens, data.sequence_length, data.overlap)
+        if not data.mask_rate:  # scores of masked tokens, with context on both sides, are not comparable
+            details |= compressed_bits_per_byte(self.task.source.documents(self.split))
+        return {**details, "tokenizer": type(tokenizer).__name__, "vocabulary_size": tokenizer.vocabulary_size}
 
     @staticmethod
     def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
@@ -89,29 +89,29 @@ class Validation(evaluation.TokenValidation):
         return [
             ("text", ""),
             ("bytes, words, tokens", f"{scores['bytes']}, {scores['words']}, {scores['tokens']}"),
-            ("the words are", "the official count" if is_official else "counted, split at white space"),
+            ("words", "official count" if is_official else "split at white space"),
             ("bits per byte", f"{scores['bits_per_byte']:.4f}"),
             *((f"  {name}", f"{scores[name]:.4f}") for name in ("gzip -9", "xz -9") if name in scores),
             ("perplexity per token", evaluation.number(scores["perplexity"])),
-            ("scored", f"{scores['tokens']} masked tokens alone")
+            ("scored", f"only the {scores['tokens']} masked tokens")
             if scores["settings"]["mask_rate"]
             else ("perplexity per word", per_word),
         ]
 
     def examples(self) -> Examples:
-        """Returns a text that the model writes, pictures of routes and of spans, and the use of clusters."""
+        """Return a generated text, pictures of routes and spans, and cluster statistics."""
         config, tokenizer = self.task.config, self.task.tokenizer
-        first = self.store.document(0)[: config.data.sequence_length]
-        shown = self._clusters.examples(first)
-        pictures = dict(illustrations.pictures(self.model, tokenizer, tokenizer.detokenize(first)))
+        ids = self.store.document(0)[: config.data.sequence_length]
+        clusters = self._clusters.examples(ids)
+        pictures = dict(illustrations.pictures(self.model, tokenizer, tokenizer.detokenize(ids)))
         texts = {}
         if config.model.causal:
             texts["sample"] = illustrations.sample_text(self.model, tokenizer, config.generate)
-        return shown._replace(texts=shown.texts | texts, pictures=pictures | shown.pictures)
+        return clusters._replace(texts=clusters.texts | texts, pictures=pictures | clusters.pictures)
 
 
 class Task(TextTask):
-    """A language model of a text; see `trainers.tasks.task.Task`."""
+    """Language modeling of text; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": ("pattern", "text_field", "text_feature", *TOKENIZER, "use_packing", "mask_rate", "overlap"),
@@ -122,29 +122,29 @@ class Task(TextTask):
     validation = Validation
 
     def training_batches(self) -> tsa.data.Batches:
-        """Returns the windows of the training split, or consecutive segments of it."""
+        """Return random windows, or consecutive segments, of the training split."""
         data = self.config.data
         store = tsa.data.open_token_store(self.source, self.tokenizer, data.train_split)
         if store.num_tokens < data.sequence_length:
             logging.warning(
-                "The text has %d tokens, less than one window of config.data.sequence_length=%d: the rest is padding.",
+                "The text has %d tokens, fewer than config.data.sequence_length=%d: windows are padded.",
                 store.num_tokens,
                 data.sequence_length,
             )
-        logging.info("%s: %d tokens to train on", self.source.name, store.num_tokens)
+        logging.info("%s: %d training tokens", self.source.name, store.num_tokens)
         return components.make_batches(self.config, store)
 
     def make_model(self) -> keras.Model:
-        """Returns a `LanguageModel`, see `components.make_model`."""
+        """Create a `LanguageModel`; see `components.make_model`."""
         return components.make_model(self.config, self.tokenizer.vocabulary_size)
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
-        """Writes what `export_language_model` does."""
+        """Write a SavedModel with `export_language_model`."""
         return export(self, model, path, jit_compile, weight_dtype)
 
 
 def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
-    """Writes what `export_language_model` does for a task whose model is a language model; see `Task.export`."""
+    """Export the language model of a task; see `Task.export`."""
     data = task.config.data
     tsa.export.export_language_model(
         model,
@@ -156,9 +156,9 @@ def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, we
         weight_dtype=weight_dtype,
     )
 
-    def describe(found):
-        counts = f"{found['nats']:.2f} nats, {found['num_bytes']} bytes"
-        return f"{LINE!r} has {found['bits_per_byte']:.4f} bits per byte ({counts})"
+    def describe(scores):
+        counts = f"{scores['nats']:.2f} nats, {scores['num_bytes']} bytes"
+        return f"{LINE!r} has {scores['bits_per_byte']:.4f} bits per byte ({counts})"
 
     return Trial("score", {"text": [LINE]}, describe)
 
@@ -167,7 +167,7 @@ def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | No
     """Return the compression rates of gzip and xz, a baseline for bits per byte.
 
     Args:
-        documents: iterable of `bytes`, compressed as one stream with the best settings of the programs.
+        documents: iterable of `bytes`, compressed as one stream.
 
     Returns:
         Dictionary with "gzip -9" and "xz -9", bits per byte; None for no bytes.

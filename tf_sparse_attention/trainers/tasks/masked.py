@@ -1,4 +1,4 @@
-"""The task of masked tokens: a bidirectional model predicts the tokens of a text that it cannot see."""
+"""Masked language modeling: a bidirectional model predicts the masked tokens of a text."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, Names, c
 
 
 class Task(language_model.Task):
-    """Masked language models; see `trainers.tasks.task.Task`. They have the scores of language models."""
+    """Masked language modeling, with the scores of language models; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": language_model.Task.settings["data"],

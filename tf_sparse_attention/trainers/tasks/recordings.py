@@ -1,4 +1,4 @@
-"""Finds the recordings that are to be transcribed: of a file, or of a split."""
+"""Recordings to transcribe, from a file or a split."""
 
 import itertools
 import pathlib
@@ -20,50 +20,50 @@ FORMS = {
 }
 
 
-def find_recordings(task: Any, what: str, count: int) -> Iterator[tuple[str, np.ndarray, str | None]]:
-    """Yields names, features (T, F), and transcripts or None.
+def find_recordings(task: Any, data: str, count: int) -> Iterator[dict[str, Any]]:
+    """Yield recordings as dictionaries: "name", "features" (T, F), and for a split "reference", the transcript.
 
     Args:
         task: a `trainers.tasks.speech.Task`.
-        what: a file NAME.wav or NAME.npz, or the name of a split.
-        count: recordings at most, of a split.
+        data: a file NAME.wav or NAME.npz, or the name of a split.
+        count: maximum number of recordings of a split.
 
     Raises:
-        ValueError: for another file or split, or what is in a file, which --prompt_file gives.
+        ValueError: If the file or split is invalid, or `data` is the content of a file.
     """
-    if min(what, default=" ") < " ":  # control characters, which no name has
+    if min(data, default=" ") < " ":  # control characters: file content of --prompt_file
         raise ValueError(
-            "`prompt` must be an existing file NAME.wav or NAME.npz, or a split, in words: --prompt=NAME.wav. "
-            f"Received: {reprlib.repr(what)}."
+            "`prompt` must be the name of a file NAME.wav or NAME.npz, or a split: --prompt=NAME.wav. "
+            f"Received: {reprlib.repr(data)}."
         )
-    if what.lower().endswith(SUFFIXES):
-        for name, features in read_recordings(what, task.get_state()["features"]):
-            yield name, features, None
+    if data.lower().endswith(SUFFIXES):
+        yield from read_recordings(data, task.get_state()["features"])
         return
-    store = task.open_store(what)
+    store = task.open_store(data)
     for number in range(min(count, store.num_utterances)):
-        yield f"{what}[{number}]", store.features(number), store.transcript(store.label_ids(number))
+        reference = store.transcript(store.label_ids(number))
+        yield {"name": f"{data}[{number}]", "features": store.features(number), "reference": reference}
 
 
-def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields names and features (T, F) of the recordings in a file.
+def read_recordings(path: str, description: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the recordings of a file as dictionaries: "name" and "features" (T, F).
 
     Args:
-        path: NAME.wav, where features are made of sound; or NAME.npz with the array "features" (T, F), and with several
-            recordings "offsets", where each begins and the last ends; "scale" as in `tsa.data.open_speech`.
-        description: how features are made, see `SpeechSource`.
+        path: NAME.wav, or NAME.npz with the array "features" (T, F). With several recordings, it has "offsets", the
+            start of each and the end of the last. "scale" is as in `tsa.data.open_speech`.
+        description: how features are computed; see `SpeechSource`.
 
     Raises:
-        ValueError: for another file or a damaged one, or sound where the model reads features of another kind.
+        ValueError: If the file is invalid or damaged, or the model was trained on features and the file has audio.
     """
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
         raise ValueError(f"`prompt` must be an existing file NAME.wav or NAME.npz, or a split. Received: {path}.")
     if file.suffix.lower() == ".wav":
         if "sample_rate" not in description:
-            raise ValueError(f"`prompt` must be a file of features, which the model was trained on. Received: {path}.")
+            raise ValueError(f"`prompt` must be a file with features, as the training data. Received: {path}.")
         samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
-        yield file.name, tsa.data.LogMel(**description)(samples)
+        yield {"name": file.name, "features": tsa.data.LogMel(**description)(samples)}
         return
     arrays = read_arrays(file, FORMS, "prompt")
     features, scale = arrays["features"].astype("float32"), arrays.get("scale")
@@ -72,4 +72,4 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
     if scale is not None:
         features = scale[0] + (scale[1] - scale[0]) * features / 255
     for number, (begin, end) in enumerate(itertools.pairwise(offsets)):
-        yield f"{file.name}[{number}]", features[begin:end]
+        yield {"name": f"{file.name}[{number}]", "features": features[begin:end]}

@@ -1,4 +1,4 @@
-"""What the settings of a configuration must be for a task: which must be given, and which of them the task reads."""
+"""Checks of the settings of a task: required settings, and settings that the task ignores."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +6,9 @@ import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
 
-Names = Mapping[str, Sequence[str]]  # of settings, by section
+Names = Mapping[str, Sequence[str]]  # names of settings by section
 
-# What every task reads, in addition to `config.optimizer`.
+# Settings that every task reads, in addition to `config.optimizer`.
 COMMON: Names = {
     "data": (
         *("tfds", "path", "local_dir", "data_dir", "train_split", "validation_split"),
@@ -25,49 +25,50 @@ COMMON: Names = {
         *("shrink_windows_every", "shrink_windows_margin"),
     ),
 }
-# What `components.make_model` reads for a language model, in addition to these and `memory_length`.
+# Further settings that `components.make_model` reads for a language model, except `memory_length`.
 LANGUAGE_MODEL: Sequence[str] = (
     *("start_from", "preset", "reproduce_reference", "causal", "grid", "initialization"),
     *("tie_embeddings", "use_output_bias"),
 )
-SAMPLING = ("temperature", "top_p")  # of `config.generate`
+SAMPLING = ("temperature", "top_p")  # settings of `config.generate`
 
 
-def check_settings(config: ml_collections.ConfigDict, needed: Names, unset: Names) -> None:
-    """Raises a `ValueError` for settings that a task lacks, or that do not go with others of it.
+def check_settings(config: ml_collections.ConfigDict, required: Names, excluded: Names) -> None:
+    """Raise a `ValueError` if a required setting is missing, or an excluded one is set.
 
     Args:
-        config: the settings.
-        needed, unset: the names of those that must be given, or unset (None, False, 0 or empty), by section.
+        config: the configuration.
+        required, excluded: names of settings by section. None, False, 0 and empty values count as missing.
     """
-    for wanted, sections in (("given", needed), ("unset", unset)):
+    for is_required, sections in ((True, required), (False, excluded)):
         for section, names in sections.items():
             for name in names:
                 value = config[section][name]
-                if bool(value) != (wanted == "given"):
-                    received = f"Received: {name}={value!r}."
-                    raise ValueError(f"`config.{section}.{name}` must be {wanted} for task={config.task}. {received}")
+                if bool(value) != is_required:
+                    raise ValueError(
+                        f"`config.{section}.{name}` must be {'given' if is_required else 'unset'} for "
+                        f"task={config.task}. Received: {name}={value!r}."
+                    )
 
 
-def check_read(settings: ml_collections.ConfigDict, task: str, own: Names) -> None:
-    """Raises a `ValueError` for a setting with another value than its default that a task ignores.
+def check_read(settings: ml_collections.ConfigDict, task: str, names: Names) -> None:
+    """Raise a `ValueError` if a setting that the task ignores differs from its default.
 
     Args:
-        settings: a configuration, or some settings of one; those that are None say nothing.
+        settings: a configuration or a part of one. Settings that are None are not checked.
         task: name of the task.
-        own: names of the settings that it reads in addition to the `COMMON` ones, by section.
+        names: names of the settings that the task reads in addition to `COMMON`, by section.
     """
     defaults = base.get_config().to_dict()
     for section, values in settings.to_dict().items():
         if section == "optimizer" or not isinstance(values, dict):
             continue
-        for name in sorted(values.keys() - {*COMMON.get(section, ()), *own.get(section, ())}):
+        for name in sorted(values.keys() - {*COMMON.get(section, ()), *names.get(section, ())}):
             value, default = values[name], defaults.get(section, {}).get(name)
             if value is not None and _plain(value) != _plain(default):
                 raise ValueError(
-                    f"`config.{section}.{name}` must be unset for task={task}, which ignores it: leave it out, or give "
-                    f"its default, {default!r}; trainers/configs/base.py describes it. "
-                    f"Received: {name}={value!r}."
+                    f"`config.{section}.{name}` must be unset for task={task}, which ignores it. "
+                    f"Received: {name}={value!r}. The default is {default!r}; see trainers/configs/base.py."
                 )
 
 

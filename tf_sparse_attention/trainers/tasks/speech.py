@@ -1,4 +1,4 @@
-"""The task of speech: what a recording says, as phonemes or characters; connectionist temporal classification."""
+"""Speech recognition: phones or characters by connectionist temporal classification."""
 
 import functools
 import pathlib
@@ -23,14 +23,14 @@ from tf_sparse_attention.trainers.tasks.recordings import find_recordings
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
 
-NUM_FRAMES = 100  # that an exported model is tried with
-NUM_SHOWN = 2  # recordings whose transcripts TensorBoard shows
+NUM_FRAMES = 100  # input that tests an exported model
+NUM_SHOWN = 2  # recordings in TensorBoard
 EDITS = ("edits", "labels", "word_edits", "words")
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")  # settings of `config.data`
 
 
 class Validation(evaluation.Validation):
-    """Scores each recording once: nats per label, and the error rates of greedy decoding and of beams."""
+    """Scores of every recording: nats per label, and error rates of greedy decoding and beam search."""
 
     columns = ("nats", *EDITS)
 
@@ -38,22 +38,21 @@ class Validation(evaluation.Validation):
         kind, state = task.config.train.evaluation_attention, task.get_state()
         if kind is not None:
             model, self.variant = model.with_attention(speech.get_config(kind).model.attention), f"with_{kind}"
-        super().__init__(task, model, split)  # there is no limit of recordings
+        super().__init__(task, model, split)  # all recordings are scored
         self.buckets = task.open_buckets(split)
-        is_text = state["unit"] == "character" and " " in state["labels"]
-        self._separator = state["labels"].index(" ") + 1 if is_text else None  # without one there are no words
+        has_words = state["unit"] == "character" and " " in state["labels"]
+        self._separator = state["labels"].index(" ") + 1 if has_words else None
 
     def batches(self) -> dict[str, tsa.data.Batches]:
-        """Returns the recordings."""
         return {"": self.buckets.evaluation_batches()}
 
     def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
         log_probs = model(inputs, training=False)
-        columns = ctc_loss(targets, log_probs), *self._edits(targets, ctc_greedy(log_probs))
+        columns = ctc_loss(targets, log_probs), *self._count_edits(targets, ctc_greedy(log_probs))
         return [ops.cast(column, "float32") * weights for column in columns]
 
-    def _edits(self, labels, hypotheses):
-        """Returns `EDITS`, int32 (B,) each, of label ids (B, U) and (B, W)."""
+    def _count_edits(self, labels, hypotheses):
+        """Return `EDITS`, int32 (B,) each, of label ids (B, U) and (B, W)."""
         counts = count_edits(labels, hypotheses)
         if self._separator is None:
             return (*counts, *map(ops.zeros_like, counts))
@@ -65,40 +64,42 @@ class Validation(evaluation.Validation):
         return {"nats": nats, **dict(zip(EDITS, map(int, counts), strict=True))}
 
     def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
-        """Returns "loss" in nats per label, and "phone_error_rate", or those of characters and words."""
-        found = {"loss": totals["nats"] / max(totals["labels"], 1)} if "nats" in totals else {}
-        found[f"{self.task.get_state()['unit']}_error_rate"] = totals["edits"] / max(totals["labels"], 1)
-        return found | ({"word_error_rate": totals["word_edits"] / totals["words"]} if totals["words"] else {})
+        """Return "loss" in nats per label, and the error rates of greedy decoding."""
+        return {"loss": totals["nats"] / max(totals["labels"], 1), **self._error_rates(totals)}
+
+    def _error_rates(self, totals):
+        """Return "phone_error_rate" or "character_error_rate", and "word_error_rate" if there are words."""
+        rates = {f"{self.task.get_state()['unit']}_error_rate": totals["edits"] / max(totals["labels"], 1)}
+        return rates | ({"word_error_rate": totals["word_edits"] / totals["words"]} if totals["words"] else {})
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Returns the recordings, those left out by reason, and the error rates of `config.train.num_beams` beams."""
-        num_beams, variant = self.task.config.train.num_beams, self.task.config.train.evaluation_attention
-        found: dict[str, Any] = {"recordings": int(np.sum(~self.buckets.is_too_long))}
-        found |= {"left_out": self.buckets.left_out, **({"attention": variant} if variant else {})}
-        if num_beams and run.devices.is_single_process:
-            sums = self._beam_sums(run, num_beams, run.resumable_sums("beams", num_beams))
-            found["beams"] = {"num_beams": num_beams, **self.figures(sums)}
-        return found
-
-    def _beam_sums(self, run, num_beams, partial):
-        """Returns the sums of `EDITS` of what `ctc_beam_search` finds, batch by batch."""
-        shown = evaluation.Progress(self.buckets.num_batches)
-        first, sums = partial.load()
-        sums = dict.fromkeys(EDITS, 0.0) if sums is None else sums
-        shown.begin(first)
+        """Return the number of scored recordings, of others by reason, and the error rates of beam search."""
         settings = self.task.config.train
+        details = {"recordings": int(np.sum(~self.buckets.is_too_long)), "left_out": self.buckets.left_out}
+        if settings.evaluation_attention:
+            details["attention"] = settings.evaluation_attention
+        if settings.num_beams and run.devices.is_single_process:
+            totals = self._beam_search_totals(run, settings)
+            details["beams"] = {"num_beams": settings.num_beams, **self._error_rates(totals)}
+        return details
+
+    def _beam_search_totals(self, run, settings):
+        """Return the sums of `EDITS` over the hypotheses of `ctc_beam_search`."""
+        progress = evaluation.Progress(self.buckets.num_batches)
+        partial = run.resumable_sums("beams", settings.num_beams)
+        first, sums = partial.load()
+        sums = sums or dict.fromkeys(EDITS, 0.0)
+        progress.begin(first)
         self.model.compile(**run.devices.execution(settings.jit_compile, settings.steps_per_execution))
         for number, (inputs, labels, weights) in enumerate(self.buckets.evaluation_batches().dataset(first), first):
-            used = weights > 0
-            log_probs = self.model.predict_on_batch(inputs)[used]
-            rows = [ctc_beam_search(row, num_beams)[0].ids for row in log_probs]
-            hypotheses = np.zeros((len(rows), max(1, *map(len, rows))), "int32")
-            for row, ids in zip(hypotheses, rows, strict=True):
-                row[: len(ids)] = ids
-            added = [float(np.sum(ops.convert_to_numpy(column))) for column in self._edits(labels[used], hypotheses)]
-            sums = {name: sums[name] + value for name, value in zip(EDITS, added, strict=True)}
+            exists = weights > 0
+            log_probs = self.model.predict_on_batch(inputs)[exists]
+            rows = [ctc_beam_search(row, settings.num_beams)[0].ids for row in log_probs]
+            hypotheses = keras.utils.pad_sequences(rows, max(1, *map(len, rows)), padding="post")
+            counts = map(ops.sum, self._count_edits(labels[exists], hypotheses))
+            sums = {name: sums[name] + float(count) for name, count in zip(EDITS, counts, strict=True)}
             partial.save(number + 1, sums)
-            shown.on_predict_batch_end(number - first)
+            progress.on_predict_batch_end(number - first)
         return sums
 
     @staticmethod
@@ -116,20 +117,20 @@ class Validation(evaluation.Validation):
         return rows
 
     def examples(self) -> Examples:
-        """Returns transcripts of the first recordings with the references, and pictures of their posteriors."""
+        """Return transcripts and references of the first recordings, and pictures of the posteriors."""
         store, texts, pictures = self.buckets.store, {}, {}
-        for place, number in enumerate(self.buckets.numbers[:NUM_SHOWN]):
+        for index, number in enumerate(self.buckets.numbers[:NUM_SHOWN]):
             features = store.features(number)
             log_probs = ops.convert_to_numpy(self.model(features[None], training=False))
             (ids,) = ops.convert_to_numpy(ctc_greedy(log_probs))
-            texts[f"example_{place}/reference"] = self.task.as_labels(store.label_ids(number))
-            texts[f"example_{place}/transcript"] = self.task.as_labels(ids[ids > 0])
-            pictures[f"example_{place}"] = illustrations.posteriors(features, log_probs[0])
+            texts[f"example_{index}/reference"] = self.task.as_text(store.label_ids(number))
+            texts[f"example_{index}/transcript"] = self.task.as_text(ids[ids > 0])
+            pictures[f"example_{index}"] = illustrations.posteriors(features, log_probs[0])
         return Examples(texts=texts, pictures=pictures)
 
 
 class Task(task.Task):
-    """Speech, by a `SpeechRecognizer`; see `trainers.tasks.task.Task`."""
+    """Speech recognition with a `SpeechRecognizer`; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": (*SOUND, "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width"),
@@ -139,25 +140,19 @@ class Task(task.Task):
     validation = Validation
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        check_settings(config, {"model": ("num_layers", "hidden_dim", "attention")}, {})
-        if config.model.causal:
-            raise ValueError("`config.model.causal` must be False for task=speech. Received: causal=True.")
+        check_settings(config, {"model": ("num_layers", "hidden_dim", "attention")}, {"model": ("causal",)})
         super().__init__(config, state)
 
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:
-        """The data set that `config.data` names."""
+        """The recordings that `config.data` specifies."""
         data = backbone_settings.set_values(self.config.data)
-        options = {name: data[name] for name in ("path", "tfds", "data_dir", "local_dir") if name in data}
-        sound = {name: data[name] for name in SOUND if name in data}
-        is_features = str(options.get("path", "")).endswith(".npz")
-        return tsa.data.open_speech(**options, **({} if is_features else sound))
+        has_features = str(data.get("path", "")).endswith(".npz")
+        names = ("path", "tfds", "data_dir", "local_dir", *(() if has_features else SOUND))
+        return tsa.data.open_speech(**{name: data[name] for name in names if name in data})
 
     def get_state(self) -> dict[str, Any]:
-        """Returns "labels", their "unit", "mean" and "std" of the features, and "features", how they are made.
-
-        All are those of the training split.
-        """
+        """Return "labels", "unit", "mean" and "std" of the training split, and "features", how they are computed."""
         if not self._state:
             store = tsa.data.open_speech_store(self.source, self.config.data.train_split)
             self._state = {"labels": list(store.labels), "unit": store.unit, "features": self.source.description}
@@ -165,16 +160,15 @@ class Task(task.Task):
         return self._state
 
     def open_store(self, split: str) -> tsa.data.SpeechStore:
-        """Returns the recordings of a split, with the labels of the training split.
+        """Open the recordings of a split, with the labels of the training split.
 
         Raises:
-            ValueError: for features that are made in another way than those of the training split, or other labels.
+            ValueError: If the unit of labels, or how features are computed, differs from the training split.
         """
         if split == self.config.data.train_split and self.source.labels is None and not self._state:
             return tsa.data.open_speech_store(self.source, split)
         state = self.get_state()
-        found = {"unit": self.source.unit, "features": self.source.description}
-        for name, value in found.items():
+        for name, value in {"unit": self.source.unit, "features": self.source.description}.items():
             if value != state[name]:
                 raise ValueError(
                     f"`config.data` must have the {name} that the model was trained on, {state[name]}. "
@@ -183,76 +177,59 @@ class Task(task.Task):
         return tsa.data.open_speech_store(self.source, split, state["labels"])
 
     def open_buckets(self, split: str) -> tsa.data.SpeechBuckets:
-        """Returns the recordings of a split by length."""
+        """Open the recordings of a split, bucketed by length."""
         data = self.config.data
         sizes = data.batch_size, data.sequence_length, self.config.model.subsampling
         return tsa.data.SpeechBuckets(self.open_store(split), *sizes)
 
     def training_batches(self) -> tsa.data.Batches:
-        """Returns the recordings of the training split, with masks over time and frequency."""
+        """Return the recordings of the training split, with time and frequency masks."""
         data = self.config.data
-        widths = data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
-        return self.open_buckets(data.train_split).training_batches(self.config.seed, tsa.data.FeatureMasks(*widths))
+        masks = data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
+        return self.open_buckets(data.train_split).training_batches(self.config.seed, tsa.data.FeatureMasks(*masks))
 
     def make_model(self) -> keras.Model:
-        """Returns a `SpeechRecognizer`."""
-        arguments, state = backbone_settings.backbone_arguments(self.config), self.get_state()
-        subsampling = self.config.model.subsampling
+        """Create a `SpeechRecognizer`."""
+        state, subsampling = self.get_state(), self.config.model.subsampling
+        arguments, num_features = backbone_settings.backbone_arguments(self.config), len(state["mean"])
         if subsampling == 1:
-            arguments["embedding"] = {**arguments.get("embedding", {}), "dim": len(state["mean"])}
-        return SpeechRecognizer(
-            Backbone(None, **arguments),
-            vocabulary_size=len(state["labels"]),
-            num_features=len(state["mean"]),
-            subsampling=subsampling,
-            feature_mean=state["mean"],
-            feature_std=state["std"],
-            dtype=self.config.train.dtype,
-        )
+            arguments["embedding"] = {**arguments.get("embedding", {}), "dim": num_features}
+        encoder, sizes = Backbone(None, **arguments), (len(state["labels"]), num_features, subsampling)
+        return SpeechRecognizer(encoder, *sizes, state["mean"], state["std"], dtype=self.config.train.dtype)
 
     def compile_arguments(self) -> dict[str, Any]:
-        """Returns the mean nats per label."""
+        """Return the mean nats per label as "loss"."""
         return {"loss": tsa.models.CTCLoss()}
 
-    def as_labels(self, ids: Any) -> str:
-        """Returns label ids as text."""
+    def as_text(self, ids: Any) -> str:
+        """Return label ids as text."""
         return join_labels(ids, self.get_state()["labels"], self.get_state()["unit"])
 
-    def transcripts(self, model: Any, what: str, count: int, num_beams: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yields transcripts of recordings, with the reference if it is known.
+    def transcripts(self, model: Any, data: str, count: int, num_beams: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield dictionaries with "name", "reference" if it is known, "text" and "num_tokens" per recording.
 
-        Args:
-            model: the model.
-            what: a file or a split, see `find_recordings`.
-            count: recordings at most, of a split.
-            num_beams: beam width. Default: None, the most likely label of each frame.
+        `data` and `count` are as for `find_recordings`. `num_beams` is the beam width; None: greedy decoding.
         """
-        for name, features, reference in find_recordings(self, what, count):
-            (ids,) = model.transcribe([features], num_beams)
-            known = {} if reference is None else {"reference": reference}
-            yield {"name": name, **known, "text": self.as_labels(ids), "num_tokens": len(ids)}
+        for recording in find_recordings(self, data, count):
+            (ids,) = model.transcribe([recording.pop("features")], num_beams)
+            yield {**recording, "text": self.as_text(ids), "num_tokens": len(ids)}
 
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
-        """Transcribes recordings and writes the transcripts, one JSON object per line.
+        """Transcribe recordings, and write one JSON object per transcript. `show` is unused.
 
-        Args:
-            model: the model.
-            request: its prompt names a file or a split, see `find_recordings`, None the split "test"; of the settings
-                "num_beams" is read, the beam width. Without it, the most likely label of each frame is taken.
-            show: unused, since transcripts are printed together.
+        `request.prompt` is a file or a split, see `find_recordings`; None: the split "test". The only setting is
+        "num_beams", the beam width. Without it, decoding is greedy.
         """
-        unsupported = sorted(set(request.settings) - {"num_beams"})
+        unsupported = sorted(request.settings.keys() - {"num_beams"})
         if unsupported or request.complete is not None:
-            raise ValueError(
-                "A run of speech transcribes: of the settings it has `num_beams` alone. "
-                f"Received: {', '.join(unsupported) or 'complete'}."
-            )
-        what = "test" if request.prompt is None else request.prompt.decode("utf-8", "surrogateescape")
+            names = ", ".join(unsupported) or "complete"
+            raise ValueError(f"`num_beams` must be the only setting for transcripts. Received: {names}.")
+        data = "test" if request.prompt is None else request.prompt.decode("utf-8", "surrogateescape")
         path = sampling.output_path(request.path, sampling.SAMPLES)
         samples: list[dict[str, Any]] = []
         try:
-            for found in self.transcripts(model, what, request.num_samples, request.settings.get("num_beams")):
-                samples.append({**found, "seed": request.seed, "interrupted": False})
+            for transcript in self.transcripts(model, data, request.num_samples, request.settings.get("num_beams")):
+                samples.append({**transcript, "seed": request.seed, "interrupted": False})
         except KeyboardInterrupt:
             if not samples:
                 raise
@@ -262,11 +239,10 @@ class Task(task.Task):
         return Generated(samples, "\n".join(lines), path)
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
-        """Writes what `export_speech` does. Transcription has no loop to compile."""
+        """Write a SavedModel with `export_speech`. `jit_compile` is unused, because there is no loop."""
         state = self.get_state()
         sound = tsa.data.LogMel(**state["features"]) if "sample_rate" in state["features"] else None
-        separator = label_separator(state["unit"])
-        tsa.export.export_speech(model, path, state["labels"], separator, sound, weight_dtype)
+        tsa.export.export_speech(model, path, state["labels"], label_separator(state["unit"]), sound, weight_dtype)
         inputs = {"features": [[state["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
-        text = f"the transcript of {NUM_FRAMES} frames of mean features is"
-        return Trial("transcribe", inputs, lambda found: f"{text} {found['text']!r}")
+        text = f"{NUM_FRAMES} frames of mean features are transcribed as"
+        return Trial("transcribe", inputs, lambda outputs: f"{text} {outputs['text']!r}")

@@ -1,4 +1,4 @@
-"""What a run trains, and what tasks and programs hand to each other."""
+"""Base class of tasks, and the data classes that tasks and commands exchange."""
 
 import pathlib
 from collections.abc import Callable
@@ -12,20 +12,20 @@ from tf_sparse_attention.trainers.tasks.settings import Names
 
 
 class Task:
-    """One kind of training: its data, its model, its scores and its samples. Base class of all tasks.
+    """A kind of training: its data, model, scores and samples. Base class.
 
-    A subclass is named `Task` and lies in a separate module, which `config.task` names. It has to have `settings`,
-    `source`, `training_batches`, `make_model`, `validation`, `generate` and `export`.
+    A subclass is named `Task`. It is in a separate module, and `config.task` is the name of this module. It must define
+    `settings`, `source`, `training_batches`, `make_model`, `validation`, `generate` and `export`.
 
     Args:
-        config: the `ml_collections.ConfigDict` of the run.
-        state: what `get_state` of the task of an earlier start returned. Default: None, it is found in the data.
+        config: `ml_collections.ConfigDict` of the run.
+        state: result of `get_state` when the run started. Default: None, computed from the data.
 
     Attributes:
         config: as above.
-        settings: names of the settings that the task reads in addition to those of all tasks, by section.
-        source: the data, which has a `name` and a `fingerprint`.
-        validation: the subclass of `Validation` that scores the model.
+        settings: names of the settings that only some tasks read and this task reads, by section.
+        source: the data, with a `name` and a `fingerprint`.
+        validation: subclass of `Validation` that scores the model.
 
     Example:
 
@@ -43,54 +43,54 @@ class Task:
         self.config, self._state = config, state or {}
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what the model depends on in addition to its weights, such as a tokenizer: plain data by name.
+        """Return plain data by name that the model needs in addition to its weights, such as a tokenizer.
 
-        It is kept in the run folder. A run is resumed only if its data lead to the same state. By default nothing.
+        It is saved in the run directory. Resuming a run requires the same state. Default: empty.
         """
         return {}
 
     def training_batches(self) -> tsa.data.Batches:
-        """Returns the batches to train on, `(inputs, targets, weights)`."""
+        """Return the batches of the training split, `(inputs, targets, weights)`."""
         raise NotImplementedError
 
     def make_model(self) -> keras.Model:
-        """Returns the model, new and seeded by `config.seed`."""
+        """Create the model, seeded by `config.seed`."""
         raise NotImplementedError
 
     def compile_arguments(self) -> dict[str, Any]:
-        """Returns "loss" and "weighted_metrics" for `keras.Model.compile`.
+        """Return "loss" and "weighted_metrics" for `keras.Model.compile`.
 
-        A metric named "loss" replaces Keras's mean over batches in reports. By default the mean nats per token.
+        In reports, a metric named "loss" replaces Keras's mean over batches. Default: the mean nats per token.
         """
         return {"loss": tsa.models.language_model_loss()}
 
     def generate(self, model: Any, request: "Request", show: "Show | None" = None) -> "Generated":
-        """Returns samples of a model and writes them.
+        """Generate samples and write them to a file.
 
         Args:
             model: the trained model.
-            request: the `Request`.
-            show: function of all samples so far, called whenever they grow. Default: None.
+            request: `Request`.
+            show: function of all samples so far, called after every progress. Default: None.
 
         Raises:
-            ValueError: For a request that does not suit the task.
-            KeyboardInterrupt: If it is interrupted before there is anything; later, the samples so far are returned.
+            ValueError: If the task does not support the request.
+            KeyboardInterrupt: If interrupted before the first sample. Later interruptions return the samples so far.
         """
         raise NotImplementedError
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> "Trial":
-        """Writes a SavedModel of a model, and returns what to try it with.
+        """Write a SavedModel, and return an example call of it.
 
         Args:
             model: the trained model.
-            path: the folder of the SavedModel.
+            path: folder of the SavedModel.
             jit_compile, weight_dtype: see `export_language_model`.
         """
         raise NotImplementedError
 
 
 class Examples(NamedTuple):
-    """What TensorBoard shows of a model in addition to its scores.
+    """Data for TensorBoard in addition to the scores.
 
     Attributes:
         scalars: numbers by name. Default: none.
@@ -106,16 +106,16 @@ class Examples(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a task generates. None means the setting of the run's configuration.
+    """Request for samples. None: the setting of the run's configuration.
 
     Attributes:
-        prompt: `bytes`, the text to continue or to translate, or the WAV file to continue.
-        complete: name of a split, the images of which are completed.
+        prompt: `bytes`, the text to continue or translate, or the WAV file to continue.
+        complete: name of a split with images to complete.
         num_samples: number of samples.
         length: maximum number of tokens to add.
-        seed: of the first sample; sample i has `seed` + i.
-        path: the file to write, or a folder in which a file is written. None: none.
-        settings: of `tf_sparse_attention.generation.Sampling`, or `BeamSearch` with "num_beams".
+        seed: seed of the first sample; sample i has `seed` + i.
+        path: output file, or a folder for it. None: no output file.
+        settings: arguments of `tf_sparse_attention.generation.Sampling`, or of `BeamSearch` with "num_beams".
     """
 
     prompt: bytes | None = None
@@ -128,12 +128,12 @@ class Request(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """What a task generated.
+    """Generated samples.
 
     Attributes:
-        samples: dictionaries, each with "num_tokens", "seed" and "interrupted".
-        text: what to print of them, without what was shown while it was generated.
-        path: the file that was written, or None.
+        samples: dictionaries with "num_tokens", "seed" and "interrupted" among others.
+        text: text to print, without text that `show` has printed.
+        path: output file, or None.
     """
 
     samples: list[dict[str, Any]]
@@ -142,12 +142,12 @@ class Generated(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What an exported model is tried with, in a process without the library.
+    """Example call that tests an exported model in a process without the library.
 
     Attributes:
         signature: name of the signature.
         inputs: plain data by name, one row.
-        describe: function of the outputs, plain data by name, that returns them as text.
+        describe: function from the outputs, plain data by name, to a text.
     """
 
     signature: str

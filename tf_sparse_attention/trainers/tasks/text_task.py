@@ -1,4 +1,4 @@
-"""What tasks of text have in common: a tokenizer, and text that the model writes."""
+"""Base class of tasks with text and a tokenizer."""
 
 import functools
 from typing import Any
@@ -10,28 +10,28 @@ TOKENIZER = ("tokenizer", "vocabulary")  # settings of `config.data`
 
 
 class TextTask(Task):
-    """Base class of the tasks of text; see `Task`. Its `source` has `documents(split)`, the texts of a split."""
+    """Task with text; see `Task`. Base class. Its `source` has `documents(split)`, the texts of a split."""
 
     @functools.cached_property
     def source(self) -> Any:
-        """The text that `config.data` names."""
+        """The text that `config.data` specifies."""
         return components.make_text_source(self.config)
 
     @functools.cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of all text, that of an earlier start or the one that `config.data` names."""
+        """The tokenizer in the state of the run, or the one that `config.data` specifies."""
         if "tokenizer" in self._state:
             return tokenizers.from_description(self._state["tokenizer"])
         return tokenizers.make_tokenizer(self.config.data.tokenizer, self.config.data.vocabulary)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the description of the tokenizer."""
+        """Return the description of the tokenizer."""
         return {"tokenizer": tokenizers.describe(self.tokenizer)}
 
     def make_sample_source(self, model: Any) -> sample_sources.LocalModelSource:
-        """Returns what continues prompts with a model."""
+        """Return the sample source of a model."""
         return sample_sources.LocalModelSource(model, self.tokenizer, self.config.generate.to_dict())
 
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
-        """Returns text that a model writes; see `sampling.generate_text`."""
+        """Generate text; see `sampling.generate_text`."""
         return sampling.generate_text(self.make_sample_source(model), request, show)

@@ -1,4 +1,4 @@
-"""The task of translation: whole documents of one field of a data set to those of another, by an encoder-decoder."""
+"""Translation of documents or paragraphs with an encoder-decoder."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -10,17 +10,16 @@ from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 
-# Settings that a translation needs.
-NEEDED = {
+REQUIRED = {
     **pairs.FIELDS,
     "model": ("num_layers", "hidden_dim", "attention", "cross_attention"),
 }
-# A preset has the sizes and the heads of both sides.
-WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
+# A preset specifies encoder and decoder.
+EXCLUDED_WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
 
 
 class Task(PairTask):
-    """Translation, with one tokenizer for sources and targets; see `trainers.tasks.task.Task`."""
+    """Translation with one tokenizer for sources and targets; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
         "data": pairs.DATA,
@@ -31,25 +30,25 @@ class Task(PairTask):
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         if config.model.preset is None:
-            check_settings(config, NEEDED, {})
+            check_settings(config, REQUIRED, {})
         else:
-            check_settings(config, pairs.FIELDS, WITH_PRESET)
+            check_settings(config, pairs.FIELDS, EXCLUDED_WITH_PRESET)
         super().__init__(config, state)
 
     @property
     def has_encoder(self) -> bool:
-        """True: a preset of a translator has one too."""
+        """True, also with a preset."""
         return True
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Returns BLEU and chrF from 0 to 100, each text one segment, and the same of the sources unchanged.
+        """Compute BLEU and chrF from 0 to 100, with each text as one segment.
 
         Args:
-            lines: what `GeneratedTargets.complete` returns.
+            lines: result of `GeneratedTargets.complete`.
 
         Returns:
-            Dictionary: "bleu", "chrf", both again under "of_sources", and "bleu_signature" and "chrf_signature", which
-            say how sacrebleu computes them.
+            Dictionary: "bleu", "chrf", "of_sources", a dictionary with both scores of the untranslated sources, and the
+            signatures of sacrebleu, "bleu_signature" and "chrf_signature".
         """
         targets = [[line["target"] for line in lines]]
         metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
