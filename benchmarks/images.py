@@ -26,7 +26,7 @@ import numpy as np
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.sources.array_file import Form, read_arrays
 from tf_sparse_attention.trainers.configs import images
-from tf_sparse_attention.trainers.shared import backbone_settings, components
+from tf_sparse_attention.trainers.shared import components
 
 ROUND = 25  # steps between two values of the learning rate
 FORMS = {name: Form("uint8", "NHWC", is_needed=name == "x_train") for name in ("x_train", "x_heldout", "x_test")}
@@ -95,7 +95,7 @@ def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argpars
     config.seed, config.train.dtype = seed, options.dtype
     codec = tsa.data.ImageCodec(*data["train"].shape[1:])
     model: Any = components.make_model(config, codec.vocabulary_size)
-    settings = backbone_settings.set_values(config.optimizer)
+    settings = components.set_values(config.optimizer)
     name, peak, warmup_steps = (settings.pop(key) for key in ("name", "learning_rate", "warmup_steps"))
     settings.pop("schedule")
     model.compile(components.OPTIMIZERS[name](peak, **settings), tsa.models.language_model_loss())

@@ -68,7 +68,7 @@ DEFERRED_BACKEND_FILES = {
     "tf_sparse_attention/models/rebuilding.py",
     "tf_sparse_attention/optimizers/skip_nonfinite.py",
     "tf_sparse_attention/trainers/shared/devices.py",
-    "tf_sparse_attention/trainers/shared/shards.py",
+    "tf_sparse_attention/trainers/shared/checkpoints.py",
 }
 # Functions that import, or run, the module that their first argument names.
 IMPORT_CALLS = {"import_module", "__import__", "run_module", "find_spec"}

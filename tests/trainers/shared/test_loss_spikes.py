@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.optimizers import GradientNorm
-from tf_sparse_attention.trainers.shared.callbacks import Report
-from tf_sparse_attention.trainers.shared.loss_spikes import LossSpikes
+from tf_sparse_attention.trainers.shared.callbacks import LossSpikes, Report
 
 
 def add_all(spikes, losses):

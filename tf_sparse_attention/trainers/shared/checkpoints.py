@@ -17,7 +17,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import ml_dtypes
@@ -26,8 +26,49 @@ from absl import logging
 from keras import ops
 
 from tf_sparse_attention.atomic_files import atomic_file, remove_stale
-from tf_sparse_attention.trainers.shared import damage, shards
+from tf_sparse_attention.trainers.shared import damage
 from tf_sparse_attention.trainers.shared.devices import OneDevice
+
+
+class Shard(NamedTuple):
+    """Part of an array.
+
+    Attributes:
+        bounds: [start, stop] for each axis.
+        value: the part as a NumPy array.
+    """
+
+    bounds: list[list[int]]
+    value: np.ndarray
+
+
+def is_split(variable: Any) -> bool:
+    """Return whether this process has only a part of a variable."""
+    if keras.backend.backend() != "jax":
+        return False
+    value = ops.convert_to_tensor(variable)
+    return not (value.is_fully_addressable or value.is_fully_replicated)
+
+
+def local_shards(variable: Any) -> list[Shard]:
+    """Return the parts of a split variable in this process. Each part is in one process only."""
+    value = ops.convert_to_tensor(variable)
+    shards = []
+    for shard in value.addressable_shards:
+        if shard.replica_id == 0:
+            bounds = [list(index.indices(size)[:2]) for index, size in zip(shard.index, value.shape, strict=True)]
+            shards.append(Shard(bounds, np.asarray(shard.data)))
+    return shards
+
+
+def as_numpy(variable: Any) -> np.ndarray:
+    """Return the whole value of a variable. If it is split, all processes must call this function."""
+    if not is_split(variable):
+        return ops.convert_to_numpy(variable)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(ops.convert_to_tensor(variable), tiled=True))
+
 
 FORMAT = 2
 METADATA = "metadata.json"
@@ -188,7 +229,7 @@ class Checkpoints:
             devices: devices of the run. Default: None, a single process.
         """
         devices = OneDevice() if devices is None else devices
-        split = {name: variable for name, variable in variables.items() if shards.is_split(variable)}
+        split = {name: variable for name, variable in variables.items() if is_split(variable)}
         if not (split or devices.is_chief):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -223,7 +264,7 @@ class Checkpoints:
         with atomic_file(self._part(step, number)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             bounds: dict[str, list[Any]] = {}
             for name, variable in variables.items():
-                local = shards.local_shards(variable)
+                local = local_shards(variable)
                 bounds[name] = [shard.bounds for shard in local]
                 for index, shard in enumerate(local):
                     _write(archive, f"{name}/{index}", shard.value)

@@ -1,6 +1,8 @@
 """Data, model and optimizer of a configuration."""
 
 import inspect
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,9 +10,115 @@ import ml_collections
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.trainers.shared.backbone_settings import backbone_arguments, set_values
+from tf_sparse_attention.models.backbone_options import GROUPS, as_options
+from tf_sparse_attention.models.presets import preset_arguments
+from tf_sparse_attention.models.rebuilding import rebuilt
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared.loading import load_language_model
 from tf_sparse_attention.trainers.shared.overrides import SOURCE_SETTINGS
-from tf_sparse_attention.trainers.shared.start_from import start_from
+from tf_sparse_attention.types import Config
+
+# Settings with the same name as the argument.
+ARGUMENTS = (
+    *("num_layers", "hidden_dim", "intermediate_dim", "activation", "causal", "memory_length", "remat"),
+    "cross_attention",
+)
+# {group of options of `Backbone`: {option: setting}}
+OPTIONS = {
+    "attention": {"parts": "attention", "num_local_layers": "num_local_layers"},
+    "embedding": {"dim": "embedding_dim", "grid": "grid", "sinusoidal": "sinusoidal"},
+    "norm": {"placement": "norm", "epsilon": "layer_norm_epsilon"},
+    "dropout": {
+        "residual": "dropout",
+        "embedding": "embedding_dropout",
+        "activation": "activation_dropout",
+        "tokens": "token_dropout",
+    },
+}
+
+
+def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Return the settings of a section that are not None, as a plain dictionary."""
+    return {name: value for name, value in section.to_dict().items() if value is not None}
+
+
+def backbone_arguments(config: ml_collections.ConfigDict) -> Config:
+    """Return the arguments of `Backbone` for a configuration, without the vocabulary size.
+
+    Groups of options are dictionaries. Settings that are None or empty are omitted.
+    """
+    settings = {name: value for name, value in set_values(config.model).items() if value not in ([], ())}
+    arguments = {name: settings[name] for name in ARGUMENTS if name in settings}
+    for group, names in OPTIONS.items():
+        if options := {option: settings[name] for option, name in names.items() if name in settings}:
+            arguments[group] = options
+    return {**arguments, "seed": config.seed, "dtype": config.train.dtype}
+
+
+def settings_from_arguments(arguments: Config) -> dict[str, Any]:
+    """Return the settings of `config.model` for arguments of `Backbone`."""
+    settings = {name: arguments[name] for name in ARGUMENTS if name in arguments}
+    for group, names in OPTIONS.items():
+        if group in arguments:
+            options = as_options(GROUPS[group], group, arguments[group])
+            settings |= {name: getattr(options, option) for option, name in names.items()}
+    return settings
+
+
+ALWAYS_COMPARED = ("memory_length", "causal")  # the trainer reads them from the configuration
+NOT_COMPARED = ("start_from", "preset", "reproduce_reference", "initialization")
+
+
+def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
+    """Load a language model from a file in the dtype of the configuration.
+
+    Raises:
+        ValueError: If a setting of `config.model` differs from its default and from the model; see also
+            `load_language_model`.
+    """
+    model = load_language_model("config.model.start_from", path, vocabulary_size)
+    for name, setting, actual in _differences(config.model, model):
+        raise ValueError(
+            f"`config.model.{name}` must be unset, or match the model in config.model.start_from. "
+            f"Received: {name}={setting!r}, in the model {actual!r}."
+        )
+    return rebuilt(model, dtype=config.train.dtype)
+
+
+def _differences(settings: ml_collections.ConfigDict, model: keras.Model) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, value, value in the model) of different settings, including settings of the preset."""
+    actual, defaults = _model_settings(model), base.get_config().model.to_dict()
+    given = {name: value for name, value in settings.to_dict().items() if name not in NOT_COMPARED}
+    for name, value in given.items():
+        if (name in ALWAYS_COMPARED or value not in (None, defaults[name])) and not _matches(value, actual[name]):
+            yield name, value, actual[name]
+    if settings.preset is not None:
+        sizes = settings_from_arguments(preset_arguments(settings.preset))
+        sizes = {name: value for name, value in sizes.items() if isinstance(value, int)}
+        for name, value in sizes.items():
+            if given.get(name) is None and not _matches(value, actual.get(name, value)):
+                yield "preset", f"{settings.preset}, with {name}={value}", actual[name]
+
+
+def _model_settings(model):
+    """Return the settings of `config.model` that describe a model."""
+    return {
+        **settings_from_arguments(model.backbone.get_config()),
+        "tie_embeddings": model.tie_embeddings,
+        "use_output_bias": model.use_output_bias,
+    }
+
+
+def _matches(setting, actual):
+    """Return whether a setting equals that of a model. Dictionaries match if the model has all their items."""
+    if isinstance(setting, dict) and isinstance(actual, dict):
+        if "class_name" in actual and "layer" in setting:
+            actual = {**actual["config"], "layer": actual["class_name"]}
+        return all(name in actual and _matches(value, actual[name]) for name, value in setting.items())
+    if isinstance(setting, (list, tuple)) and isinstance(actual, (list, tuple)):
+        return len(setting) == len(actual) and all(_matches(*pair) for pair in zip(setting, actual, strict=True))
+    return setting == actual
+
 
 OPTIMIZERS = {
     "adafactor": tsa.optimizers.Adafactor,

@@ -21,7 +21,7 @@ from tf_sparse_attention.atomic_files import write_json
 from tf_sparse_attention.data import Batches
 from tf_sparse_attention.models import Model, StatefulModel
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import backbone_settings, components, overrides, workdir
+from tf_sparse_attention.trainers.shared import components, overrides, workdir
 from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.settings import check_read
@@ -315,7 +315,7 @@ def with_overrides(
             config.data[name] = defaults[name]
     for section in overrides.SETTINGS:
         with config[section].unlocked(), config[section].ignore_type():
-            config[section].update(backbone_settings.set_values(changes[section]))
+            config[section].update(components.set_values(changes[section]))
     return config
 
 

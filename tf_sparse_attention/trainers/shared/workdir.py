@@ -15,8 +15,7 @@ from tf_sparse_attention.atomic_files import atomic_file, write_json
 from tf_sparse_attention.remote_files import is_remote
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, damage, loading
-from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, state_variables
-from tf_sparse_attention.trainers.shared.shards import as_numpy
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, as_numpy, state_variables
 from tf_sparse_attention.trainers.shared.tokenizers import from_description
 from tf_sparse_attention.trainers.tasks import registry
 

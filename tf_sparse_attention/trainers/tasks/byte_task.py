@@ -14,7 +14,6 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
 from tf_sparse_attention.trainers.shared import (
-    backbone_settings,
     components,
     evaluation,
     illustrations,
@@ -111,7 +110,7 @@ class ByteTask(Task):
 
     def source_options(self, *names: str) -> dict[str, Any]:
         """Return the settings of `config.data` that locate the data, and further settings by name, if they are set."""
-        settings = backbone_settings.set_values(self.config.data)
+        settings = components.set_values(self.config.data)
         return {name: settings[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in settings}
 
     def make_model(self) -> keras.Model:

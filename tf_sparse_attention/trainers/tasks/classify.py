@@ -14,7 +14,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.labeled import pack_texts
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
 from tf_sparse_attention.models.rebuilding import rebuilt_backbone
-from tf_sparse_attention.trainers.shared import backbone_settings, components, evaluation, loading, sampling
+from tf_sparse_attention.trainers.shared import components, evaluation, loading, sampling
 from tf_sparse_attention.trainers.tasks.language_model import LINE
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
@@ -146,12 +146,12 @@ class Task(TextTask):
 
     def make_model(self) -> keras.Model:
         """Create a `SequenceClassifier` with a new encoder, or with the encoder of `config.model.start_from`."""
-        settings = backbone_settings.set_values(self.config.model)
+        settings = components.set_values(self.config.model)
         head = {"pooling": settings["pooling"], "dropout": settings.get("dropout", 0.0)}
         head["dtype"] = self.config.train.dtype
         if "start_from" in settings:
             return SequenceClassifier(self._load_encoder(settings["start_from"]), len(self.labels), **head)
-        arguments = backbone_settings.backbone_arguments(self.config)
+        arguments = components.backbone_arguments(self.config)
         missing = [name for name in components.SIZES if not settings.get(name)]
         if missing:
             raise ValueError(f"`config.model` must have {', '.join(missing)}, or start_from. Received: {settings}.")

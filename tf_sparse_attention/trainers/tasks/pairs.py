@@ -12,7 +12,7 @@ import numpy as np
 import tf_sparse_attention as tsa
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.backbone_options import merge_arguments
-from tf_sparse_attention.trainers.shared import backbone_settings, components, evaluation, sample_sources, workdir
+from tf_sparse_attention.trainers.shared import components, evaluation, sample_sources, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, language_model
 from tf_sparse_attention.trainers.tasks.settings import SAMPLING, check_settings
 from tf_sparse_attention.trainers.tasks.task import Examples, Trial
@@ -171,8 +171,8 @@ class PairTask(TextTask):
         """Create a `SequenceToSequence` with one vocabulary for both sides, or a `LanguageModel`."""
         if not self.has_encoder:
             return components.make_model(self.config, self.tokenizer.vocabulary_size)
-        settings, vocabulary_size = backbone_settings.set_values(self.config.model), self.tokenizer.vocabulary_size
-        arguments = backbone_settings.backbone_arguments(self.config)
+        settings, vocabulary_size = components.set_values(self.config.model), self.tokenizer.vocabulary_size
+        arguments = components.backbone_arguments(self.config)
         del arguments["causal"]  # decoders are causal, encoders are not
         source_vocabulary_size = None if settings["share_embeddings"] else vocabulary_size
         head: dict[str, Any] = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}

@@ -17,7 +17,7 @@ from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.ops.ctc import ctc_loss
 from tf_sparse_attention.ops.edit_distance import count_edits, hash_words
 from tf_sparse_attention.trainers.configs import speech
-from tf_sparse_attention.trainers.shared import backbone_settings, evaluation, illustrations, sampling
+from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
 from tf_sparse_attention.trainers.tasks.recordings import find_recordings
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
@@ -146,7 +146,7 @@ class Task(task.Task):
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:
         """The recordings that `config.data` specifies."""
-        data = backbone_settings.set_values(self.config.data)
+        data = components.set_values(self.config.data)
         has_features = str(data.get("path", "")).endswith(".npz")
         names = ("path", "tfds", "data_dir", "local_dir", *(() if has_features else SOUND))
         return tsa.data.open_speech(**{name: data[name] for name in names if name in data})
@@ -191,7 +191,7 @@ class Task(task.Task):
     def make_model(self) -> keras.Model:
         """Create a `SpeechRecognizer`."""
         state, subsampling = self.get_state(), self.config.model.subsampling
-        arguments, num_features = backbone_settings.backbone_arguments(self.config), len(state["mean"])
+        arguments, num_features = components.backbone_arguments(self.config), len(state["mean"])
         if subsampling == 1:
             arguments["embedding"] = {**arguments.get("embedding", {}), "dim": num_features}
         encoder, sizes = Backbone(None, **arguments), (len(state["labels"]), num_features, subsampling)
