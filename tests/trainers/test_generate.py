@@ -85,7 +85,7 @@ def test_beams_find_one_text(run):
     [
         ({"num_beams": 2, "temperature": 0.5}, r"Beams \(`num_beams`\) have no temperature\. Received: "),
         ({"length_penalty": 0.5}, r"Beams \(`num_beams`\) are needed for length_penalty\. Received: "),
-        ({"num_beams": 2, "num_samples": 3}, r"`num_samples` must be 1 for beams, which find one text\. Received: 3\."),
+        ({"num_beams": 2, "num_samples": 3}, r"`num_samples` must be 1 for beam search\. Received: 3\."),
         ({"no_repeat_ngram": 33}, "`no_repeat_ngram` must be at most 32"),
     ],
 )

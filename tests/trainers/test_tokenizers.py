@@ -116,7 +116,7 @@ def test_what_has_no_vocabulary_is_said():
         registry.text_source(config)
     config = base.get_config()
     config.task = "image"
-    with pytest.raises(ValueError, match=r"`config\.task` must be a task of text, .*Received: task=image\."):
+    with pytest.raises(ValueError, match=r"`config\.task` must be a task with text. Received: task=image\."):
         registry.text_source(config)
 
 

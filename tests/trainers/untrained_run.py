@@ -18,6 +18,6 @@ def write(folder):
     tokenizer = tokenizers.make_tokenizer(config.data.tokenizer)
     workdir.open_workdir(folder, create=True)
     workdir.save_config(folder, config)
-    workdir.save_state(folder, {"tokenizer": tokenizers.description_of(tokenizer)})
+    workdir.save_state(folder, {"tokenizer": tokenizers.describe(tokenizer)})
     workdir.save_model(folder, components.make_model(config, tokenizer.vocabulary_size))
     return folder
