@@ -179,6 +179,8 @@ def test_generation_prints_and_writes_transcripts(finished):
     assert row["text"] == task.as_text(ids)
     with pytest.raises(ValueError, match=r"`num_beams` must be the only setting for .*Received: temperature\."):
         task.generate(model, Request(settings={"temperature": 1.0}))
+    with pytest.raises(ValueError, match=r"`num_beams` must be the only setting for .*Received: length\."):
+        task.generate(model, Request(length=5))
 
 
 def test_an_interruption_keeps_the_transcripts_so_far(finished, tmp_path, monkeypatch):

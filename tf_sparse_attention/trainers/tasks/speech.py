@@ -220,9 +220,9 @@ class Task(task.Task):
         `request.prompt` is a file or a split, see `find_recordings`; None: the split "test". The only setting is
         "num_beams", the beam width. Without it, decoding is greedy.
         """
-        unsupported = sorted(request.settings.keys() - {"num_beams"})
-        if unsupported or request.complete is not None:
-            names = ", ".join(unsupported) or "complete"
+        given = [name for name in ("length", "complete") if getattr(request, name) is not None]
+        if unsupported := [*given, *sorted(request.settings.keys() - {"num_beams"})]:
+            names = ", ".join(unsupported)
             raise ValueError(f"`num_beams` must be the only setting for transcripts. Received: {names}.")
         data = "test" if request.prompt is None else request.prompt.decode("utf-8", "surrogateescape")
         path = sampling.output_path(request.path, sampling.SAMPLES)
