@@ -37,29 +37,29 @@ def export_audio(
 
     - `score`: recordings -> bits_per_byte and nats, float32 (B,), of the mu-law bytes of the samples, each given the
       bytes before it. More than `sequence_length` samples are scored in consecutive windows, each sample once; a window
-      starts without context. Without samples, both are 0. They are not likelihoods if the model is not causal, as with
-      `selection="top_k"`.
+      starts without context. Both scores are 0 without samples. Scores are not likelihoods if the model is not causal,
+      as with `selection="top_k"`.
     - `generate`: recordings to continue (without samples: sample from the start), max_length (samples of a row, those
       given included), temperature (0: always the most likely byte), top_p and seed, scalars -> drawn, int16
-      (B, max_length), and log_prob, float32 (B,), of the sampled bytes. Given samples are rounded to mu-law bytes. For
-      one seed, row i is the same in every batch, and the same as with `LanguageModel.generate`.
+      (B, max_length), and log_prob, float32 (B,), of the sampled bytes. Given samples are rounded to mu-law bytes. With
+      a fixed seed, row i does not depend on the batch and equals `LanguageModel.generate`.
 
-    XLA compiles the loop of `generate` on the first call for each of a few sizes. A model without a cache computes the
+    `generate` pads to a few sizes, and XLA compiles each size on first use. A model without a cache computes the
     whole row for each sample.
 
     Args:
         model: `LanguageModel` of the ids of a codec, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
         codec: the `AudioCodec` of the samples.
-        sequence_length: maximal number of samples in a window of `score`, best the length of training. Default: 8192.
-        batch_size: maximal number of windows that `score` computes at once. Default: 8.
+        sequence_length: maximum number of samples in a window of `score`. Use the training length. Default: 8192.
+        batch_size: maximum number of windows that `score` computes at once. Default: 8.
         jit_compile, weight_dtype: see `export_language_model`.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, codec, length or path is not suitable.
+        ValueError: On another backend, or if the model, codec, length or path is not supported.
 
     Example:
         >>> export_audio(model, "player", AudioCodec(sample_rate=8000))

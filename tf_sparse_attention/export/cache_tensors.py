@@ -18,7 +18,7 @@ class CacheTensors:
     Args:
         decoder: `LanguageModel` that decodes with a cache.
         batch_size: rows B.
-        max_length: maximal number of tokens in a row.
+        max_length: maximum number of tokens in a row.
         source_length: S, tokens of a source, for a decoder with `cross_attention`. None (default): there is no source.
 
     Attributes:

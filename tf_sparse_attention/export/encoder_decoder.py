@@ -46,15 +46,15 @@ def export_sequence_to_sequence(
 
     - `generate`: text, string (B,), max_length (tokens of a target), temperature (0: always the most likely token),
       top_p and seed, scalars -> text and text_bytes, string (B,), the target of each source, in `text` as valid UTF-8;
-      num_tokens, int32 (B,), and log_prob, float32 (B,), of the target. XLA compiles encoder and loop on the first call
-      for each of a few sizes (`bucket_length`).
+      num_tokens, int32 (B,), and log_prob, float32 (B,), of the target. Encoder and loop pad to a few sizes
+      (`bucket_length`), and XLA compiles each size on first use.
     - `score`: text and target, string (B,) -> nats and bits_per_byte, float32 (B,), of the target and its end, given
       the source; num_bytes and num_tokens, int32 (B,). All rows are computed at once.
 
     Args:
         model: `SequenceToSequence`, on the TensorFlow backend, whose encoder reads token ids.
         path: folder to write, see `write_saved_model`.
-        tokenizer: tokenizer of the targets, the one of the model's training.
+        tokenizer: tokenizer of the targets in training.
         source_tokenizer: tokenizer of the sources. None (default): `tokenizer`.
         append_end: whether the end id follows each source, as with `pack_pairs` and in the trainer. Default True.
         jit_compile, weight_dtype: see `export_language_model`.
@@ -63,7 +63,7 @@ def export_sequence_to_sequence(
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, a tokenizer or the path is not suitable.
+        ValueError: On another backend, or if the model, a tokenizer or the path is not supported.
 
     Example:
         >>> export_sequence_to_sequence(model, "translator", ByteTokenizer())
@@ -139,7 +139,7 @@ def _generate(model, tokenizer, sources, jit_compile):
 
     inputs = [
         sources.input,
-        Input.scalar("max_length", tf.int32, f"maximal number of tokens of a target, at most {loop.max_length}", 60),
+        Input.scalar("max_length", tf.int32, f"maximum number of tokens of a target, at most {loop.max_length}", 60),
         *setting_inputs("texts", temperature=0.0, top_p=1.0),
     ]
     outputs = {

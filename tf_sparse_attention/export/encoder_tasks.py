@@ -39,11 +39,12 @@ def export_classifier(
     """Write a SavedModel of a classifier with the signature `classify`: text in, labels and probabilities out.
 
     Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example. The
-    model reads the start id, the text and the end id, as in the task `classify` of the trainer. A text of more than
-    `sequence_length` ids with these two is cut, and `is_cut` is True. All rows are computed at once.
+    model reads the start id, the text and the end id, as in the task `classify` of the trainer. A text is truncated if
+    it has more than `sequence_length` ids, including start and end id; `is_cut` is then True. All rows are computed at
+    once.
 
     - `SequenceClassifier`: text, string (B,) -> label, string (B,), the most likely; probabilities, float32 (B, C), in
-      the order of `labels`; num_tokens, int32 (B,), of the text that were read; is_cut, bool (B,).
+      the order of `labels`; num_tokens, int32 (B,), the text tokens after truncation; is_cut, bool (B,).
     - `TokenClassifier`: the same per token, label (B, T) and probabilities (B, T, C), with tokens, string (B, T), the
       text of each token. After the `num_tokens` of a row there are empty strings and zeros.
 
@@ -52,14 +53,14 @@ def export_classifier(
         path: folder to write, see `write_saved_model`.
         tokenizer: the tokenizer of the model's training.
         labels: the C labels, in the order of the classes.
-        sequence_length: maximal number of ids of a text, as in training. Default: 1024.
+        sequence_length: maximum number of ids of a text, as in training. Default: 1024.
         weight_dtype: see `export_language_model`.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, tokenizer, labels or path are not suitable.
+        ValueError: On another backend, or if the model, tokenizer, labels or path are not supported.
 
     Example:
         >>> export_classifier(model, "classifier", ByteTokenizer(), labels=["ham", "spam"])
@@ -93,10 +94,10 @@ def export_span_answerer(
     rows are computed at once.
 
     - `answer`: question and text, string (B,) -> answer, string (B,), the most likely span of the text; start and end,
-      int32 (B,), its first and last token, counted in the text; log_prob, float32 (B,), of both; num_tokens, int32
-      (B,), of the text that were read, and is_cut, bool (B,), whether question and text have more than
-      `sequence_length` ids. For a text without tokens, start and end are -1, and log_prob is -infinity. A question that
-      leaves no room for the text is an error.
+      int32 (B,), indices of its first and last token in the text; log_prob, float32 (B,), log p(start) + log p(end);
+      num_tokens, int32 (B,), the text tokens after truncation, and is_cut, bool (B,), whether question and text have
+      more than `sequence_length` ids. For a text without tokens, start and end are -1, and log_prob is -infinity. A
+      question that leaves no room for the text is an error.
 
     Args:
         model: `SpanAnswerer`, on the TensorFlow backend.
@@ -106,7 +107,7 @@ def export_span_answerer(
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, tokenizer or path is not suitable.
+        ValueError: On another backend, or if the model, tokenizer or path is not supported.
 
     Example:
         >>> export_span_answerer(model, "answerer", ByteTokenizer())

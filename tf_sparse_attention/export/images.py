@@ -27,27 +27,27 @@ def export_images(
     Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
 
     - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), of all bytes of an image, each given
-      the bytes before it. They are not likelihoods if the model is not causal, as with `selection="top_k"`.
+      the bytes before it. Scores are not likelihoods if the model is not causal, as with `selection="top_k"`.
     - `generate`: images, uint8 (B, H, W, C), num_rows, the number of top rows to keep (0: sample whole images),
       temperature (0: always the most likely byte), top_p and seed, scalars -> drawn, uint8 (B, H, W, C), and log_prob,
-      float32 (B,), of the sampled bytes. In block order, the bytes before the first byte of row `num_rows` are kept.
-      For one seed, row i is the same in every batch, and the same as with `LanguageModel.generate`.
+      float32 (B,), of the sampled bytes. In block order, only bytes before every byte of row `num_rows` and below are
+      kept. With a fixed seed, row i does not depend on the batch and equals `LanguageModel.generate`.
 
-    XLA compiles the loop of `generate` on the first call for each of a few sizes. A model without a cache computes the
+    `generate` pads to a few sizes, and XLA compiles each size on first use. A model without a cache computes the
     whole image for each byte.
 
     Args:
         model: `LanguageModel` of the ids of a codec, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
         codec: the `ImageCodec` of the images.
-        batch_size: maximal number of images that `score` computes at once. Default: 8.
+        batch_size: maximum number of images that `score` computes at once. Default: 8.
         jit_compile, weight_dtype: see `export_language_model`.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, codec or path is not suitable.
+        ValueError: On another backend, or if the model, codec or path is not supported.
 
     Example:
         >>> export_images(model, "painter", ImageCodec(height=32, width=32))

@@ -33,8 +33,8 @@ def export_language_model(
 ) -> pathlib.Path:
     """Write a SavedModel with the signatures `score`, `generate` and `embed`: text in; text, numbers or vectors out.
 
-    It runs where TensorFlow is installed, without this library and, unless the tokenizer is SentencePiece or WordPiece,
-    without tensorflow-text. A README.md inside describes all inputs and outputs, with an example.
+    The SavedModel needs only TensorFlow. SentencePiece and WordPiece also need tensorflow-text. A README.md inside
+    describes all inputs and outputs, with an example.
 
     - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Texts
       are not cut: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
@@ -43,21 +43,21 @@ def export_language_model(
     - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: always the most likely
       token), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
       end of the document. `text` is valid UTF-8, with U+FFFD for invalid bytes; `text_bytes` has the bytes. num_tokens,
-      int32 (B,), counts prompt and continuation; log_prob, float32 (B,), is of the continuation. For one seed, row i is
-      the same in every batch, and the same as with `LanguageModel.generate`. A prompt of more than `max_length` tokens
+      int32 (B,), counts prompt and continuation; log_prob, float32 (B,), is of the continuation. With a fixed seed,
+      row i does not depend on the batch and equals `LanguageModel.generate`. A prompt of more than `max_length` tokens
       and settings out of range are errors.
     - `embed`: text, string (B,) -> embedding, float32 (B, D), the mean of the backbone's vectors over the tokens, in
       windows as above, 0 for empty text; num_tokens, int32 (B,).
 
-    Texts and prompts are bytes, valid UTF-8 or not. XLA compiles the loop of `generate` on the first call for each of a
-    few sizes (`bucket_length`), which takes some seconds.
+    Texts and prompts are bytes, valid UTF-8 or not. `generate` pads to a few sizes (`bucket_length`), and XLA
+    compiles each size on first use, which takes some seconds.
 
     Args:
         model: `LanguageModel`, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
-        tokenizer: the tokenizer of the model's training. Only its ids are sampled.
-        sequence_length: maximal number of tokens in a window of `score`, best the length of training. Default: 1024.
-        batch_size: maximal number of windows that `score` and `embed` compute at once. Default: 8.
+        tokenizer: the tokenizer of the model's training. Only ids of the tokenizer are sampled.
+        sequence_length: maximum number of tokens in a window of `score`. Use the training length. Default: 1024.
+        batch_size: maximum number of windows that `score` and `embed` compute at once. Default: 8.
         jit_compile: whether XLA compiles the loop of `generate`; False for servers without XLA. Default: True.
         weight_dtype: "int8" to quantize large weights to 8 bits, with a scale per row or column: about a quarter of the
             size, and slightly different results, computed in the model's dtype. Default: None.
@@ -66,7 +66,7 @@ def export_language_model(
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, tokenizer or path is not suitable.
+        ValueError: On another backend, or if the model, tokenizer or path is not supported.
 
     Example:
         >>> export_language_model(model, "saved_model", ByteTokenizer(), sequence_length=1024)

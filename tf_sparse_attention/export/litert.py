@@ -39,17 +39,17 @@ def export_litert(
     the signatures
 
     - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
-      the tokens before it in its row, the first one as the start of a document. Pad shorter texts at the end with any
-      id and ignore the nats there: the other outputs of a causal model do not depend on padding.
+      the tokens before it in its row. The first token is scored as the start of a document. Pad shorter texts at the
+      end with any id and ignore the nats there: the other outputs of a causal model do not depend on padding.
     - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of tokens before it in each row, and the tensors
-      of the cache -> logits, float32 (B, V), for the next token, and the cache after the token. Each output of the
-      cache has the name of an input after "new_". An empty cache is zeros. The first token of a document is id 0.
+      of the cache -> logits, float32 (B, V), for the next token, and the cache after the token. The output
+      `new_NAME` is the new value of the input `NAME`. An empty cache is zeros. The first token of a document is id 0.
 
     A `SequenceToSequence` has `score` and `decode` for its targets, and `encode`. `score` also has the inputs of
     `encode`.
 
     - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), without padding at the end ->
-      the inputs of `decode` that do not change, by name.
+      the constant inputs of `decode`, with the same names.
 
     A `SpeechRecognizer` has `transcribe`, a classifier has `classify`, see docs/portable.md.
 
@@ -62,7 +62,7 @@ def export_litert(
             file is replaced atomically.
         batch_size: number of rows B. Default: 1.
         sequence_length: tokens of a row of `score` or `classify`, or frames of `transcribe`. Default: 1024.
-        max_length: maximal number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
+        max_length: maximum number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
         signatures: names of the signatures to write. None (default): all signatures of the model.
         source_length: tokens of a source of an encoder-decoder. Default: 1024.
 
@@ -70,7 +70,7 @@ def export_litert(
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, for a model that is not suitable or that LiteRT has no operations for, or if the
+        ValueError: On another backend, if the model is not supported, if LiteRT lacks an operation, or if the
             outputs of the file differ from the model's.
 
     Example:

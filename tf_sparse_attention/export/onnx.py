@@ -41,7 +41,7 @@ def export_onnx(
 
     Args:
         model: as for `export_litert`.
-        path: folder to write. It must not exist, or be empty, or hold an earlier export, which is replaced
+        path: folder to write. The folder must be new, empty, or an earlier export, which is replaced
             atomically. It may be at an address such as gs://bucket/model.
         batch_size, sequence_length, max_length, signatures, source_length: see `export_litert`.
 
@@ -50,7 +50,7 @@ def export_onnx(
 
     Raises:
         ImportError: If tf2onnx or onnxruntime is not installed.
-        ValueError: On another backend, for a model that is not suitable or that ONNX has no operations for, for a path
+        ValueError: On another backend, if the model is not supported, if ONNX lacks an operation, for a path
             that must not be written, or if the outputs of the files differ from the model's.
 
     Example:

@@ -187,7 +187,7 @@ SIGNATURES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kin
 def portable_functions(
     model: keras.Model, signatures: Sequence[str] | None, sizes: Sizes
 ) -> dict[str, PortableFunction]:
-    """Return the functions with these names, None: all, or raise a `ValueError` for a model that is not suitable."""
+    """Return the functions with these names, None: all, or raise a `ValueError` for a model that is not supported."""
     check_kind(model, "LiteRT and ONNX files", tuple(KINDS))
     kind = _kind(model)
     names = kind.signatures if signatures is None else signatures

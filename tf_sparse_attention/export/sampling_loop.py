@@ -28,7 +28,7 @@ class SamplingLoop:
         stop_token_ids: a row ends after one of these.
         start_id: id before the first token.
         jit_compile: whether XLA compiles the loop.
-        max_length: maximal number of tokens in a row. None (default): 65536, or the positions of the model.
+        max_length: maximum number of tokens in a row. None (default): 65536, or the positions of the model.
         encode: function from a source to the inputs of the model's cross-attention. None (default): no source.
     """
 

@@ -72,24 +72,25 @@ def write_saved_model(
 ) -> pathlib.Path:
     """Write a SavedModel of any Keras model, with a README.md that describes its signatures.
 
-    The SavedModel runs where TensorFlow is installed, without this library. The written file is
-    compared with `signatures` before it replaces an earlier export.
+    The SavedModel needs only TensorFlow. The names of inputs and outputs in the written file are checked before it
+    replaces an earlier export.
 
     Args:
-        path: folder to write, also at an address such as gs://bucket/model. It must not exist, or be empty, or hold an
-            earlier SavedModel, which is replaced. On a local disk the replacement is atomic.
+        path: folder to write, also at an address such as gs://bucket/model. The folder must be
+            new, empty, or an earlier export, which is replaced. On a local disk the replacement is atomic.
         model: model whose weights the functions use, on the TensorFlow backend.
         signatures: the `Signature` of each name.
         title: first line of the README.md.
         description: second paragraph of the README.md, in Markdown. Default: "".
         tokenizers: tokenizers that the functions use. Default: none.
-        weight_dtype: "int8" to store large weights in 8 bits, see `Weights`. Default: None.
+        weight_dtype: "int8" to quantize large weights to 8 bits, see `export_language_model`. Default: None.
 
     Returns:
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, for a path with other files, or if the texts of a signature lack an output.
+        ValueError: On another backend, for a path with other files, or if `outputs` of a signature does not
+            describe all outputs.
 
     Example:
         >>> inputs = keras.Input((None, 32))

@@ -27,8 +27,8 @@ def export_speech(
     Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
 
     - `transcribe`: features, float32 (B, T, F), padded on the right, and num_frames, int32 (B,), of each -> text,
-      string (B,), the most likely label of each frame without repeats and blanks; num_labels, int32 (B,), of the text;
-      log_prob, float32 (B,), of that alignment, in nats; log_probs, float32 (B, T', V + 1), of the blank and the
+      string (B,), by greedy CTC decoding; num_labels, int32 (B,), the labels in text; log_prob, float32 (B,), the
+      log-probability of the greedy alignment, in nats; log_probs, float32 (B, T', V + 1), of the blank and the
       labels in each subsampled frame, for other decoders.
     - `transcribe_sound`: samples, float32 (B, N) in [-1, 1], padded on the right, and num_samples, int32 (B,) -> the
       same outputs, for the features of `log_mel`.
@@ -47,7 +47,7 @@ def export_speech(
         The path, a `pathlib.Path`.
 
     Raises:
-        ValueError: On another backend, or if the model, labels, `log_mel` or path are not suitable.
+        ValueError: On another backend, or if the model, labels, `log_mel` or path are not supported.
 
     Example:
         >>> export_speech(model, "recognizer", labels=["a", "b", " "], log_mel=LogMel(num_bands=40))

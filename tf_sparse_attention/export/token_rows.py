@@ -62,8 +62,8 @@ def sum_over_windows(
 
     Args:
         ids: ragged int32 (B, None), tokens.
-        sequence_length: maximal number of tokens in a window.
-        batch_size: maximal number of windows computed at once.
+        sequence_length: maximum number of tokens in a window.
+        batch_size: maximum number of windows computed at once.
         compute: function (tokens, is_token) -> float64 (S, *size), of int32 (S, W) tokens and bool (S, W).
         size: shape of the result for one window. Default: `()`.
 
