@@ -2,12 +2,12 @@
 
 MODEL is one of
   NAME.keras           a file with a model or layer; --custom names a file with the code of custom layers
-  FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that returns one
+  FILE.py:NAME         a model, layer or function of one argument, or a function without arguments that returns a model,
+                       layer or function
   keras_hub:PRESET     a causal language model of KerasHub, by the name or the folder of its preset
   FOLDER               a run directory of `tsa-train`, or its address, as gs://bucket/run
 
-The sequence has to be longer than the windows, blocks and clusters of the model: in a shorter one they hold every
-token, and a leak does not show.
+Use a sequence that is longer than all windows, blocks and clusters of the model. Otherwise leaks can be missed.
 
 Examples:
   tsa-audit model.keras --length 1024
@@ -15,7 +15,7 @@ Examples:
   tsa-audit keras_hub:gpt2_base_en --length 512 --quick --random_weights
   tsa-audit runs/demo --length 1024
 
-Exit status: 0 causal, 3 not causal, 2 inconclusive, with the reason in one line.
+Exit status: 0: causal. 3: not causal. 2: inconclusive, or an error, which is one line on stderr.
 """
 
 import argparse

@@ -246,7 +246,7 @@ def test_prompts_that_are_no_recordings_raise_an_error(finished, tmp_path):
         (str(tmp_path / "a.wav"), r"`prompt` must be a file with features, as .*Received: .*a\.wav"),
         (str(tmp_path / "a.npz"), r"`prompt` must hold the arrays features\. Received: .*a\.npz, without features\."),
         (str(tmp_path / "c.npz"), r"`prompt` must hold `offsets` that rise from 0 to 5, the length of `features`\. R"),
-        (str(tmp_path / "d.npz"), r"`prompt` must be a whole file NAME\.npz\. Received: .*d\.npz"),
+        (str(tmp_path / "d.npz"), r"`prompt` must be a complete file NAME\.npz\. Received: .*d\.npz"),
         ("RIFF\0" * 99, r"`prompt` must be the name of a file .*: --prompt=NAME\.wav\. Received: 'RIFF.{,30}'\."),
         ("dev", r"`split` must be one of train, validation, test in speech, .*split=dev\."),
     ]:

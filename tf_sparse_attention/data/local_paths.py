@@ -50,7 +50,7 @@ def local_path(path: Any) -> Any:
 
 
 def _join(folder, name):
-    """Return a file of a folder, or `folder` itself, which is then a file, for the name ""."""
+    """Return `folder / name`, or `folder` for the name "" (the copy is a single file)."""
     return folder / name if name else folder
 
 

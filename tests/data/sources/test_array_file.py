@@ -45,7 +45,7 @@ def test_arrays_are_read_by_name_or_pattern(tmp_path):
         ),
         (
             {"scale": np.array([None, 1])},
-            r"`prompt` must be a whole file NAME\.npz\. Received: .*a\.npz: Object arrays",
+            r"`prompt` must be a complete file NAME\.npz\. Received: .*a\.npz: Object arrays",
         ),
     ],
 )
@@ -79,10 +79,10 @@ def test_a_missing_file_or_an_array_without_a_name_is_an_error(tmp_path):
     np.save(tmp_path / "b.npy", SOUND)
     (tmp_path / "b.npy").rename(tmp_path / "b.npz")
     with pytest.raises(
-        ValueError, match=r"must be a whole file NAME\.npz\. Received: .*b\.npz: one array without a name"
+        ValueError, match=r"must be a complete file NAME\.npz\. Received: .*b\.npz: one array without a name"
     ):
         read_arrays(tmp_path / "b.npz", FORMS)
-    with pytest.raises(ValueError, match=r"must be a whole file NAME\.npz\. Received: .*c\.npz: .*No such file"):
+    with pytest.raises(ValueError, match=r"must be a complete file NAME\.npz\. Received: .*c\.npz: .*No such file"):
         read_arrays(tmp_path / "c.npz", FORMS)
 
 

@@ -178,7 +178,7 @@ def test_invalid_sources_are_an_error(tmp_path):
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
         ({"path": "no_such.npz"}, r"`path` must be an existing folder of WAV files, or a file NAME\.npz"),
         ({"path": "no_such"}, r"`path` must be an existing folder of WAV files, or a file NAME\.npz"),
-        ({"path": tmp_path / "broken.npz"}, r"`path` must be a whole file NAME\.npz\. Received: .*broken\.npz: "),
+        ({"path": tmp_path / "broken.npz"}, r"`path` must be a complete file NAME\.npz\. Received: .*broken\.npz: "),
         ({"path": tmp_path}, r"`path` must hold files \.wav\. Received"),
         ({"tfds": "tiny_shakespeare", "data_dir": tmp_path}, r"must be a data set with a recording in each example"),
     ]:

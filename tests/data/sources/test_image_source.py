@@ -152,7 +152,7 @@ def test_invalid_sources_are_an_error(tmp_path):
         ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
         ({"path": "no_such.npz"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
         ({"path": "no_such"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
-        ({"path": tmp_path / "broken.npz"}, r"`path` must be a whole file NAME\.npz\. Received: .*broken\.npz: "),
+        ({"path": tmp_path / "broken.npz"}, r"`path` must be a complete file NAME\.npz\. Received: .*broken\.npz: "),
         ({"path": tmp_path / "none"}, r"`path` must hold files \.png, \.jpg, \.jpeg\. Received"),
         ({"path": tmp_path / "two"}, r"`path` must hold 3 or more different images.*with 1\."),
         (

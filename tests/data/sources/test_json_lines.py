@@ -157,7 +157,7 @@ def test_other_files_than_json_lines_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"must be Unicode text\. Received: 'de' of broken\.jsonl, line 1: .*surr"):
         list(open_pairs("en", "de", path=tmp_path / "broken.jsonl", data_dir=tmp_path).source.documents("train"))
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"en": "x"}' * 99)[:-20])
-    with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*cut\.jsonl\.gz"):
+    with pytest.raises(ValueError, match=r"`path` must be a complete gzip file\. Received: .*cut\.jsonl\.gz"):
         list(open_pairs("en", "de", path=tmp_path / "cut.jsonl.gz").source.documents("train"))
     for arguments, message in [
         ({"path": tmp_path / "none.jsonl"}, r"`path` must be an existing file of JSON lines, or a folder"),

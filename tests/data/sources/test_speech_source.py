@@ -217,7 +217,7 @@ def test_a_file_of_features_has_phones(tmp_path):
         list(source.utterances("dev"))
     for content in (b"no", (tmp_path / "a.npz").read_bytes()[:-30]):
         (tmp_path / "d.npz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"`path` must be a whole file NAME\.npz\. Received: .*d\.npz"):
+        with pytest.raises(ValueError, match=r"`path` must be a complete file NAME\.npz\. Received: .*d\.npz"):
             open_speech(path=tmp_path / "d.npz")
 
 

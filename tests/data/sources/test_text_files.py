@@ -105,7 +105,7 @@ def test_compressed_files_are_decompressed(tmp_path):
     (tmp_path / "one.txt.gz").write_bytes(gzip.compress(bytes(range(65, 91)) * 4))
     assert documents(tmp_path / "one.txt.gz", tmp_path)["test"] == [b"UVWXYZ"]
     (tmp_path / "one.txt.gz").write_bytes(b"no gzip")
-    with pytest.raises(ValueError, match=r"`path` must be a whole gzip file\. Received: .*one.txt.gz: Not a gzip"):
+    with pytest.raises(ValueError, match=r"`path` must be a complete gzip file\. Received: .*one.txt.gz: Not a gzip"):
         open_source(path=tmp_path / "one.txt.gz")
 
 

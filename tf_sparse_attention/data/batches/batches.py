@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     Attributes:
         step: number of the batch.
         items: int64 (B,), the item in each row, such as the number of a window or of a recording; -1: an empty row.
-        first: position of the first row in the whole batch. Default 0.
+        first: index of the first of these rows in the unsharded batch. Default 0.
         length: positions in each row. Default 0, if all batches have the same length.
     """
 
@@ -62,7 +62,7 @@ class Batches:
         return self._read(self._plan(number))
 
     def shard(self, index: int, count: int) -> "Batches":
-        """Return the batches of process `index` of `count`, which has an equal part of the rows of each batch.
+        """Return a shard: process `index` of `count` gets an equal part of the rows of each batch.
 
         Raises:
             ValueError: If `count` does not divide the rows of a batch.
@@ -102,8 +102,9 @@ class Batches:
             stop: number after the last batch. Default: None, all batches.
 
         Returns:
-            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`. On TensorFlow, Keras gives
-            a Grain data set a dynamic batch size, which TPUs do not support, and the shapes of its first two batches.
+            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`. On TensorFlow, Keras
+            would make the batch size of a Grain data set dynamic, which TPUs do not support, and infer shapes from two
+            batches.
         """
         import keras
 

@@ -27,7 +27,9 @@ def segment_batches(
         use_packing: whether documents are separate sequences. If False, a row is one sequence per epoch. Default True.
 
     Returns:
-        `Batches` of `(inputs, targets, weights)`, see `read_segments`.
+        `Batches` of `(inputs, targets, weights)`, (B, T) each. Inputs: "token_ids", int32, the previous token, or 0 at
+        the start of a document; "segment_ids", int32, equal in all segments of a document; "padding_mask", bool.
+        Row b of a batch continues row b of the batch before.
 
     Raises:
         ValueError: If an argument is out of range or the store is too small.
@@ -80,7 +82,9 @@ def evaluation_segments(
             all.
 
     Returns:
-        `Batches` of `(inputs, targets, weights)`, see `read_segments`.
+        `Batches` of `(inputs, targets, weights)`, (B, T) each. Inputs: "token_ids", int32, the previous token, or 0 at
+        the start of a document; "segment_ids", int32, equal in all segments of a document; "padding_mask", bool.
+        Row b of a batch continues row b of the batch before.
 
     Raises:
         ValueError: If a size is not positive.

@@ -20,7 +20,7 @@ class FeatureMasks(NamedTuple):
 
     Attributes:
         time_masks: time bands per 1,000 frames, at least one. Default 0: none.
-        time_width: maximum frames in a time band, which is also at most a fifth of the recording. Default 40.
+        time_width: maximum frames in a time band. Bands are also limited to a fifth of the recording. Default 40.
         frequency_masks: number of frequency bands. Default 0.
         frequency_width: maximum features in a frequency band. All bands together never mask all features. Default 8.
     """
@@ -67,9 +67,9 @@ SHORTEST = 200  # frames of the shortest bucket, two seconds
 class SpeechBuckets(LengthBuckets):
     """Recordings of a store in buckets of similar length.
 
-    Recordings are left out if they are too long, have unknown labels or an empty transcript, or have the transcript
-    "nan" or "<NA>" in characters (missing values of pandas). They also need enough frames: one per label, and one for a
-    blank between equal labels. The log reports how many recordings are left out.
+    Recordings are left out if they are too long, have unknown labels, have no transcript (empty, or "nan" or "<NA>" in
+    characters, the missing values of pandas), or have too few frames: one per label, plus a blank between equal labels.
+    The log reports how many recordings are left out.
 
     Args:
         store: `SpeechStore`.

@@ -86,8 +86,9 @@ def evaluation_batches(
     the same shape. Bits per byte are the summed loss in nats, divided by ln 2 and `store.num_bytes`; end ids are scored
     too, as part of the text. The perplexity per word is exp(summed loss / `store.num_words`).
 
-    Note: each window starts without context, which alone makes metrics improve with `sequence_length`. With `overlap`,
-    each token after the first window has at least that many tokens as context, at T / (T - overlap) times the cost.
+    Note: each window starts without context, so longer windows give better scores even for the same model. `overlap`
+    gives each token after the first window at least that much context. It multiplies the cost by
+    sequence_length / (sequence_length - overlap).
 
     Args:
         store: `TokenStore`.

@@ -22,15 +22,15 @@ class AudioCodec:
 
     F(x) = sign(x) ln(1 + mu |x|) / ln(1 + mu).
 
-    F(x) is rounded to one of 256 values from -1 to 1. Steps are 6 of 32,768 near silence and 1,400 at full scale.
-    `encode(decode(ids))` equals `ids`. `decode(encode(samples))` is within 5 % of each sample, or within 5 of 32,768
+    F(x) is rounded to one of 256 values from -1 to 1. Steps are 6 units (of 32,768) near silence and 1,400 at full
+    scale. `encode(decode(ids))` equals `ids`. `decode(encode(samples))` is within 5 % of each sample, or within 5 units
     for samples below 100.
 
     Id 0 is padding and the start id before the first sample; the vocabulary has 257 ids. In the token store of an
     `AudioSource`, id 0 separates recordings and is never scored: a model does not learn where a recording ends.
 
     Note: differs from G.711, which approximates F by line segments and has two bytes for silence. Here silence is
-    decoded as 3 of 32,768.
+    decoded as 3 units.
 
     Args:
         sample_rate: samples per second of written files. Ids do not depend on it.

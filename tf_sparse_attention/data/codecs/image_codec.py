@@ -21,8 +21,8 @@ class ImageCodec:
 
     The order "raster" is row, column, channel. The order "blocks" visits blocks in raster order, and the bytes of each
     block in raster order. `grid` has the axes for a `GridEmbedding`: (H, W, C) for "raster", and
-    (H / h, W / w, h, w, C) for "blocks". In the order "blocks", the vectors of H / h and of h together represent
-    a row of the image.
+    (H / h, W / w, h, w, C) for "blocks". In the order "blocks", an image row is encoded by the sum of two
+    vectors, of the axes H / h and h.
 
     For a `LocalAttention2D` with blocks of h x w pixels, set `width=W * C`, `block_shape=(h, w * C)`, and `order` to
     the order of the codec. In the order "blocks", (h, w) must be the `block_shape` of the codec.
@@ -152,7 +152,7 @@ class ImageCodec:
         return self._to_image(np.arange(self.length))
 
     def num_ids_above(self, row: int) -> int:
-        """Return the number of ids that precede all ids of the rows from `row` (0 to H) on."""
+        """Return the number of ids before every id of row `row` and below; `row` is 0 to H."""
         return int(self.positions()[row:].min(initial=self.length))
 
     def _to_sequence(self, images):
@@ -188,7 +188,8 @@ def _lead(x: Any, num_axes: int) -> tuple[int, ...]:
 
 def _reshaped(x, shape):
     if not is_tensor(x):
-        return np.reshape(x, (len(x), *shape[1:]) if shape[0] == -1 else shape)  # an empty batch has no -1
+        # An empty batch has no size that -1 could stand for.
+        return np.reshape(x, (len(x), *shape[1:]) if shape[0] == -1 else shape)
     import tensorflow as tf
 
     return tf.reshape(x, shape)

@@ -25,7 +25,7 @@ class Form(NamedTuple):
 
     Attributes:
         dtype: name of a dtype, such as "int16", or "integers", "numbers" or "strings".
-        axes: one character per axis: a letter allows any size, a digit that size. "NHWC" has 4 axes, "" is a scalar.
+        axes: one character per axis: a letter is any size, a digit is an exact size. "NHWC" has 4 axes, "" is a scalar.
         is_needed: whether the array is required. Default: True.
     """
 
@@ -65,7 +65,7 @@ def read_arrays(path: str | os.PathLike, forms: Mapping[str, Form], argument: st
             arrays = _load(content, forms)
     except DAMAGE as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"`{argument}` must be a whole file NAME.npz. Received: {path}: {reason}.") from error
+        raise ValueError(f"`{argument}` must be a complete file NAME.npz. Received: {path}: {reason}.") from error
     needed = [name for name, form in forms.items() if form.is_needed]
     missing = [name for name in needed if name not in arrays]
     if missing:

@@ -72,8 +72,8 @@ class AudioSource(MediaSource):
             Iterator of int16 (T,). Several channels are averaged and rounded.
 
         Raises:
-            ValueError: If there is no such split. After the last recording, if any recordings have another sample rate
-                or no samples, or cannot be read. The message has their number and the name of the first.
+            ValueError: If there is no such split. Raised after the last recording if recordings have another sample
+                rate or no samples, or cannot be read. The message has their number and the name of the first.
         """
         rate = self.sample_rate
 

@@ -20,7 +20,7 @@ SPLITS = ("train", "validation", "test")
 # Percentiles of the hash: below the first for training, below the second for validation, the rest for testing.
 TRAIN_BELOW, VALIDATION_BELOW = 90, 95
 BLOCK = 1 << 20  # bytes per read
-RECENT = 2.0  # seconds within which a file can change while its time stays
+RECENT = 2.0  # seconds: a second change within this time may keep the modification time
 T = TypeVar("T")
 
 
@@ -73,7 +73,7 @@ def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
         try:
             yield file
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"`path` must be a whole gzip file. Received: {path}: {error}.") from error
+            raise ValueError(f"`path` must be a complete gzip file. Received: {path}: {error}.") from error
 
 
 def content_digest(content: bytes) -> str:
@@ -162,8 +162,8 @@ def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
     validation have the sizes of `assign_split`, but at least 1 and at most max(1, a tenth of all contents). Below 20
     contents each has one. Names and order have no effect, and equal files are in one split.
 
-    With a few hundred contents the bounds almost never apply. So files keep their split when others are added or
-    removed, unlike with fixed shares of the ranks.
+    With a few hundred contents or more, the bounds rarely apply, so a file keeps its split when others are added or
+    removed. Fixed shares of the ranks would not have this property.
 
     Raises:
         ValueError: If there are fewer than 3 different contents.

@@ -65,8 +65,8 @@ class ImageSource(MediaSource):
             Iterator of uint8 (H, W, C).
 
         Raises:
-            ValueError: If there is no such split. After the last image, if any images have another shape or more than 8
-                bits per channel, or cannot be read. The message has their number and the name of the first.
+            ValueError: If there is no such split. Raised after the last image if images have another shape or more than
+                8 bits per channel, or cannot be read. The message has their number and the name of the first.
         """
         shape = self.shape
 
@@ -80,7 +80,7 @@ class ImageSource(MediaSource):
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
         """Return the images of a split as a memory-mapped array, which is written on first use; see `ArrayStore.open`.
 
-        It takes N H W C bytes: 154 MB for the training split of CIFAR-10, 15.7 GB for the one of ImageNet-64.
+        It takes N H W C bytes: 154 MB for the training split of CIFAR-10, 15.7 GB for that of ImageNet-64.
 
         Args:
             split: see `images`.
@@ -133,8 +133,8 @@ def open_images(
         tfds: name of a data set of TFDS with an image in each example, such as "cifar10" or
             "downsampled_imagenet/64x64".
         path: instead of `tfds`, a folder of PNG and JPEG files, see `open_media_files`, or a file NAME.npz of arrays
-            uint8 (N, H, W, C) with names such as "x_train" for the split train. Image files have 1 channel (grey), 3,
-            or 4 with transparency; palettes are converted to colours.
+            uint8 (N, H, W, C) with names such as "x_train" for the split train. Image files have 1 (gray), 3
+            (RGB) or 4 (RGBA) channels; palettes are converted to colors.
         image_shape: (height, width, channels) that all images must have. None: the shape of the data set, or of the
             first image.
         local_dir, try_gcs: see `open_source`.

@@ -118,7 +118,7 @@ class LogMel:
         low, peak, high = edges[:-2], edges[1:-1], edges[2:]
         mel = _mel(frequencies)[:, None]
         weights = np.maximum(0, np.minimum((mel - low) / (peak - low), (high - mel) / (high - peak)))
-        weights[0] = 0  # no band has the mean of the samples
+        weights[0] = 0  # exclude the DC component
         return weights.astype("float32")
 
     def get_config(self) -> dict[str, Any]:

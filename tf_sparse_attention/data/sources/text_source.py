@@ -76,8 +76,8 @@ def open_source(
             remote paths such as gs://bucket/books, all sources read a local copy; see `local_path`.
         pattern: glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: folder with the files that the builder would download, to work offline. For "pg19" a full or partial
-            copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For others the
-            manual folder of TFDS, with files of the same name and checksum as the downloads (input.txt for
+            copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For other data
+            sets: the manual folder of TFDS, with files of the same name and checksum as the downloads (input.txt for
             "tiny_shakespeare").
         text_feature: name of the feature with the text, for `tfds`. None: see `find_text_feature`.
         data_dir: folder of TFDS and of token stores, local or in a bucket. None: the default of TFDS

@@ -148,7 +148,8 @@ def _disk_error(error, root):
     tf: Any = sys.modules.get("tensorflow")  # imported if the error is from TensorFlow
     tensorflow_errors = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) if tf else ()
     while error is not None:
-        is_here = str(root) in str(getattr(error, "filename", None) or root)  # not an input file
+        # Whether the error concerns the data folder, not an input file.
+        is_here = str(root) in str(getattr(error, "filename", None) or root)
         if isinstance(error, OSError) and error.errno in FULL_OR_READ_ONLY and is_here:
             return os.strerror(error.errno)
         if isinstance(error, tensorflow_errors):

@@ -95,8 +95,8 @@ class SubwordTokenizer(Tokenizer):
             tensor (B,). Empty text has no ids.
 
         Raises:
-            ValueError: If `text` has another type or rank, or is not UTF-8. If a word needs a character as a subword
-                that the vocabulary has only inside longer subwords; in a graph `tf.errors.InvalidArgumentError`.
+            ValueError: If `text` has another type or rank, or is not UTF-8. If the vocabulary lacks a character
+                of a word as a subword; in graphs this is a `tf.errors.InvalidArgumentError`.
         """
         if is_tensor(text):
             return self._get_graph().tokenize(text)

@@ -24,7 +24,8 @@ def train_subwords(
     by bisection: the size is within 1 % of the target, or as close as possible.
 
     Source: the vocabulary builder of tensor2tensor, which the published Routing Transformers use.
-    Note: differs in that a newline is not a subword. It never occurs in encoded words, and takes two lines of a file.
+    Note: differs in that a newline is not a subword. A newline never occurs in encoded words, and would
+    break the file format of one subword per line.
 
     Args:
         documents: iterable of `str` or UTF-8 `bytes`. Only word counts are kept in memory.

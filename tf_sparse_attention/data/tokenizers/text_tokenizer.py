@@ -40,7 +40,7 @@ class TextTokenizer(Tokenizer):
         if self._inner is None:
             import tensorflow as tf
 
-            with tf.init_scope():  # outside of the graph, if the first call is in one
+            with tf.init_scope():  # create it outside a traced graph
                 self._inner = self._make(import_tensorflow_text())
         return self._inner
 
@@ -60,7 +60,7 @@ class TextTokenizer(Tokenizer):
         Raises:
             ValueError: If `text` has another type or rank, or is not UTF-8.
         """
-        import_tensorflow_text()  # first: its error names the extra
+        import_tensorflow_text()  # import first: the ImportError names the extra
         import tensorflow as tf
 
         if not is_tensor(text):
@@ -83,7 +83,7 @@ class TextTokenizer(Tokenizer):
         Raises:
             ValueError: If Python ids are not a flat sequence of integers in the vocabulary.
         """
-        import_tensorflow_text()  # first: its error names the extra
+        import_tensorflow_text()  # import first: the ImportError names the extra
         import tensorflow as tf
 
         if not is_tensor(ids):
