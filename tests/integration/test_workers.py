@@ -213,5 +213,5 @@ def test_a_run_goes_on_with_fewer_or_more_replicas(runs, made, backend):
     shutil.copytree(begun, begun.with_name(f"{name}-4"))
     for further, devices in ((name, 1), (f"{name}-4", 4)):
         folder = runs.finish(further, backend, 1, devices, **FEW_STEPS)
-        assert f"The checkpoint is one of 2 replicas, and this run has {devices}" in runs.said(further)
+        assert f"The checkpoint was written with 2 replicas, and this run has {devices}" in runs.said(further)
         assert_same_state(folder, alone, 1e-4)

@@ -135,7 +135,8 @@ def test_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
     task.config.model.attention = [{**part, "selection": "top_k"}]
     workdir.save_model(folder, task.make_model())
     scores = evaluation.evaluate(folder, "validation")
-    assert scores["not_causal"] and "some heads are not causal: these are no likelihoods" in evaluation.as_text(scores)
+    assert scores["not_causal"]
+    assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(scores)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Evaluate a trained model on every token of a split.
 
 The metrics are printed and written to WORKDIR/evaluation-SPLIT.json. Text is compared with the
-compression rates of gzip and xz; images are scored in bits per dimension. Settings of the data are
-those of training by default. Other data: --config.data.path=FOLDER or --config.data.tfds=NAME
+compression rates of gzip and xz; images are scored in bits per dimension. Data settings default
+to the training settings. For other data, set --config.data.path=FOLDER or --config.data.tfds=NAME
 (offline with --config.data.local_dir=FOLDER). Each window starts without context, so longer windows
 have better scores. The backend is TensorFlow, or JAX with the environment variable
 KERAS_BACKEND=jax.

@@ -1,14 +1,15 @@
 """Export a trained model for use without the library.
 
 --format=saved_model  WORKDIR/saved_model, with usage in README.md. It is tested in a process
-                      without the library: a language model scores a line, for example.
+                      without this library.
 --format=litert       WORKDIR/model.tflite, for phones: ids or features in, numbers out.
---format=onnx         WORKDIR/model_onnx, for ONNX Runtime: the same, one file per signature.
+--format=onnx         WORKDIR/model_onnx, for ONNX Runtime: ids or features in, numbers out;
+                      one file per signature.
 
 LiteRT and ONNX files compute in float32, with one row of the training length. Their outputs are
-compared with the model before they are written. Attention without operations in these formats
-raises an error (docs/portable.md). Attention without a KV cache requires --signatures=score.
-Runs of either backend are exported with TensorFlow.
+compared with the model before they are written. Unsupported attention raises an error
+(docs/portable.md). Attention without a KV cache requires --signatures=score. Runs trained on JAX
+are exported with TensorFlow.
 
 Examples:
   tsa-export --workdir=runs/demo

@@ -1,9 +1,9 @@
 """Generate text, images, audio, transcripts or labels with a trained model.
 
-The model is that of a run (--workdir; during training, its newest checkpoint), a file (--model with
---tokenizer and --vocabulary), a SavedModel, or a preset with random weights. Settings default to
-those of the run. A single sample is printed during generation, several at the end. Samples are
-written to --output, by default WORKDIR/samples.jsonl. Ctrl-C and SIGTERM keep the samples so far.
+Model: --workdir (a run; during training, its newest checkpoint), --model (a file, with --tokenizer
+and --vocabulary), --saved_model, or --preset (random weights). Default settings are from the run.
+One sample is printed while it is generated; several are printed at the end. Samples are written to
+--output, by default WORKDIR/samples.jsonl. Ctrl-C and SIGTERM keep the samples so far.
 
 Images: a PNG file, WORKDIR/samples.png or completions.png. Audio: WAV files; the prompt is
 --prompt_file=FILE.wav. Speech: transcripts of --prompt, a file NAME.wav or NAME.npz, or a split.
@@ -27,14 +27,14 @@ from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import command_line
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory to sample from.")
-MODEL = flags.DEFINE_string("model", None, "File NAME.keras with a language model, such as a converted one.")
+MODEL = flags.DEFINE_string("model", None, "File NAME.keras with a language model, for example a converted model.")
 PRESET = flags.DEFINE_string("preset", None, "Name of a published size, with random weights.")
 SAVED_MODEL = flags.DEFINE_string("saved_model", None, "Folder of a SavedModel that `tsa-export` wrote.")
 TOKENIZER = flags.DEFINE_enum("tokenizer", "bytes", base.TOKENIZERS, "Tokenizer for --model and --preset.")
 VOCABULARY = flags.DEFINE_string("vocabulary", None, "Vocabulary file for --model and --preset.")
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue. Empty: start of a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue. -: standard input.")
-COMPLETE = flags.DEFINE_string("complete", None, "Images: split whose lower image halves are completed.")
+COMPLETE = flags.DEFINE_string("complete", None, "Images: split; the lower half of its images is generated.")
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", None, "Sampling temperature. 0: greedy decoding.", lower_bound=0)
@@ -49,7 +49,9 @@ PENALTY_WINDOW = flags.DEFINE_integer(
 )
 NGRAM = flags.DEFINE_integer("no_repeat_ngram", None, "Size of n-grams that must not repeat.", lower_bound=1)
 NUM_BEAMS = flags.DEFINE_integer("num_beams", None, "Beam width. Default: no beam search.", lower_bound=1)
-LENGTH_PENALTY = flags.DEFINE_float("length_penalty", None, "Beam search: 0 prefers short texts, 1 or more long texts.")
+LENGTH_PENALTY = flags.DEFINE_float(
+    "length_penalty", None, "Beam search: exponent of the length in the score. 0: prefer short texts. 1: mean."
+)
 SETTINGS = (TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, PENALTY_WINDOW, NGRAM, NUM_BEAMS, LENGTH_PENALTY)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; sample i has seed + i.")
 OUTPUT = flags.DEFINE_string("output", None, "Output file. Default: a file in --workdir, if given.")

@@ -1,8 +1,8 @@
 """Import a model from a file into a run directory.
 
 `tsa-evaluate`, `tsa-generate` and `tsa-export` then accept it like a trained model. The configuration
-specifies the evaluation text and the tokenizer of the model; its section `model` is ignored. To
-continue training a model, pass its file to `tsa-train` as --config.model.start_from=FILE.
+specifies the evaluation text and the tokenizer of the model; the section `model` of the
+configuration is ignored. To continue training a model, pass its file to `tsa-train` as --config.model.start_from=FILE.
 
 Examples:
   tsa-import --model=bytes.keras --workdir=runs/bytes
@@ -19,7 +19,7 @@ from tf_sparse_attention.trainers.shared import command_line
 CONFIG = config_flags.DEFINE_config_file(
     "config", command_line.BASE, "Configuration: file, or name in trainers/configs."
 )
-MODEL = flags.DEFINE_string("model", None, "Model file NAME.keras, such as one of `tf_sparse_attention.convert`.")
+MODEL = flags.DEFINE_string("model", None, "Model file NAME.keras, for example from `tf_sparse_attention.convert`.")
 WORKDIR = flags.DEFINE_string("workdir", None, "New run directory.")
 
 

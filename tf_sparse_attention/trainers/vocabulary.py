@@ -1,8 +1,8 @@
 """Learn a subword vocabulary from text.
 
 The file has the format of tensor2tensor, for --config.data.tokenizer=subword
---config.data.vocabulary=FILE. The text is the training split of a configuration. For translate and
-answer, it has both sides. The tokenizer settings of the configuration are ignored.
+--config.data.vocabulary=FILE. The text is the training split of a configuration. For the tasks translate
+and answer, sources and targets are both used. The tokenizer settings of the configuration are ignored.
 
 Examples:
   tsa-vocabulary --size=8000 --output=FILE --config.data.path=FOLDER_OF_TEXT

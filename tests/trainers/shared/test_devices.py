@@ -215,7 +215,7 @@ def test_another_number_of_replicas_logs_a_warning(two_replicas, caplog):
     for before in (None, 2, 4):
         two_replicas.warn_if_replicas_differ(before)
     (told,) = caplog.messages
-    assert told.startswith("The checkpoint is one of 4 replicas, and this run has 2") and "dropout" in told
+    assert told.startswith("The checkpoint was written with 4 replicas, and this run has 2") and "dropout" in told
 
 
 @pytest.mark.parametrize("received", [None, signal.SIGINT, signal.SIGTERM])

@@ -56,7 +56,7 @@ def test_scores_of_heads_that_are_not_causal_are_marked(make_tiny_config, tmp_pa
     model_import.import_model(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test")
     assert result["not_causal"] is True
-    assert "some heads are not causal: these are no likelihoods" in evaluation.as_text(result)
+    assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(result)
 
 
 def test_the_text_of_the_configuration_may_be_missing(make_tiny_config, model_file, text_folder, tmp_path):
@@ -152,7 +152,9 @@ def test_a_missing_file_another_model_and_a_small_vocabulary_are_errors(make_tin
         model_import.import_model(config, tmp_path / "other.keras", tmp_path / "run")
     small = tsa.models.LanguageModel(tsa.models.Backbone(100, 1, 8, [PART], intermediate_dim=16))
     small.save(tmp_path / "small.keras")
-    with pytest.raises(ValueError, match=r"no more ids than the model.*258 ids, a model with 100"):
+    with pytest.raises(
+        ValueError, match=r"must be the tokenizer of the model.s training.*258 ids, a model with 100 ids"
+    ):
         model_import.import_model(config, tmp_path / "small.keras", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     config.model.start_from = "nowhere.keras"

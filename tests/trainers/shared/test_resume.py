@@ -63,7 +63,9 @@ def test_another_seed_is_an_error():
 
 
 def test_another_text_is_an_error_even_under_the_same_name():
-    with pytest.raises(ValueError, match=r"`config.data` must match the text .* Received: new, in the checkpoint old"):
+    with pytest.raises(
+        ValueError, match=r"`config.data` must match the training data .* Received: new, in the checkpoint old"
+    ):
         resume.check_compatible(describe("old"), describe("new"))
 
 

@@ -1,6 +1,6 @@
 """All settings with their defaults. The other configurations start from these.
 
-None is the default of the class that has the setting as an argument.
+A setting of None is not passed on: the class uses its default.
 """
 
 import ml_collections
@@ -27,15 +27,15 @@ def get_config() -> ml_collections.ConfigDict:
 
 def _data():
     return {
-        "tfds": placeholder(str),  # data set of TFDS; without tfds and path, text is the source code of Python
+        "tfds": placeholder(str),  # data set of TFDS; if tfds and path are None: the Python standard library
         "path": placeholder(str),  # file or folder, instead of tfds; see docs/tasks.md
         "pattern": "**/*.txt",  # text files in the folder path
         # language_model: path is a file of JSON lines, and this field of each line is a document.
         "text_field": placeholder(str),
         "local_dir": placeholder(str),  # local copy of the files that TFDS would download
-        # None: the only text feature of TFDS; classify: "text" of JSON lines.
+        # Feature with the text. None: the only text feature of TFDS. classify: "text" of JSON lines.
         "text_feature": placeholder(str),
-        # classify: field with the label. None: "label" of JSON lines, the only class feature of TFDS.
+        # classify: field with the label. None: "label" of JSON lines, or the only class feature of TFDS.
         "label_feature": placeholder(str),
         "source_field": placeholder(str),  # translate, answer: input field of JSON lines or TFDS
         "target_field": placeholder(str),  # translate, answer: output field
@@ -89,13 +89,13 @@ def _model():
         "share_embeddings": True,  # whether encoder and decoder share an embedding
         "subsampling": 1,  # speech: factor by which the frame rate is reduced: 1, 2 or 4
         "sinusoidal": False,  # whether sinusoidal positions are added to the inputs of the first block
-        "num_local_layers": placeholder(int),  # first blocks with only local heads
+        "num_local_layers": placeholder(int),  # initial blocks with only local heads
         "causal": True,  # whether later tokens are masked
         "memory_length": 0,  # positions of the segment memory; batches are then consecutive segments
         "grid": [],  # axes of an axial position embedding
         "initialization": placeholder(str),  # "depth": scaled by depth, as in the Sparse Transformer
         "norm": placeholder(str),  # pre, post or pre_and_post; for RMS norms with the suffix _rms
-        "dropout": placeholder(float),  # on the output of each layer of a block
+        "dropout": placeholder(float),  # rate on the output of each sublayer
         "embedding_dropout": placeholder(float),  # on the embedded tokens
         "activation_dropout": placeholder(float),  # inside feed-forward layers
         "token_dropout": placeholder(float),  # fraction of tokens that training replaces by id 0
@@ -109,7 +109,7 @@ def _model():
 def _optimizer():
     return {
         "name": "adafactor",  # adafactor, adagrad, adam or adamw
-        "learning_rate": 0.01,  # peak; noam: factor
+        "learning_rate": 0.01,  # peak learning rate; noam: scale
         "schedule": "constant",  # constant, rsqrt_normalized_decay, rsqrt_with_linear_warmup, noam or cosine
         "warmup_steps": placeholder(int),  # required except for constant
         "decay_steps": placeholder(int),  # cosine: steps after the warmup; None: until the last step
@@ -118,8 +118,8 @@ def _optimizer():
         "epsilon": placeholder(float),  # adam, adamw
         "weight_decay": placeholder(float),  # adamw
         "clip": placeholder(float),  # adagrad
-        "clipnorm": placeholder(float),  # maximum gradient norm of a weight
-        "global_clipnorm": placeholder(float),  # maximum norm of all gradients
+        "clipnorm": placeholder(float),  # maximum norm of the gradient of each weight
+        "global_clipnorm": placeholder(float),  # maximum norm of the gradients of all weights together
         "gradient_accumulation_steps": placeholder(int),  # steps over which gradients are averaged
     }
 

@@ -13,9 +13,9 @@ from absl import app, flags, logging
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = TRAINERS / "configs"
 BASE = str(CONFIGS / "base.py")
-# Errors of flags: the first of absl, the others of a configuration.
+# `flags.Error` is from absl; the others are from configuration files.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
-# Errors that users can fix, unless `mark_faults` has marked them as faults.
+# Errors that users can fix, unless `mark_faults` has marked them as internal errors.
 USER_ERRORS = (ValueError, OSError, ImportError)
 # Prefix that ml_collections adds to an error of a configuration file, such as an unknown variant.
 CONFIG_TRACEBACK = re.compile(r"Error whilst parsing config file:\s+Traceback.*\n[\w.]+: ", re.DOTALL)
@@ -31,21 +31,21 @@ HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", *FULL_HELP}
 WRONG_COMMAND, NOT_CAUSAL, INTERRUPTED = 2, 3, 130
 EXIT_STATUSES = {
     0: "done",
-    1: "a fault of the program, with a traceback",
-    WRONG_COMMAND: "a wrong command, setting or file, in one line; of tsa-audit: nothing can be concluded",
-    NOT_CAUSAL: "of tsa-audit: the model is not causal",
-    4: "of tsa-train: loss or weights are no longer finite; the last good checkpoint is kept",
-    129: "ended by a closed terminal (SIGHUP), as by Ctrl-C",
-    INTERRUPTED: "ended by Ctrl-C; training leaves a checkpoint, generation the samples and evaluation the sums so far",
-    143: "ended by SIGTERM, as by Ctrl-C",
+    1: "an internal error, with a traceback",
+    WRONG_COMMAND: "an invalid command, setting or file (one-line error); tsa-audit: inconclusive",
+    NOT_CAUSAL: "tsa-audit: the model is not causal",
+    4: "tsa-train: loss or weights are not finite; the last good checkpoint is kept",
+    129: "stopped by SIGHUP (closed terminal); results so far are kept",
+    INTERRUPTED: "stopped by Ctrl-C; a checkpoint, the samples or the sums so far are kept",
+    143: "stopped by SIGTERM; results so far are kept",
 }
 
 
 def run(name: str, main: Callable[[], None]) -> None:
     """Run a command as `app.run` does.
 
-    Help is printed without importing a backend. Errors that users can fix are printed in one line, faults of the
-    program with a traceback.
+    Help is printed without importing a backend. Errors that users can fix are printed in one line, internal errors
+    with a traceback.
 
     Args:
         name: `__name__` of the command's module. Its docstring and flags are the help text.
@@ -75,7 +75,7 @@ def run(name: str, main: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def mark_faults() -> Iterator[None]:
-    """Mark errors in a block after all checks of settings as faults of the program.
+    """Mark errors in this block as internal errors. Use it after all settings are checked.
 
     `run` then shows a traceback and exits with status 1. Errors that users can fix are not marked: full or read-only
     disks, damaged data, unreachable addresses, and errors with a separate exit status.
@@ -97,7 +97,7 @@ def _parse(argv):
 
 
 def _read_flags(argv):
-    """Parse flags, and return the other arguments: the name of the command."""
+    """Parse flags and return the remaining arguments."""
     if "config" in flags.FLAGS:
         check_config_files(argv[1:])
     rest = flags.FLAGS(argv)

@@ -103,9 +103,9 @@ class OneDevice:
             # On JAX, random numbers do not depend on the number of devices.
             draws = "" if keras.backend.backend() == "jax" else ", and each replica draws its own dropout"
             logging.warning(
-                "The checkpoint is one of %d replicas, and this run has %d: batches and mean losses stay the same. "
-                "Sums have another order%s, so the weights will differ from those of %d replicas.",
-                *(before, self.num_replicas, draws, before),
+                "The checkpoint was written with %d replicas, and this run has %d. Batches and mean losses are the "
+                "same, but sums have a different order%s, so weights will differ slightly.",
+                *(before, self.num_replicas, draws),
             )
 
     def split_model(self, num_parts: int) -> None:
@@ -243,7 +243,8 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
 
     Raises:
         ValueError: If the batch size is not divisible by the number of replicas, the devices do not suffice for
-            `train.num_logical_cpus` or `train.model_parallel`, or JAX has used a GPU before `train.deterministic`.
+            `train.num_logical_cpus` or `train.model_parallel`, or JAX initialized a GPU before `train.deterministic`
+            was set.
     """
     backend, choose = keras.backend.backend(), {"tensorflow": _choose_tensorflow_devices, "jax": _choose_jax_devices}
     if backend not in choose:
@@ -364,7 +365,7 @@ def _choose_tensorflow_devices(num_logical_cpus):
         return TensorFlowReplicas(mirrored_cpus(num_logical_cpus))
     if os.environ.get("TPU_NAME") == "":
         raise ValueError(
-            "`TPU_NAME`, an environment variable, must be the name of a TPU, or local for one of this machine, or "
+            "`TPU_NAME`, an environment variable, must be the name of a TPU, or local for a TPU of this machine, or "
             "unset (unset TPU_NAME). Received: an empty string."
         )
     if "TPU_NAME" in os.environ or tf.config.list_physical_devices("TPU"):
@@ -403,7 +404,7 @@ def _connect_to_tpu(name):
     except (ValueError, OSError, tf.errors.OpError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            "`TPU_NAME`, an environment variable, must be the name of a reachable TPU, or local for one of this "
+            "`TPU_NAME`, an environment variable, must be the name of a reachable TPU, or local for a TPU of this "
             f"machine, or unset. Received: TPU_NAME={name} ({reason})."
         ) from error
     return tf.distribute.TPUStrategy(resolver)

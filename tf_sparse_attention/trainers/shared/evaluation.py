@@ -281,7 +281,7 @@ def evaluate(
 def as_text(scores: dict[str, Any]) -> str:
     """Format the scores of `evaluate` as text, one line per score."""
     validation = registry.find_task_class(scores["task"]).validation
-    note = [("note", "some heads are not causal: these are no likelihoods")] if scores.get("not_causal") else []
+    note = [("note", "some heads are not causal: scores are not likelihoods")] if scores.get("not_causal") else []
     (name, text), *rows = validation.describe(scores)
     rows = [(name, f"{scores['data']}, {scores['split']}{text}"), *note, *rows]
     rows = [*rows, ("seconds", f"{scores['seconds']:.1f}")]
@@ -296,7 +296,9 @@ def number(value: float | None) -> str:
 def with_overrides(
     config: ml_collections.ConfigDict, changes: ml_collections.ConfigDict | None = None
 ) -> ml_collections.ConfigDict:
-    """Return a copy of a configuration with changed settings. A changed text resets all settings of the source.
+    """Return a copy of a configuration with changed settings.
+
+    A new `data.tfds` or `data.path` resets the other settings of the source, except `data_dir`.
 
     Args:
         config: configuration of the run.

@@ -44,7 +44,9 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
 
 
 def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int) -> keras.Model:
-    """Load a language model from a file without compiling it. Log a warning if its vocabulary is larger.
+    """Load a language model from a file without compiling it.
+
+    Log a warning if the model has more ids than the tokenizer.
 
     Args:
         name, path: see `load_model`.
@@ -59,12 +61,12 @@ def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int
     num_unused = model.backbone.vocabulary_size - vocabulary_size
     if num_unused < 0:
         raise ValueError(
-            "The tokenizer must have no more ids than the model, and must be the one of its training. "
-            f"Received: {vocabulary_size} ids, a model with {model.backbone.vocabulary_size}."
+            "`tokenizer` must be the tokenizer of the model's training. "
+            f"Received: {vocabulary_size} ids, a model with {model.backbone.vocabulary_size} ids."
         )
     if num_unused:
         logging.warning(
-            "The model has %d ids more than the tokenizer. Use the tokenizer of its training.",
+            "The model has %d ids more than the tokenizer. Use the tokenizer that the model was trained with.",
             num_unused,
         )
     return model

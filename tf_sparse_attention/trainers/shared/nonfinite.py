@@ -14,8 +14,8 @@ from tf_sparse_attention.trainers.shared.callbacks import StepCallback
 MODES = ("stop", "skip")
 EXIT_STATUS = 4
 MAX_CONSECUTIVE = 100  # skipped updates after which a training stops
-ADVICE = "a smaller config.optimizer.learning_rate, or config.optimizer.global_clipnorm, may keep them finite"
-SKIPPING = "--config.train.nonfinite=skip skips these updates and logs their layers"
+ADVICE = "Try a smaller config.optimizer.learning_rate or config.optimizer.global_clipnorm"
+SKIPPING = "or set --config.train.nonfinite=skip to skip these updates and log their layers"
 
 
 class NonfiniteError(ValueError):
@@ -39,9 +39,9 @@ def make_error(step: int, reason: str, saved_step: int | None, skips: bool) -> N
         saved_step: step of the last checkpoint, or None.
         skips: whether the training skips updates that are not finite.
     """
-    kept = "no checkpoint was saved before" if saved_step is None else f"the checkpoint of step {saved_step} is kept"
-    advice = ADVICE if skips else f"{ADVICE}, and {SKIPPING}"
-    return NonfiniteError(f"Loss and weights must be finite. Received: {reason} at step {step}. Now {kept}; {advice}.")
+    kept = "No checkpoint was saved" if saved_step is None else f"The checkpoint of step {saved_step} is kept"
+    advice = ADVICE if skips else f"{ADVICE}, {SKIPPING}"
+    return NonfiniteError(f"Loss and weights must be finite. Received: {reason} at step {step}. {kept}. {advice}.")
 
 
 class StopOnNonfinite(StepCallback):
@@ -66,7 +66,8 @@ class StopOnNonfinite(StepCallback):
 class LogSkipped(StepCallback):
     """Callback that logs skipped updates of `tsa.optimizers.SkipNonfinite`, and ends `fit` after 100 in a row.
 
-    It checks the count at every report and if the loss is not finite. Such a loss is removed from the reported mean.
+    It checks the count at every report and if the loss is not finite. A nonfinite loss is removed from the reported
+    mean.
 
     Args:
         start: see `StepCallback`.
@@ -100,7 +101,7 @@ class LogSkipped(StepCallback):
         self._consecutive = self._consecutive + skipped if skipped == steps else 0
         if skipped:
             logging.warning(
-                "Step %d: skipped %d of %d updates, a loss of %s%s",
+                "Step %d: skipped %d of %d updates. Loss: %s%s",
                 *(self.step, skipped, steps, loss, self._describe(self.step)),
             )
         if self._consecutive >= MAX_CONSECUTIVE:

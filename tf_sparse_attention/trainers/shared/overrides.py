@@ -49,7 +49,8 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> Callable[[], ml
     flag_holders = {}
     for section, names in SETTINGS.items():
         for name in names:
-            make, text = define[overrides[section].get_type(name)], "Overrides the setting of the training."
+            make = define[overrides[section].get_type(name)]
+            text = "Default: the training setting; see trainers/configs/base.py."
             flag_holders[section, name] = make(f"config.{section}.{name}", None, text, flag_values=flag_values)
 
     def read():

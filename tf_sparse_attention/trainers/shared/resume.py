@@ -1,4 +1,4 @@
-"""Checks that a resumed run has the model, the optimizer and the text of its checkpoint."""
+"""Checks that a resumed run has the model, the optimizer and the training data of its checkpoint."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ CHANGEABLE_SETTINGS = (
     "data.validation_split",
     "data.vocabulary",
 )
-# Exceptions.
+# Must not change, although their section can.
 FIXED_SETTINGS = ("train.dtype",)
 
 
@@ -26,7 +26,7 @@ def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, A
 
     Args:
         config: `ml_collections.ConfigDict` of the run.
-        fingerprint: string that identifies the text, see `tsa.data.TextSource`.
+        fingerprint: string that identifies the training data, for example `tsa.data.TextSource`.
     """
     # Through JSON, so that tuples and lists compare as equal.
     return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
@@ -47,8 +47,8 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
             )
     if saved["fingerprint"] != now["fingerprint"]:
         raise ValueError(
-            "`config.data` must match the text of the checkpoint. For other data, start a new run with another "
-            f"--workdir. Received: {now['fingerprint']}, in the checkpoint {saved['fingerprint']}."
+            "`config.data` must match the training data of the checkpoint. For other data, start a new run with "
+            f"another --workdir. Received: {now['fingerprint']}, in the checkpoint {saved['fingerprint']}."
         )
 
 

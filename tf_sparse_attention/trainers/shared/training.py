@@ -117,7 +117,7 @@ class Run:
         self.task = registry.make_task(config)
         self._batches = self.task.training_batches()
         self._description = resume.describe(config, self.task.source.fingerprint)
-        # After the data: only the first start prepares it, and this draws random numbers.
+        # Set the seed after the data is open: preparation draws random numbers and runs only once.
         keras.utils.set_random_seed(config.seed)
         self.model = self.task.make_model()
         self._training_model = components.with_memory(self.model, config.data.batch_size)
@@ -184,7 +184,7 @@ class Run:
             The step after which training ended, and the signal that ended it or None.
         """
         settings = self.config.train
-        (self.folder / workdir.MODEL).unlink(missing_ok=True)  # older than the next checkpoints
+        (self.folder / workdir.MODEL).unlink(missing_ok=True)  # outdated after the next step
         tokens_per_step = self.config.data.batch_size * self.config.data.sequence_length
         flat_settings = resume.flat_settings(self._description["config"])
         self._outputs = (
