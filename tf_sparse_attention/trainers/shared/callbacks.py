@@ -41,7 +41,7 @@ class LossSpikes:
         self._largest, self._spikes = -math.inf, 0
 
     def add(self, mean: float) -> None:
-        """Add a loss, given the mean of all losses since `reset_mean`. An execution of several steps is one loss."""
+        """Add a loss, given the mean of all losses since `reset_mean`. An execution of several steps has one loss."""
         # Exact for batches of equal weight. If tokens are the weights, large batches deviate more from the mean.
         loss = mean + self._count * (mean - self._mean)
         self._mean, self._count = mean, self._count + 1
@@ -241,7 +241,7 @@ class Report(StepCallback):
         start: see `StepCallback`.
         writers: list of `Writer`s.
         every: steps between two reports.
-        tokens_per_step: tokens in a batch. Of pairs, only the target tokens count.
+        tokens_per_step: tokens in a batch. For pairs: target tokens only.
     """
 
     def __init__(self, start: int, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:

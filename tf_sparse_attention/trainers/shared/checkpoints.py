@@ -337,7 +337,7 @@ class Checkpoints:
             variables: dictionary of variables, see `state_variables`. Optimizer variables can be omitted.
 
         Raises:
-            ValueError: If a variable is only in the checkpoint, is not in it, or has another shape or dtype.
+            ValueError: If a variable is missing from the model or from the checkpoint, or has another shape or dtype.
         """
         with contextlib.ExitStack() as opened:
             archive = opened.enter_context(zipfile.ZipFile(self.path(step)))

@@ -35,7 +35,8 @@ def sample_text(model: keras.Model, tokenizer: Any, settings: Mapping[str, Any])
 def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and pictures of adaptive spans and of the routes of a text, uint8 (height, width, 4).
 
-    Of each layer with routed heads, the routes of the first routed head are drawn, see `tsa.analysis.word_routes`.
+    For each layer with routed heads, the picture shows the clusters of the words for the first routed head, see
+    `tsa.analysis.word_routes`.
 
     Args:
         model: a built `LanguageModel`.

@@ -36,7 +36,7 @@ def hold_lock(folder: pathlib.Path) -> Iterator[None]:
             if error.errno in TAKEN:
                 file.seek(0)
                 raise ValueError(
-                    "`workdir` must be a folder in which no other training runs. Wait for its end, or stop it. "
+                    "`workdir` must be a folder in which no other training runs. Wait for the other one, or stop it. "
                     f"Received: workdir={folder}, in use by {file.read().strip() or 'another process'}."
                 ) from error
             logging.warning("%s cannot be locked (%s). Do not start a second training in this folder.", folder, error)

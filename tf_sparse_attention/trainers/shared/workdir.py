@@ -130,7 +130,7 @@ def save_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
 
 
 def check_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
-    """Raise a `ValueError` if the saved state of a run differs from `state`, which the data yields now."""
+    """Raise a `ValueError` if the saved state of a run differs from `state`, computed from the current data."""
     folder = open_workdir(workdir)
     if (folder / STATE).exists():
         saved, now = read_json(folder, STATE), json.loads(json.dumps(state))

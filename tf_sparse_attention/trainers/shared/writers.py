@@ -105,7 +105,7 @@ class Lines(Writer):
         return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
-# Not in log lines: perplexity per word is huge in most of a training with subwords; the peak is for charts.
+# Omitted in log lines: perplexity per word is huge early in training with subwords, and loss_peak is for charts.
 HIDDEN = ("validation/perplexity_per_word", "loss_peak")
 LAYERS = {"routing": "centroids", "span": "span"}  # kinds of scalars per layer, with their displayed names
 

@@ -14,7 +14,7 @@ from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
 
-# Settings that only one of the two kinds of models has.
+# Settings of only the language model, or only the encoder-decoder.
 LANGUAGE_MODEL_ONLY = {"model": ("preset", "start_from")}
 ENCODER_ONLY = {"model": ("encoder_attention", "num_encoder_layers")}
 

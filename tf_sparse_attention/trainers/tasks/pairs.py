@@ -107,7 +107,7 @@ class Validation(evaluation.TokenValidation):
             ("perplexity per token", f"{perplexities[0]}, without the source {perplexities[1]}"),
         ]
         for name, score_of_sources in scores.get("of_sources", {}).items():
-            text = f"{scores[name]:.2f} of {count} generated, {score_of_sources:.2f} of their sources"
+            text = f"{scores[name]:.2f} ({count} generated targets), {score_of_sources:.2f} for their sources"
             rows.append((LABELS[name], text))
         return [*rows, *(generated_targets.rows(scores["generated_path"]) if count else [])]
 
@@ -188,7 +188,7 @@ class PairTask(TextTask):
         return SequenceToSequence(encoder, LanguageModel(decoder, dtype=dtype, **head), dtype=dtype)
 
     def compile_arguments(self) -> dict[str, Any]:
-        """Return the mean nats per token with `config.train.label_smoothing`."""
+        """Return the loss, with `config.train.label_smoothing`."""
         return {"loss": tsa.models.language_model_loss(self.config.train.label_smoothing)}
 
     def write_targets(self, model: Any, sources: Sequence[np.ndarray], strategy: Any) -> list[str]:

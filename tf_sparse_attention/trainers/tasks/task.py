@@ -23,7 +23,7 @@ class Task:
 
     Attributes:
         config: as above.
-        settings: names of the settings that only some tasks read and this task reads, by section.
+        settings: names of the settings that this task reads in addition to `settings.COMMON`, by section.
         source: the data, with a `name` and a `fingerprint`.
         validation: subclass of `Validation` that scores the model.
 

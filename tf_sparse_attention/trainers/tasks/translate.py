@@ -37,7 +37,7 @@ class Task(PairTask):
 
     @property
     def has_encoder(self) -> bool:
-        """True, also with a preset."""
+        """True: the model always has an encoder."""
         return True
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
