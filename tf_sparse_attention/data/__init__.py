@@ -12,12 +12,13 @@ from tf_sparse_attention.data.codecs.audio_codec import AudioCodec
 from tf_sparse_attention.data.codecs.image_codec import ImageCodec
 from tf_sparse_attention.data.sources.audio_source import AudioSource, open_audio
 from tf_sparse_attention.data.sources.image_source import ImageSource, open_images
+from tf_sparse_attention.data.sources.json_lines import JsonLinesReader
 from tf_sparse_attention.data.sources.labeled_source import LabeledSource, open_labeled
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.pair_source import PairSource, open_pairs
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance, open_speech
 from tf_sparse_attention.data.sources.text_source import TextSource, load_documents, open_source
-from tf_sparse_attention.data.stores.array_store import ArrayStore
+from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter, DamagedDataError
 from tf_sparse_attention.data.stores.speech_store import SpeechStore, open_speech_store
 from tf_sparse_attention.data.stores.token_store import TokenStore, open_token_store
 from tf_sparse_attention.data.tokenizers.byte_tokenizer import ByteTokenizer
@@ -29,13 +30,16 @@ from tf_sparse_attention.data.tokenizers.wordpiece_tokenizer import WordPieceTok
 
 __all__ = [
     "ArrayStore",
+    "ArrayWriter",
     "AudioCodec",
     "AudioSource",
     "Batches",
     "ByteTokenizer",
+    "DamagedDataError",
     "FeatureMasks",
     "ImageCodec",
     "ImageSource",
+    "JsonLinesReader",
     "LabeledBuckets",
     "LabeledSource",
     "LengthBuckets",

@@ -34,12 +34,16 @@ class AudioSource(MediaSource):
     `training_batches` and `evaluation_batches`. Each recording is a document.
 
     Args:
-        reader, decode: see `MediaSource`; items are `Recording`s.
+        reader: examples of the splits, with a `name` and a `fingerprint`.
+        decode: function of an example that returns a recording with samples and sample rate, or the reason why it is
+            invalid.
         data_dir: folder for token stores.
         sample_rate: samples per second that all recordings must have. None: the rate of the first recording.
 
     Attributes:
-        name, fingerprint, data_dir: see `MediaSource`.
+        name: name of the data set.
+        fingerprint: string that identifies the content.
+        data_dir: folder for prepared data.
     """
 
     item = "recording"
@@ -109,7 +113,8 @@ def open_audio(
 
     Args:
         tfds: name of a data set of TFDS with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
-        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, see `open_media_files`, or a file NAME.npz.
+        path: instead of `tfds`, a folder of WAV files of 16-bit PCM, or a file NAME.npz. Subfolders named train,
+            validation and test are the splits. Otherwise files are split by the hash of their content (about 90/5/5).
         sample_rate: samples per second that all recordings must have. None: the rate of the data set, or of the first
             recording. Recordings are not resampled.
         local_dir, data_dir, try_gcs: see `open_source`.

@@ -28,12 +28,15 @@ class ImageSource(MediaSource):
     """Images of a data set, all with the same shape. Made by `open_images`.
 
     Args:
-        reader, decode: see `MediaSource`; images are uint8 (H, W, C).
+        reader: examples of the splits, with a `name` and a `fingerprint`.
+        decode: function of an example that returns an image, uint8 (H, W, C), or the reason why it is invalid.
         data_dir: folder for the files of `array`.
         image_shape: (H, W, C). None: the shape of the first image.
 
     Attributes:
-        name, fingerprint, data_dir: see `MediaSource`.
+        name: name of the data set.
+        fingerprint: string that identifies the content.
+        data_dir: folder for prepared data.
     """
 
     item = "image"
@@ -132,9 +135,10 @@ def open_images(
     Args:
         tfds: name of a data set of TFDS with an image in each example, such as "cifar10" or
             "downsampled_imagenet/64x64".
-        path: instead of `tfds`, a folder of PNG and JPEG files, see `open_media_files`, or a file NAME.npz of arrays
-            uint8 (N, H, W, C) with names such as "x_train" for the split train. Image files have 1 (gray), 3
-            (RGB) or 4 (RGBA) channels; palettes are converted to colors.
+        path: instead of `tfds`, a folder of PNG and JPEG files, or a file NAME.npz of arrays uint8 (N, H, W, C) with
+            names such as "x_train" for the split train. Image files have 1 (gray), 3 (RGB) or 4 (RGBA) channels;
+            palettes are converted to colors. Subfolders named train, validation and test are the splits. Otherwise
+            files are split by the hash of their content (about 90/5/5).
         image_shape: (height, width, channels) that all images must have. None: the shape of the data set, or of the
             first image.
         local_dir, try_gcs: see `open_source`.

@@ -92,7 +92,7 @@ def open_labeled(
 
     Args:
         text_feature: field with the text. For JSON lines also several fields as one text, "title+text". None: "text"
-            for JSON lines; for TFDS see `find_text_feature`.
+            for JSON lines; for TFDS the only string feature that is no file name, id or URL.
         label_feature: field with the label: a string or an integer for JSON lines, a `ClassLabel` or text for TFDS.
             None: "label" for JSON lines, the only `ClassLabel` for TFDS.
         tfds: name of a data set of TFDS, such as "imdb_reviews" or "glue/sst2".

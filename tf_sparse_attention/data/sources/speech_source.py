@@ -48,7 +48,7 @@ class SpeechSource:
     """Recordings of a data set of speech with transcripts. Made by `open_speech`.
 
     Args:
-        reader: the `Reader` of the data set.
+        reader: examples of the splits, with a `name` and a `fingerprint`.
         decode: function of an example and its name that returns features, float32 (T, F), and labels.
         data_dir: folder for prepared features.
         num_features: F, features per frame.
@@ -114,9 +114,10 @@ def open_speech(
     - "phoneme_offsets", integers (N + 1,), and
     - "split", strings (N,), the split of each recording.
 
-    A folder has files NAME.wav with transcripts NAME.txt, UTF-8; see `open_media_files`. They have one channel, 16 bits
-    and the sample rate of `LogMel`; nothing is resampled. Audio of TFDS has 16-bit integers. Transcripts are converted
-    to lower case with single spaces, and their characters are the labels.
+    A folder has files NAME.wav with transcripts NAME.txt, UTF-8. Subfolders named train, validation and test are the
+    splits. Otherwise files are split by the hash of their content (about 90/5/5). The WAV files have one channel, 16
+    bits and the sample rate of `LogMel`; nothing is resampled. Audio of TFDS has 16-bit integers. Transcripts are
+    converted to lower case with single spaces, and their characters are the labels.
 
     Args:
         path: a file NAME.npz of features and labels, or a folder of WAV files.

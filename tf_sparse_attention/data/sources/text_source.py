@@ -20,7 +20,7 @@ class TextSource:
     """Documents of a data set. Made by `open_source`.
 
     Args:
-        reader: the `Reader` of the data set.
+        reader: examples of the splits, with a `name` and a `fingerprint`.
         text_feature: field of its examples with the text, a string or UTF-8 bytes.
         data_dir: folder for prepared data.
 
@@ -72,14 +72,16 @@ def open_source(
     Args:
         tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
             "python_source", the source code of the Python standard library. It needs no download and is the default.
-        path: instead of `tfds`, a folder of text files or one text file, plain or NAME.gz; see `open_text_files`. For
-            remote paths such as gs://bucket/books, all sources read a local copy; see `local_path`.
+        path: instead of `tfds`, a folder of text files or one text file, plain or NAME.gz. For remote paths such as
+            gs://bucket/books, all sources read a local copy. Folders named train, validation and test are the splits.
+            Otherwise files are split by the hash of their content, and a single file is cut (about 90/5/5).
         pattern: glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: folder with the files that the builder would download, to work offline. For "pg19" a full or partial
             copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For other data
             sets: the manual folder of TFDS, with files of the same name and checksum as the downloads (input.txt for
             "tiny_shakespeare").
-        text_feature: name of the feature with the text, for `tfds`. None: see `find_text_feature`.
+        text_feature: name of the feature with the text, for `tfds`. None: the only string feature that is no
+            file name, id or URL.
         data_dir: folder of TFDS and of token stores, local or in a bucket. None: the default of TFDS
             (~/tensorflow_datasets).
         try_gcs: whether prepared data may be read from the public bucket of TFDS.
