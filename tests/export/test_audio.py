@@ -72,16 +72,16 @@ def test_sound_goes_on_as_the_model_draws_it(model, served, lengths):
     prompts = [CODEC.encode(row)[:length] for row, length in zip(SAMPLES, lengths, strict=True)]
     rows = model.generator.generate(prompts, 12, Sampling(top_p=0.9), 5, None, 257)
     found = draw(served, SAMPLES, lengths)
-    np.testing.assert_array_equal(found["drawn"], CODEC.decode(np.stack([row.token_ids for row in rows])))
+    np.testing.assert_array_equal(found["samples"], CODEC.decode(np.stack([row.token_ids for row in rows])))
     np.testing.assert_allclose(found["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-3)
-    np.testing.assert_array_equal(draw(served, SAMPLES[:1], lengths[:1])["drawn"], found["drawn"][:1])
+    np.testing.assert_array_equal(draw(served, SAMPLES[:1], lengths[:1])["samples"], found["samples"][:1])
 
 
 def test_sound_is_drawn_of_rows_without_samples(served):
     found = draw(served, np.zeros((2, 0), np.int16), [0, 0])
-    assert found["drawn"].shape == (2, 12) and found["drawn"].dtype == np.int16
-    np.testing.assert_array_equal(found["drawn"], draw(served, SAMPLES[:2], [0, 0])["drawn"])
-    assert draw(served, np.zeros((0, 0), np.int16), [])["drawn"].shape == (0, 12)
+    assert found["samples"].shape == (2, 12) and found["samples"].dtype == np.int16
+    np.testing.assert_array_equal(found["samples"], draw(served, SAMPLES[:2], [0, 0])["samples"])
+    assert draw(served, np.zeros((0, 0), np.int16), [])["samples"].shape == (0, 12)
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_the_example_of_the_readme_runs(exported, monkeypatch, capsys):
     example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(exported.parent)
     exec(compile(example, "README.md", "exec"), {})
-    assert "'bits_per_byte': array([" in (printed := capsys.readouterr().out) and "'drawn': array([[" in printed
+    assert "'bits_per_byte': array([" in (printed := capsys.readouterr().out) and "'samples': array([[" in printed

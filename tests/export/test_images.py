@@ -62,14 +62,14 @@ def test_images_are_those_that_the_model_draws_below_what_is_given(model, served
     strategy, prompts = Sampling(top_p=0.9), list(CODEC.encode(IMAGES)[:, :num_given])
     rows = model.generator.generate(prompts, CODEC.length, strategy, 5, None, 257)
     found = draw(served, IMAGES, num_rows=num_rows)
-    np.testing.assert_array_equal(found["drawn"], CODEC.decode(np.stack([row.token_ids for row in rows])))
+    np.testing.assert_array_equal(found["images"], CODEC.decode(np.stack([row.token_ids for row in rows])))
     np.testing.assert_allclose(found["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-3)
-    np.testing.assert_array_equal(draw(served, IMAGES[:1], num_rows=num_rows)["drawn"], found["drawn"][:1])
+    np.testing.assert_array_equal(draw(served, IMAGES[:1], num_rows=num_rows)["images"], found["images"][:1])
 
 
 def test_nothing_is_drawn_where_all_is_given(served):
     found = draw(served, IMAGES, num_rows=4)
-    np.testing.assert_array_equal(found["drawn"], IMAGES)
+    np.testing.assert_array_equal(found["images"], IMAGES)
     assert not found["log_prob"].any()
 
 

@@ -116,13 +116,14 @@ def test_options_may_be_given_in_four_forms():
     assert small(embedding=None).get_config()["embedding"]["dim"] is None
 
 
-def test_a_dictionary_changes_some_options_and_another_value_replaces_all():
+def test_changes_keep_the_options_that_they_do_not_name():
     before = {"dropout": {"residual": 0.1, "tokens": 0.2}, "norm": "post", "num_layers": 2}
     changed = merge_arguments(before, {"dropout": {"tokens": 0.3}, "norm": {"epsilon": 1e-3}, "embedding": {"dim": 3}})
     assert DropoutOptions(**changed["dropout"]) == DropoutOptions(0.1, tokens=0.3)
     assert changed["norm"] == {"placement": "post", "epsilon": 1e-3}
     assert (changed["embedding"], changed["num_layers"]) == ({"dim": 3}, 2)
-    assert merge_arguments(before, {"dropout": 0.5})["dropout"] == 0.5
+    assert DropoutOptions(**merge_arguments(before, {"dropout": 0.5})["dropout"]) == DropoutOptions(0.5, tokens=0.2)
+    assert merge_arguments(before, {"dropout": DropoutOptions(0.5)})["dropout"] == DropoutOptions(0.5)
 
 
 def test_post_norm_has_no_norm_after_the_last_block():

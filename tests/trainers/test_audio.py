@@ -252,7 +252,7 @@ def test_the_exported_model_scores_silence_without_the_library(finished, task, t
     result = exporting.export(folder, jit_compile=False)
     assert Path(result["path"]) == folder / "saved_model"
     trial = f"silence of 800 samples has {result['bits_per_byte']:.4f} bits per byte"
-    assert result["proof"] == f"loaded in a process without the library, {trial}"
+    assert result["test_result"] == f"loaded in a process without the library, {trial}"
     ids, model, nats = np.full((1, 800), task.codec.encode(np.int16(0)), np.int32), workdir.load_model(folder), 0.0
     for begin in range(0, 800, 16):
         targets = ids[0, begin : begin + 16]

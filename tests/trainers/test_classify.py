@@ -155,7 +155,7 @@ def test_the_exported_model_classifies_where_the_library_is_not(finished):
     found = dict(zip(task.labels, result["probabilities"], strict=True))
     assert found == pytest.approx(expected["probabilities"], rel=1e-4)
     assert result["label"] == expected["label"]
-    assert f"library, 'def main():' is '{expected['label']}' with probability 0." in result["proof"]
+    assert f"library, 'def main():' is '{expected['label']}' with probability 0." in result["test_result"]
 
 
 def test_tensorboard_shows_texts_with_both_labels(finished, lines):

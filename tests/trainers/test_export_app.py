@@ -69,10 +69,10 @@ def test_the_program_exports_with_tensorflow_whatever_the_backend(run):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    proof = run_without_library(run / "saved_model", "score", {"text": [LINE]})
+    test_result = run_without_library(run / "saved_model", "score", {"text": [LINE]})
     assert result.stdout == (
-        f"loaded in a process without the library, 'def main():' has {proof['bits_per_byte']:.4f} bits per byte "
-        f"({proof['nats']:.2f} nats, 11 bytes)\n"
+        f"loaded in a process without the library, 'def main():' has {test_result['bits_per_byte']:.4f} bits per byte "
+        f"({test_result['nats']:.2f} nats, 11 bytes)\n"
     )
 
 
@@ -84,8 +84,8 @@ def test_a_saved_model_that_needs_the_library_is_an_error(tmp_path, monkeypatch)
 
 @pytest.mark.full
 def test_a_litert_file_has_rows_as_long_as_in_training(run):
-    proof = exporting.export(run, "litert", ["score"])["proof"]
-    assert proof == "outputs for random rows of length 64 match those of the model"
+    test_result = exporting.export(run, "litert", ["score"])["test_result"]
+    assert test_result == "outputs for random rows of length 64 match those of the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")
     logits = workdir.load_model(run)(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)

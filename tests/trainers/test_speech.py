@@ -207,7 +207,7 @@ def test_the_exported_model_transcribes_without_the_library(finished):
     (ids,) = workdir.load_model(finished[0]).transcribe([features])
     assert result["text"] == task.as_text(ids)
     trial = f"100 frames of mean features are transcribed as {result['text']!r}"
-    assert result["proof"] == f"loaded in a process without the library, {trial}"
+    assert result["test_result"] == f"loaded in a process without the library, {trial}"
 
 
 def test_transcripts_of_a_split_have_references_and_those_of_a_file_none(finished, path):

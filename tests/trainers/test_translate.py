@@ -132,7 +132,7 @@ def test_translations_are_written_and_scored_beside_sources_left_as_they_are(fin
     assert (scores["generated"], scores["generated_path"][-10:]) == (2, "test.jsonl")
     assert scores == {**scores, **task.score_targets(lines)} and "case:mixed" in scores["chrf_signature"]
     text = evaluation.as_text(scores)
-    assert f"--- generated\n{lines[0]['generated']}" in text and "of 2 generated" in text
+    assert f"--- generated\n{lines[0]['generated']}" in text and "(2 generated targets)" in text
 
 
 class Copier:
@@ -189,7 +189,7 @@ def test_the_exported_translator_writes_what_the_model_does_where_the_library_is
     result = exporting.export(finished[0], jit_compile=False)
     source = np.append(task.tokenizer.tokenize("This is a line of text."), 1)
     assert result["text"] == workdir.load_model(finished[0]).generate([source], 20, tokenizer=task.tokenizer)[0]
-    assert result["proof"].endswith(f", 'This is a line of text.' becomes {result['text']!r}")
+    assert result["test_result"].endswith(f", 'This is a line of text.' becomes {result['text']!r}")
 
 
 @pytest.mark.full

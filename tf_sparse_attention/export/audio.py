@@ -40,7 +40,7 @@ def export_audio(
       starts without context. Both scores are 0 without samples. Scores are not likelihoods if the model is not causal,
       as with `selection="top_k"`.
     - `generate`: recordings to continue (without samples: sample from the start), max_length (samples of a row, those
-      given included), temperature (0: always the most likely byte), top_p and seed, scalars -> drawn, int16
+      given included), temperature (0: always the most likely byte), top_p and seed, scalars -> samples, int16
       (B, max_length), and log_prob, float32 (B,), of the sampled bytes. Given samples are rounded to mu-law bytes. With
       a fixed seed, row i does not depend on the batch and equals `LanguageModel.generate`.
 
@@ -66,7 +66,7 @@ def export_audio(
         >>> generate = tf.saved_model.load("player").signatures["generate"]
         >>> settings = {"max_length": 4000, "temperature": 1.0, "top_p": 1.0, "seed": 0}
         >>> recording = {"samples": tf.zeros((1, 800), tf.int16), "num_samples": tf.constant([800])}
-        >>> generate(**recording, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
+        >>> generate(**recording, **{name: tf.constant(x) for name, x in settings.items()})["samples"]
     """
     check_codec(codec, AudioCodec, model)
     check_length("sequence_length", sequence_length, model.backbone.max_length)
@@ -128,7 +128,7 @@ def _generate(model, codec, jit_compile):
         assertions += assert_settings("samples", tf.size(num_samples), temperature, top_p)
         settings = temperature, top_p, seed
         ids, _, log_prob = loop(codec.encode(samples), num_samples, max_length, settings, assertions)
-        return {"drawn": codec.decode(ids[:, :max_length]), "log_prob": log_prob}
+        return {"samples": codec.decode(ids[:, :max_length]), "log_prob": log_prob}
 
     example = min(loop.max_length, codec.sample_rate // 2)
     inputs = [
@@ -139,7 +139,7 @@ def _generate(model, codec, jit_compile):
         *setting_inputs("samples", temperature=1.0, top_p=1.0),
     ]
     outputs = {
-        "drawn": "given samples, rounded to mu-law bytes, and sampled ones; T = max_length",
+        "samples": "given samples, rounded to mu-law bytes, and sampled ones; T = max_length",
         "log_prob": "log-probability of the sampled bytes, in nats",
     }
     return Signature(generate, inputs, outputs, "continuations of recordings", COMPILATION_NOTE)

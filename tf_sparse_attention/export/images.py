@@ -29,7 +29,7 @@ def export_images(
     - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), of all bytes of an image, each given
       the bytes before it. Scores are not likelihoods if the model is not causal, as with `selection="top_k"`.
     - `generate`: images, uint8 (B, H, W, C), num_rows, the number of top rows to keep (0: sample whole images),
-      temperature (0: always the most likely byte), top_p and seed, scalars -> drawn, uint8 (B, H, W, C), and log_prob,
+      temperature (0: always the most likely byte), top_p and seed, scalars -> images, uint8 (B, H, W, C), and log_prob,
       float32 (B,), of the sampled bytes. In block order, only bytes before every byte of row `num_rows` and below are
       kept. With a fixed seed, row i does not depend on the batch and equals `LanguageModel.generate`.
 
@@ -53,7 +53,7 @@ def export_images(
         >>> export_images(model, "painter", ImageCodec(height=32, width=32))
         >>> generate = tf.saved_model.load("painter").signatures["generate"]
         >>> settings = {"num_rows": 16, "temperature": 1.0, "top_p": 1.0, "seed": 0}
-        >>> generate(images=images, **{name: tf.constant(x) for name, x in settings.items()})["drawn"]
+        >>> generate(images=images, **{name: tf.constant(x) for name, x in settings.items()})["images"]
     """
     check_codec(codec, ImageCodec, model)
     num_positions = model.backbone.max_length
@@ -109,7 +109,7 @@ def _generate(model, codec, jit_compile):
         given = tf.fill([count], tf.gather(ids_above, tf.clip_by_value(num_rows, 0, codec.height)))
         settings = temperature, top_p, seed
         ids, _, log_prob = loop(codec.encode(images), given, codec.length, settings, assertions)
-        return {"drawn": codec.decode(ids), "log_prob": log_prob}
+        return {"images": codec.decode(ids), "log_prob": log_prob}
 
     kept = f"number of top rows to keep, from 0 (sample whole images) to {codec.height}"
     inputs = [
@@ -117,5 +117,5 @@ def _generate(model, codec, jit_compile):
         Input.scalar("num_rows", tf.int32, kept, codec.height // 2),
         *setting_inputs("images", temperature=1.0, top_p=1.0),
     ]
-    outputs = {"drawn": "the images", "log_prob": "log-probability of the sampled bytes, in nats"}
+    outputs = {"images": "the images", "log_prob": "log-probability of the sampled bytes, in nats"}
     return Signature(generate, inputs, outputs, "images, sampled or completed", COMPILATION_NOTE)

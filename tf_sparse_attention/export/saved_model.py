@@ -18,6 +18,9 @@ from tf_sparse_attention.remote_files import SAVED_MODEL, as_path, output_folder
 from tf_sparse_attention.types import Tensor
 from tf_sparse_attention.version import __version__
 
+# What an export writes.
+WRITTEN = {SAVED_MODEL, "variables", "assets", "fingerprint.pb", "README.md"}
+
 
 class Input(NamedTuple):
     """Input of a signature.
@@ -123,11 +126,13 @@ def _check_path(path):
     """Return the path of a SavedModel to write, or raise a `ValueError` for a file or a folder with other files."""
     folder = as_path(path)
     with raise_remote_errors(folder):
-        is_free = not folder.exists() or (
-            folder.is_dir() and ((folder / SAVED_MODEL).exists() or not any(folder.iterdir()))
+        names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        is_file = folder.exists() and not folder.is_dir()
+    if is_file or (names and SAVED_MODEL not in names) or names - WRITTEN:
+        found = f", with {sorted(names - WRITTEN)[0]}" if names - WRITTEN else ""
+        raise ValueError(
+            f"`path` must be new, or a folder with only an earlier export, or empty. Received: path={path}{found}."
         )
-    if not is_free:
-        raise ValueError(f"`path` must be new, or a folder that is empty or holds a SavedModel. Received: path={path}.")
     return folder
 
 

@@ -1,5 +1,6 @@
 """Transformer without a head: from token ids or features to vectors."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -450,8 +451,8 @@ class Backbone(CheckedInputs, Model):
         return (*sizes[:2], self.hidden_dim)
 
     def get_config(self) -> Config:
-        groups = {name: dict(vars(self._arguments[name])) for name in GROUPS}
-        return {**self.base_config(), **self._arguments, **groups}
+        groups = {name: vars(self._arguments[name]) for name in GROUPS}
+        return {**self.base_config(), **copy.deepcopy({**self._arguments, **groups})}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":

@@ -122,14 +122,19 @@ def as_options(kind: type[Options], name: str, value: Any) -> Options:
 def merge_arguments(arguments: Config, changes: Config) -> Config:
     """Return arguments of `Backbone` with changes.
 
-    A dictionary in `changes` for one of the `GROUPS` changes only the options that it names. All other values replace
-    the argument.
+    A dictionary in `changes` for one of the `GROUPS` changes only the options that it names, and a value that is not
+    `...Options` only the first option. `...Options` replace the whole group.
     """
     merged = {**arguments, **changes}
     for name, kind in GROUPS.items():
-        if name in arguments and isinstance(changes.get(name), Mapping):
-            merged[name] = {**vars(as_options(kind, name, arguments[name])), **changes[name]}
+        if name in arguments and changes.get(name) is not None and not isinstance(changes[name], kind):
+            change = changes[name] if isinstance(changes[name], Mapping) else {_first_field(kind): changes[name]}
+            merged[name] = {**vars(as_options(kind, name, arguments[name])), **change}
     return merged
+
+
+def _first_field(kind):
+    return dataclasses.fields(kind)[0].name
 
 
 def check_arguments(arguments: Config) -> None:

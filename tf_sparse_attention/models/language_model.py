@@ -104,7 +104,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
                 otherwise they are "nearest".
             tie_embeddings, use_output_bias: as for the model.
             **overrides: arguments of `Backbone` that replace those of the preset. A dictionary for `attention`,
-                `embedding`, `norm` or `dropout` replaces only the options that it names.
+                `embedding`, `norm` or `dropout` changes only the options that it names.
 
         Raises:
             ValueError: for an unknown name, and if `num_layers` is not greater than `num_local_layers` of `attention`.

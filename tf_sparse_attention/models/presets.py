@@ -38,7 +38,7 @@ def preset_arguments(name: str, reproduce_reference: bool = False, **overrides: 
         reproduce_reference: whether routed heads select as published ("top_k"), which is not causal. Default False:
             they select "nearest".
         **overrides: arguments that replace those of the preset. A dictionary for `attention`, `embedding`, `norm` or
-            `dropout` replaces only the options that it names.
+            `dropout` changes only the options that it names.
 
     Raises:
         ValueError: for an unknown name.

@@ -98,7 +98,9 @@ def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
 
 
 def _with_weights_of(model, changed):
-    weights = weights_by_path(model)
-    for path, weight in weights_by_path(changed).items():
+    weights, targets = weights_by_path(model), weights_by_path(changed)
+    if differing := sorted(weights.keys() ^ targets.keys()):
+        raise ValueError(f"`changes` must keep the weights of the model. Received: changes of {differing[0]}.")
+    for path, weight in targets.items():
         assign_copy(weight, weights[path])
     return changed

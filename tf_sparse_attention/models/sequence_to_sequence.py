@@ -90,7 +90,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
                 routed heads of the decoder are "nearest", and "top_keys" across.
             tie_embeddings, use_output_bias: as for `LanguageModel`.
             **overrides: arguments of both `Backbone`s that replace those of the preset. A dictionary for `attention`,
-                `embedding`, `norm` or `dropout` replaces only the options that it names. `cross_attention`, `dim` of
+                `embedding`, `norm` or `dropout` changes only the options that it names. `cross_attention`, `dim` of
                 `embedding` and `tokens` of `dropout` only change the decoder.
 
         Raises:

@@ -38,7 +38,7 @@ def main() -> None:
     with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
         result = exporting.export(folder, FORMAT.value, SIGNATURES.value, WEIGHT_DTYPE.value, JIT_COMPILE.value)
     logging.info("Written to %s.", result["path"])
-    print(result["proof"], flush=True)
+    print(result["test_result"], flush=True)
 
 
 def run() -> None:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 
 FORMS = {
-    "sound": Form("int16", "S"),
-    "scale": Form("numbers", "2", is_needed=False),
-    "labels": Form("strings", "V", is_needed=False),
-    "rate": Form("integers", is_needed=False),
-    "x_*": Form("uint8", "HW", is_needed=False),
+    "sound": ArraySpec("int16", "S"),
+    "scale": ArraySpec("numbers", "2", is_needed=False),
+    "labels": ArraySpec("strings", "V", is_needed=False),
+    "rate": ArraySpec("integers", is_needed=False),
+    "x_*": ArraySpec("uint8", "HW", is_needed=False),
 }
 SOUND = np.arange(40, dtype="int16")
 

@@ -54,7 +54,7 @@ def score(task, devices, limit=None):
         validation = language_model.Validation(task, make_model(), WHOLE, limit)
         evaluator = evaluation.Evaluator(validation, devices, devices.execution(False, 1))
         totals = evaluator.totals(validation.batches()[""])
-    return validation, {**totals, **validation.figures(totals)}
+    return validation, {**totals, **validation.metrics(totals)}
 
 
 @pytest.mark.parametrize(("batch_size", "limit"), first([(5, None), (2, 3), (4, None)], 2))
@@ -83,33 +83,33 @@ def test_two_replicas_score_as_one_device(make_task):
     assert results[1]["tokens"] == results[0]["tokens"]
 
 
-def figures_of(nats, num_tokens, num_bytes, num_words):
+def metrics_for(nats, num_tokens, num_bytes, num_words):
     """Return the scores of a text with these counts."""
     store = types.SimpleNamespace(num_tokens=num_tokens, num_bytes=num_bytes, num_words=num_words, num_documents=1)
     task = types.SimpleNamespace(source=types.SimpleNamespace(name="text"))
     validation = types.SimpleNamespace(store=store, task=task, split=WHOLE)
     validation._counts = lambda tokens: language_model.Validation._counts(validation, tokens)
-    return language_model.Validation.figures(validation, {"nats": nats, "tokens": num_tokens})
+    return language_model.Validation.metrics(validation, {"nats": nats, "tokens": num_tokens})
 
 
-def test_figures_of_a_text_worked_by_hand():
+def test_metrics_for_a_text_worked_by_hand():
     # Eight tokens of seven bytes and two words, each token predicted with probability 1/4.
-    figures = figures_of(8 * math.log(4), num_tokens=8, num_bytes=7, num_words=2)
-    assert figures["loss"] == pytest.approx(math.log(4))
-    assert figures["bits_per_byte"] == pytest.approx(16 / 7)
-    assert figures["perplexity"] == pytest.approx(4)
-    assert figures["perplexity_per_word"] == pytest.approx(4**4)
+    metrics = metrics_for(8 * math.log(4), num_tokens=8, num_bytes=7, num_words=2)
+    assert metrics["loss"] == pytest.approx(math.log(4))
+    assert metrics["bits_per_byte"] == pytest.approx(16 / 7)
+    assert metrics["perplexity"] == pytest.approx(4)
+    assert metrics["perplexity_per_word"] == pytest.approx(4**4)
 
 
 @pytest.mark.parametrize("num_words", [0, 1])
 def test_a_perplexity_too_large_for_a_float_is_none(num_words):
-    assert figures_of(1000.0, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"] is None
+    assert metrics_for(1000.0, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"] is None
 
 
 def test_a_text_with_probability_one_has_perplexity_one():
-    figures = figures_of(0.0, num_tokens=8, num_bytes=7, num_words=2)
-    assert (figures["bits_per_byte"], figures["perplexity"], figures["perplexity_per_word"]) == (0.0, 1.0, 1.0)
+    metrics = metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=2)
+    assert (metrics["bits_per_byte"], metrics["perplexity"], metrics["perplexity_per_word"]) == (0.0, 1.0, 1.0)
 
 
 def test_a_text_without_words_has_no_perplexity_per_word():
-    assert figures_of(0.0, num_tokens=8, num_bytes=7, num_words=0)["perplexity_per_word"] is None
+    assert metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=0)["perplexity_per_word"] is None

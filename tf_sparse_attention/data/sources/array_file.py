@@ -20,7 +20,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
 DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
-class Form(NamedTuple):
+class ArraySpec(NamedTuple):
     """Dtype and shape of an array in a file.
 
     Attributes:
@@ -34,7 +34,7 @@ class Form(NamedTuple):
     is_needed: bool = True
 
     def fits(self, array: np.ndarray) -> bool:
-        """Return whether an array has this form."""
+        """Return whether an array has this dtype and shape."""
         kinds = KINDS.get(self.dtype)
         is_kind = array.dtype == self.dtype if kinds is None else any(np.issubdtype(array.dtype, k) for k in kinds)
         return (
@@ -48,35 +48,37 @@ class Form(NamedTuple):
         return f"{self.dtype} ({', '.join(self.axes)}{comma})" if self.axes else f"a scalar of {self.dtype}"
 
 
-def read_arrays(path: str | os.PathLike, forms: Mapping[str, Form], argument: str = "path") -> dict[str, np.ndarray]:
+def read_arrays(
+    path: str | os.PathLike, specs: Mapping[str, ArraySpec], argument: str = "path"
+) -> dict[str, np.ndarray]:
     """Read arrays of a file NAME.npz by name.
 
     Args:
         path: the file.
-        forms: the form of each array, by name or by a pattern of names such as "x_*".
+        specs: dtype and shape of each array, by name or by a pattern of names such as "x_*".
         argument: name of `path` in errors. Default: "path".
 
     Raises:
-        ValueError: If the file is missing or damaged or has no names, or if an array is missing or has another form.
-            The message has one line.
+        ValueError: If the file is missing or damaged or has no names, or if an array is missing or has another dtype or
+            shape. The message has one line.
     """
     try:
         with pathlib.Path(path).open("rb") as content:
-            arrays = _load(content, forms)
+            arrays = _load(content, specs)
     except DAMAGE as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"`{argument}` must be a complete file NAME.npz. Received: {path}: {reason}.") from error
-    needed = [name for name, form in forms.items() if form.is_needed]
+    needed = [name for name, spec in specs.items() if spec.is_needed]
     missing = [name for name in needed if name not in arrays]
     if missing:
         raise ValueError(
             f"`{argument}` must hold the arrays {', '.join(needed)}. Received: {path}, without {missing[0]}."
         )
     for name, array in arrays.items():
-        form = _find_form(name, forms)
-        if form is not None and not form.fits(array):
+        spec = _find_spec(name, specs)
+        if spec is not None and not spec.fits(array):
             raise ValueError(
-                f"`{argument}` must hold `{name}` as {form}. "
+                f"`{argument}` must hold `{name}` as {spec}. "
                 f"Received: {path} with {array.dtype} of shape {array.shape}."
             )
     return arrays
@@ -114,17 +116,17 @@ def checked_offsets(
     return offsets
 
 
-def _load(content, forms):
+def _load(content, specs):
     file = np.load(content, allow_pickle=False)
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise ValueError("one array without a name")
     with file:
-        arrays = {name: file[name] for name in file.files if _find_form(name, forms) is not None}
+        arrays = {name: file[name] for name in file.files if _find_spec(name, specs) is not None}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name} is not an array")
     return arrays
 
 
-def _find_form(name, forms):
-    return next((form for pattern, form in forms.items() if fnmatch.fnmatchcase(name, pattern)), None)
+def _find_spec(name, specs):
+    return next((spec for pattern, spec in specs.items() if fnmatch.fnmatchcase(name, pattern)), None)

@@ -11,7 +11,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.data.codecs.audio_codec import NUM_SPECIAL, AudioCodec
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
-from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
 from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
@@ -20,10 +20,10 @@ from tf_sparse_attention.data.sources.wav_file import Recording, decode_wav, mix
 
 SUFFIXES = (".wav",)
 FORMS = {
-    "audio": Form("int16", "S"),
-    "offsets": Form("integers", "N"),
-    "sample_rate": Form("integers"),
-    "is_test": Form("bool", "N", is_needed=False),
+    "audio": ArraySpec("int16", "S"),
+    "offsets": ArraySpec("integers", "N"),
+    "sample_rate": ArraySpec("integers"),
+    "is_test": ArraySpec("bool", "N", is_needed=False),
 }
 
 

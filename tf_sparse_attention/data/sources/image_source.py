@@ -11,7 +11,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.backends import require_tensorflow
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
-from tf_sparse_attention.data.sources.array_file import Form, read_arrays
+from tf_sparse_attention.data.sources.array_file import ArraySpec, read_arrays
 from tf_sparse_attention.data.sources.file_splits import existing_path, file_fingerprint
 from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
@@ -21,7 +21,7 @@ from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
 PREFIX = "x_"  # of array names
-FORMS = {f"{PREFIX}*": Form("uint8", "NHWC", is_needed=False)}
+FORMS = {f"{PREFIX}*": ArraySpec("uint8", "NHWC", is_needed=False)}
 
 
 class ImageSource(MediaSource):

@@ -10,7 +10,7 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
-from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import file_fingerprint
 from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.media_files import open_media_files
@@ -20,13 +20,13 @@ from tf_sparse_attention.data.sources.wav_file import decode_mono
 
 PHONE, CHARACTER = "phone", "character"
 FORMS = {
-    "features": Form("numbers", "TF"),
-    "offsets": Form("integers", "N"),
-    "phonemes": Form("integers", "U"),
-    "phoneme_offsets": Form("integers", "N"),
-    "vocabulary": Form("strings", "V"),
-    "split": Form("strings", "N"),
-    "scale": Form("numbers", "2", is_needed=False),
+    "features": ArraySpec("numbers", "TF"),
+    "offsets": ArraySpec("integers", "N"),
+    "phonemes": ArraySpec("integers", "U"),
+    "phoneme_offsets": ArraySpec("integers", "N"),
+    "vocabulary": ArraySpec("strings", "V"),
+    "split": ArraySpec("strings", "N"),
+    "scale": ArraySpec("numbers", "2", is_needed=False),
 }
 
 

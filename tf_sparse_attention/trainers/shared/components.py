@@ -90,7 +90,8 @@ def _differences(settings: ml_collections.ConfigDict, model: keras.Model) -> Ite
     actual, defaults = _model_settings(model), base.get_config().model.to_dict()
     given = {name: value for name, value in settings.to_dict().items() if name not in NOT_COMPARED}
     for name, value in given.items():
-        if (name in ALWAYS_COMPARED or value not in (None, defaults[name])) and not _matches(value, actual[name]):
+        is_given = name in ALWAYS_COMPARED or value not in (None, defaults[name])
+        if name in actual and is_given and not _matches(value, actual[name]):
             yield name, value, actual[name]
     if settings.preset is not None:
         sizes = settings_from_arguments(preset_arguments(settings.preset))
@@ -177,11 +178,11 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
     """
     settings = set_values(config.model)
     if "start_from" in settings:
-        _check_objective(config)
+        check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
     arguments, initialization = backbone_arguments(config), settings.get("initialization")
     head = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
-    _check_objective(config)
+    check_objective(config)
     if initialization not in (None, "depth"):
         raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
     missing = [name for name in SIZES if not settings.get(name)]
@@ -204,7 +205,7 @@ def with_memory(model: Any, batch_size: int) -> Any:
     return tsa.models.StatefulModel(model, batch_size, name="reader")  # part of variable paths in checkpoints
 
 
-def _check_objective(config):
+def check_objective(config: ml_collections.ConfigDict) -> None:
     """Raise a `ValueError` unless `causal`, `memory_length` and `mask_rate` are compatible."""
     if config.model.causal == bool(config.data.mask_rate):
         raise ValueError(

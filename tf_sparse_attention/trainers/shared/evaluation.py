@@ -34,7 +34,7 @@ SECONDS_BETWEEN_LINES = 30
 class Validation:
     """Scores of a task's model on a split. Base class.
 
-    A subclass defines `columns`, `batches`, `score_rows`, `figures` and `describe`. It can override `totals`, which
+    A subclass defines `columns`, `batches`, `score_rows`, `metrics` and `describe`. It can override `totals`, which
     sums the columns. `details` adds results, and `examples` adds examples for TensorBoard.
 
     Args:
@@ -76,7 +76,7 @@ class Validation:
         """
         return dict(zip(self.columns, rows.sum(axis=0), strict=True))
 
-    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Compute the scores by name, including "loss". Training reports the same scores."""
         raise NotImplementedError
 
@@ -85,7 +85,7 @@ class Validation:
 
         Args:
             run: the evaluation.
-            scores: results of `totals` and `figures` by name.
+            scores: results of `totals` and `metrics` by name.
         """
         return {}
 
@@ -174,9 +174,9 @@ class Evaluator:
         """
         scores: dict[str, float] = {}
         for name, batches in self.validation.batches().items():
-            figures = self.validation.figures(self.totals(batches, callbacks))
+            metrics = self.validation.metrics(self.totals(batches, callbacks))
             prefix = f"{name}/" if name else ""
-            scores |= {f"{prefix}{key}": value for key, value in figures.items() if value is not None}
+            scores |= {f"{prefix}{key}": value for key, value in metrics.items() if value is not None}
         return scores
 
     def totals(
@@ -268,8 +268,8 @@ def evaluate(
             progress = Progress(int(batches.num_batches or 0))
             totals = evaluator.totals(batches, partial=run.resumable_sums(name), progress=progress)
             seconds += totals.pop("seconds")
-            figures = {**totals, **validation.figures(totals)}
-            scores |= {name: figures} if name else figures
+            metrics = {**totals, **validation.metrics(totals)}
+            scores |= {name: metrics} if name else metrics
     backbone: Any = getattr(model, "backbone", None)
     is_causal = not getattr(backbone, "causal", False) or backbone.causal_selection
     result = {"task": task.config.task, "split": split, "data": task.source.name, **scores}
@@ -324,7 +324,8 @@ def with_overrides(
 class EvaluationRun:
     """Files of one evaluation: its scores, and partial sums to resume it.
 
-    Scores on data other than the training data have a separate file, see `workdir.evaluation_path`.
+    Scores on data other than the training data, or with other windows, have a separate file, see
+    `workdir.evaluation_path`.
 
     Args:
         folder: run directory.
@@ -333,7 +334,8 @@ class EvaluationRun:
 
     Attributes:
         folder, devices: as above.
-        path: `pathlib.Path` of the scores. For the data of the run, it is WORKDIR/evaluation-SPLIT.json.
+        path: `pathlib.Path` of the scores. For the data and windows of the run, it is
+            WORKDIR/evaluation-SPLIT.json.
         settings: dictionary of the settings of batches in `config.data`.
         identity: plain data that identifies model, data, split, variant and settings.
     """
@@ -341,8 +343,12 @@ class EvaluationRun:
     def __init__(self, folder: str | os.PathLike, validation: Validation, devices: Any) -> None:
         source, split, variant = validation.task.source, validation.split, validation.variant
         self.folder, self.devices = folder, devices
-        self.path = workdir.evaluation_path(folder, split, source, variant)
         self.settings = {name: validation.task.config.data[name] for name in overrides.WINDOW_SETTINGS}
+        trained = workdir.load_config(folder).data
+        changed = [f"{name}_{x}" for name, x in self.settings.items() if name != "batch_size" and x != trained[name]]
+        self.path = workdir.evaluation_path(
+            folder, split, source, "-".join([*filter(None, [variant]), *changed]) or None
+        )
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.settings]
         self._partial: list[ResumableSums] = []
 

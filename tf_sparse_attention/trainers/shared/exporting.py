@@ -59,7 +59,7 @@ def export(
         weight_dtype, jit_compile: SavedModels only, see `tsa.export.export_language_model`. Default: None and True.
 
     Returns:
-        Dictionary with "path", "proof" (text about the test) and, for a SavedModel, the outputs of the test.
+        Dictionary with "path", "test_result" (text about the test) and, for a SavedModel, the outputs of the test.
 
     Raises:
         ValueError: If the format does not support an argument or the model, the run has no trained model, or the
@@ -76,10 +76,10 @@ def export(
         if signatures is not None:
             raise ValueError(f"`--signatures` must be unset for SavedModels. Received: signatures={signatures}.")
         path = workdir.open_workdir(folder) / SAVED_MODEL
-        trial = registry.load_task(folder).export(workdir.load_model(folder), path, jit_compile, weight_dtype)
-        outputs = run_without_library(path, trial.signature, trial.inputs)
-        proof = f"loaded in a process without the library, {trial.describe(outputs)}"
-        return {**outputs, "path": str(path), "proof": proof}
+        test = registry.load_task(folder).export(workdir.load_model(folder), path, jit_compile, weight_dtype)
+        outputs = run_without_library(path, test.signature, test.inputs)
+        test_result = f"loaded in a process without the library, {test.describe(outputs)}"
+        return {**outputs, "path": str(path), "test_result": test_result}
     if weight_dtype is not None:
         raise ValueError(f"`--weight_dtype` must be unset for {kind} files. Received: {weight_dtype}.")
     return _export_portable(folder, kind, signatures)
@@ -124,7 +124,7 @@ def _export_portable(folder, kind, signatures):
         )
     lengths = {"sequence_length": length, "max_length": length, "source_length": length}
     path = getattr(tsa.export, write)(model, workdir.open_workdir(folder) / name, signatures=signatures, **lengths)
-    return {"path": str(path), "proof": f"outputs for random rows of length {length} match those of the model"}
+    return {"path": str(path), "test_result": f"outputs for random rows of length {length} match those of the model"}
 
 
 def in_float32(model: Any) -> Any:

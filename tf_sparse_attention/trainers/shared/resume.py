@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import ml_collections
+from absl import logging
 
 # Settings that can change when a run is resumed. Paths can change, since the contents are compared.
 CHANGEABLE_SETTINGS = (
@@ -45,6 +46,14 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
                 f"`config.{name}` must be the same as in the checkpoint. To change it, start a new run with another "
                 f"--workdir. Received: {after.get(name)!r}, in the checkpoint {before.get(name)!r}."
             )
+    steps = [settings.get("train.num_steps") for settings in (after, before)]
+    is_default = after.get("optimizer.schedule") == "cosine" and after.get("optimizer.decay_steps") is None
+    if is_default and steps[0] != steps[1]:
+        logging.warning(
+            "The cosine schedule ends at config.train.num_steps, which is %s instead of %s. The learning rate changes "
+            "at once. Set config.optimizer.decay_steps in runs that may become longer.",
+            *steps,
+        )
     if saved["fingerprint"] != now["fingerprint"]:
         raise ValueError(
             "`config.data` must match the training data of the checkpoint. For other data, start a new run with "

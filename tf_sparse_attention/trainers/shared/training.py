@@ -133,7 +133,11 @@ class Run:
         self._saved_step: int | None = None
 
     def restore(self) -> int:
-        """Load the newest checkpoint and return its step, or 0 without a checkpoint."""
+        """Load the newest checkpoint and return its step, or 0 without a checkpoint.
+
+        Raises:
+            ValueError: If the checkpoint is of another run, or there is a model without checkpoints.
+        """
         newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
         if newest is not None:
@@ -143,6 +147,11 @@ class Run:
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
             self._saved_step = step
             self.devices.warn_if_replicas_differ(newest.get("replicas"))
+        elif (self.folder / workdir.MODEL).exists():
+            raise ValueError(
+                "`workdir` must be new or have checkpoints, because training replaces the model in it. Choose another "
+                f"folder, or delete the model. Received: {self.folder / workdir.MODEL}, without checkpoints."
+            )
         if self.devices.is_chief:
             remove_stale(self.folder)
             workdir.save_config(self.folder, self.config)

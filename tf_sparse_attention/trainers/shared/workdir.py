@@ -59,7 +59,7 @@ def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant
         split: name of the split.
         source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. If it is not the training
             data, the file name contains the name and a hash of the fingerprint, since names can be equal.
-        variant: name of a variant of the model. Default: None, the trained model.
+        variant: name of a variant of the model or of the windows. Default: None, those of the training.
     """
     return _result_path(workdir, "evaluation", split, source, variant, "json")
 

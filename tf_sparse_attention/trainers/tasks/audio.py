@@ -15,7 +15,7 @@ from tf_sparse_attention.data.sources.wav_file import decode_wav, encode_wav, mi
 from tf_sparse_attention.trainers.shared import components, illustrations, sampling
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
 from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
-from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
 
 SAMPLES = "samples.wav"
 MIN_FFT_SIZE = 32  # samples
@@ -121,14 +121,14 @@ class Task(ByteTask):
             rows = [f"{row}, {path}" for row, path in zip(rows, paths, strict=False)]
         return Generated(samples, "\n".join(rows), paths[0] if paths else None)
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_audio`."""
         sizes = self.config.data.sequence_length, self.config.data.batch_size
         tsa.export.export_audio(model, path, self.codec, *sizes, jit_compile, weight_dtype)
         count = max(1, self.codec.sample_rate // 10)
         inputs = {"samples": [[0] * count], "num_samples": [count]}
         silence = f"silence of {count} samples"
-        return Trial("score", inputs, lambda scores: f"{silence} has {scores['bits_per_byte']:.4f} bits per byte")
+        return ExportTest("score", inputs, lambda scores: f"{silence} has {scores['bits_per_byte']:.4f} bits per byte")
 
 
 def _sample_paths(path, num_samples):

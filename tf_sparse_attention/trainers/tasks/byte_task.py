@@ -45,7 +45,7 @@ class ByteValidation(evaluation.TokenValidation):
         """Return the number of images or recordings."""
         raise NotImplementedError
 
-    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return "loss" in nats per byte, and `metric` in bits per byte."""
         loss = totals["nats"] / max(totals["tokens"], 1)
         return {"loss": loss, self.metric: loss / math.log(2)}

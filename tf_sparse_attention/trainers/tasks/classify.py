@@ -14,14 +14,17 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.labeled import pack_texts
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
 from tf_sparse_attention.models.rebuilding import rebuilt_backbone
+from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, evaluation, loading, sampling
 from tf_sparse_attention.trainers.tasks.language_model import LINE
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
-from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 NUM_PRINTED = 10  # labels printed for a prompt
 SHORTEST = 64  # smallest padded length of a prompt, doubled until the prompt fits
+# Settings of `config.model` that do not change a trained encoder.
+OF_HEAD = ("start_from", "pooling", "dropout", "causal")
 NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts in TensorBoard, and characters per text
 
 
@@ -50,7 +53,7 @@ class Validation(evaluation.Validation):
         np.add.at(confusion, tuple(texts[:, 2:].astype(int).T), 1)
         return {"nats": texts[:, 1].sum(), "confusion": confusion}
 
-    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return "loss" in nats per text, "accuracy" and "macro_f1"; see `class_scores`."""
         return class_scores(totals["nats"], np.array(totals["confusion"]))
 
@@ -167,12 +170,12 @@ class Task(TextTask):
                 "`config.model.start_from` must be an `Encoder`, a bidirectional `Backbone`, or a model with one. "
                 f"Received: a {type(model).__name__} in {path}."
             )
-        sizes = [name for name in components.SIZES if config.model[name]]
-        if sizes:
-            raise ValueError(
-                f"`config.model.{sizes[0]}` must be unset with config.model.start_from. "
-                f"Received: {sizes[0]}={config.model[sizes[0]]!r}."
-            )
+        defaults = base.get_config().model
+        for name, value in config.model.items():
+            if name not in OF_HEAD and value not in (None, defaults[name]):
+                raise ValueError(
+                    f"`config.model.{name}` must be unset with config.model.start_from. Received: {name}={value!r}."
+                )
         if encoder.vocabulary_size < self.tokenizer.vocabulary_size:
             raise ValueError(
                 "`config.data.tokenizer` must be the tokenizer of the model in config.model.start_from. "
@@ -219,7 +222,7 @@ class Task(TextTask):
         rows = [f"{probabilities[index]:.4f}  {self.labels[index]}" for index in order[:NUM_PRINTED]]
         return Generated([sample], "\n".join(rows), path)
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_classifier`. `jit_compile` is unused, because there is no loop."""
         length = self.config.data.sequence_length
         tsa.export.export_classifier(model, path, self.tokenizer, self.labels, length, weight_dtype)
@@ -227,7 +230,7 @@ class Task(TextTask):
         def describe(outputs):
             return f"{LINE!r} is {outputs['label']!r} with probability {max(outputs['probabilities']):.4f}"
 
-        return Trial("classify", {"text": [LINE]}, describe)
+        return ExportTest("classify", {"text": [LINE]}, describe)
 
 
 def _check_request(request, prompt):

@@ -12,7 +12,7 @@ from tf_sparse_attention.trainers.shared import sampling
 from tf_sparse_attention.trainers.tasks import image_pictures
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
 from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
-from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
 
 SAMPLES, COMPLETIONS = "samples.png", "completions.png"
 NUM_SHOWN = 4  # samples, and completed images, in TensorBoard
@@ -144,9 +144,9 @@ class Task(ByteTask):
         samples = self.draw(model, request, prompts, self.codec.length, write, show)
         return Generated(samples, "\n".join(self.describe_samples(samples)), request.path)
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_images`."""
         tsa.export.export_images(model, path, self.codec, self.config.data.batch_size, jit_compile, weight_dtype)
         grey = np.full((1, *self.codec.shape), image_pictures.GREY, np.uint8).tolist()
         text = "a grey image has {bits_per_dim:.4f} bits per dimension"
-        return Trial("score", {"images": grey}, lambda scores: text.format(**scores))
+        return ExportTest("score", {"images": grey}, lambda scores: text.format(**scores))

@@ -15,7 +15,7 @@ from tf_sparse_attention.data.batches.windows import count_windows
 from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations
 from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
-from tf_sparse_attention.trainers.tasks.task import Examples, Trial
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "def main():"  # input that tests an exported model
@@ -25,6 +25,7 @@ class Validation(evaluation.TokenValidation):
     """Scores of every token of a text. Examples are a sample, pictures of routes, and cluster statistics."""
 
     def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
+        components.check_objective(task.config)
         super().__init__(task, model, split, limit)
         self.store = tsa.data.open_token_store(task.source, task.tokenizer, split)
         self._clusters = illustrations.ClusterReports(model)
@@ -43,7 +44,7 @@ class Validation(evaluation.TokenValidation):
         sizes |= {"mask_rate": data.mask_rate, "overlap": data.overlap}
         return {"": tsa.data.evaluation_batches(self.store, data.batch_size, data.sequence_length, **sizes)}
 
-    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return "loss" in nats per token, bits per byte, and perplexities.
 
         bits per byte = nats / (ln 2 bytes), perplexity = exp(nats / tokens), perplexity per word = exp(nats / words).
@@ -54,7 +55,7 @@ class Validation(evaluation.TokenValidation):
         counts = self._counts(tokens)
         return {
             "loss": nats / max(tokens, 1),
-            "bits_per_byte": nats / math.log(2) / counts["bytes"],
+            "bits_per_byte": nats / math.log(2) / counts["bytes"] if counts["bytes"] else None,
             "perplexity": evaluation.perplexity(nats, tokens),
             "perplexity_per_word": evaluation.perplexity(nats, counts["words"]),
         }
@@ -90,7 +91,7 @@ class Validation(evaluation.TokenValidation):
             ("text", ""),
             ("bytes, words, tokens", f"{scores['bytes']}, {scores['words']}, {scores['tokens']}"),
             ("words", "official count" if is_official else "split at white space"),
-            ("bits per byte", f"{scores['bits_per_byte']:.4f}"),
+            ("bits per byte", "no bytes" if scores["bits_per_byte"] is None else f"{scores['bits_per_byte']:.4f}"),
             *((f"  {name}", f"{scores[name]:.4f}") for name in ("gzip -9", "xz -9") if name in scores),
             ("perplexity per token", evaluation.number(scores["perplexity"])),
             ("scored", f"only the {scores['tokens']} masked tokens")
@@ -138,12 +139,12 @@ class Task(TextTask):
         """Create a `LanguageModel`; see `components.make_model`."""
         return components.make_model(self.config, self.tokenizer.vocabulary_size)
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_language_model`."""
         return export(self, model, path, jit_compile, weight_dtype)
 
 
-def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
     """Export the language model of a task; see `Task.export`."""
     data = task.config.data
     tsa.export.export_language_model(
@@ -160,7 +161,7 @@ def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, we
         counts = f"{scores['nats']:.2f} nats, {scores['num_bytes']} bytes"
         return f"{LINE!r} has {scores['bits_per_byte']:.4f} bits per byte ({counts})"
 
-    return Trial("score", {"text": [LINE]}, describe)
+    return ExportTest("score", {"text": [LINE]}, describe)
 
 
 def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | None]:

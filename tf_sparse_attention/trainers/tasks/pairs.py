@@ -15,7 +15,7 @@ from tf_sparse_attention.models.backbone_options import merge_arguments
 from tf_sparse_attention.trainers.shared import components, evaluation, sample_sources, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, language_model
 from tf_sparse_attention.trainers.tasks.settings import SAMPLING, check_settings
-from tf_sparse_attention.trainers.tasks.task import Examples, Trial
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "This is a line of text."  # input that tests an exported model
@@ -63,7 +63,7 @@ class Validation(evaluation.TokenValidation):
         buckets = self.buckets
         return {"": buckets.evaluation_batches(), WITHOUT_SOURCE: buckets.evaluation_batches(use_source=False)}
 
-    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return the "loss" in nats per token, the bits per byte and the perplexity per token of targets."""
         nats, tokens = totals["nats"], totals["tokens"]
         return {
@@ -99,7 +99,7 @@ class Validation(evaluation.TokenValidation):
         without, count = scores[WITHOUT_SOURCE], scores.get("generated")
         empty = [f"{scores[name]} {name.replace('_', ' ')}" for name in ("empty_sources", "empty_targets")]
         counts = [f"{scores['left_out']} too long", *(text for text in empty if not text.startswith("0 "))]
-        perplexities = [evaluation.number(figures["perplexity"]) for figures in (scores, without)]
+        perplexities = [evaluation.number(metrics["perplexity"]) for metrics in (scores, without)]
         rows = [
             ("pairs", f": {scores['pairs']}, {', '.join(counts)}"),
             ("bytes, tokens", f"{scores['bytes']}, {scores['tokens']} of targets"),
@@ -208,11 +208,13 @@ class PairTask(TextTask):
         source_class = sample_sources.TranslationSource if self.has_encoder else sample_sources.PrefixSource
         return source_class(model, self.tokenizer, self.config.generate.to_dict())
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_sequence_to_sequence` or `export_language_model`."""
         if not self.has_encoder:
             return language_model.export(self, model, path, jit_compile, weight_dtype)
         options: dict[str, Any] = {"jit_compile": jit_compile, "weight_dtype": weight_dtype}
         tsa.export.export_sequence_to_sequence(model, path, self.tokenizer, **options)
         settings = {"max_length": 20, "temperature": 0.0, "top_p": 1.0, "seed": 0}
-        return Trial("generate", {"text": [LINE], **settings}, lambda sample: f"{LINE!r} becomes {sample['text']!r}")
+        return ExportTest(
+            "generate", {"text": [LINE], **settings}, lambda sample: f"{LINE!r} becomes {sample['text']!r}"
+        )

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.sources.array_file import Form, checked_offsets, read_arrays
+from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.wav_file import decode_mono
 
 SUFFIXES = (".wav", ".npz")
 FORMS = {
-    "features": Form("numbers", "TF"),
-    "offsets": Form("integers", "N", is_needed=False),
-    "scale": Form("numbers", "2", is_needed=False),
+    "features": ArraySpec("numbers", "TF"),
+    "offsets": ArraySpec("integers", "N", is_needed=False),
+    "scale": ArraySpec("numbers", "2", is_needed=False),
 }
 
 

@@ -21,7 +21,7 @@ from tf_sparse_attention.trainers.shared import components, evaluation, illustra
 from tf_sparse_attention.trainers.tasks import task
 from tf_sparse_attention.trainers.tasks.recordings import find_recordings
 from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
-from tf_sparse_attention.trainers.tasks.task import Examples, Generated, Request, Show, Trial
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
 
 NUM_FRAMES = 100  # input that tests an exported model
 NUM_SHOWN = 2  # recordings in TensorBoard
@@ -63,7 +63,7 @@ class Validation(evaluation.Validation):
         nats, *counts = rows.sum(axis=0)
         return {"nats": nats, **dict(zip(EDITS, map(int, counts), strict=True))}
 
-    def figures(self, totals: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, totals: dict[str, Any]) -> dict[str, Any]:
         """Return "loss" in nats per label, and the error rates of greedy decoding."""
         return {"loss": totals["nats"] / max(totals["labels"], 1), **self._error_rates(totals)}
 
@@ -238,11 +238,11 @@ class Task(task.Task):
         lines = [f"{key:<12}{sample[key]}" for sample in samples for key in keys if key in sample]
         return Generated(samples, "\n".join(lines), path)
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> Trial:
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_speech`. `jit_compile` is unused, because there is no loop."""
         state = self.get_state()
         sound = tsa.data.LogMel(**state["features"]) if "sample_rate" in state["features"] else None
         tsa.export.export_speech(model, path, state["labels"], label_separator(state["unit"]), sound, weight_dtype)
         inputs = {"features": [[state["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
         text = f"{NUM_FRAMES} frames of mean features are transcribed as"
-        return Trial("transcribe", inputs, lambda outputs: f"{text} {outputs['text']!r}")
+        return ExportTest("transcribe", inputs, lambda outputs: f"{text} {outputs['text']!r}")

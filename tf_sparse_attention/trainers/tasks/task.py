@@ -78,7 +78,7 @@ class Task:
         """
         raise NotImplementedError
 
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> "Trial":
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> "ExportTest":
         """Write a SavedModel, and return an example call of it.
 
         Args:
@@ -141,7 +141,7 @@ class Generated(NamedTuple):
     path: Any
 
 
-class Trial(NamedTuple):
+class ExportTest(NamedTuple):
     """Example call that tests an exported model in a process without the library.
 
     Attributes:
