@@ -128,7 +128,7 @@ class Generation:
                     "decode those that come. Received: a tokenizer."
                 )
             settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
-            return self.generator.stream_endless(parsed.rows[0], *settings)
+            return self.generator.stream_unbounded(parsed.rows[0], *settings)
         if positions_in_cache:
             raise ValueError(
                 "`positions_in_cache` must be False unless `max_length` is None. Received: positions_in_cache=True, "

@@ -19,7 +19,7 @@ from tf_sparse_attention.generation import (
     get_strategy,
     row_keys,
 )
-from tf_sparse_attention.models.endless import stream_endless
+from tf_sparse_attention.models.unbounded import stream_unbounded
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
@@ -149,7 +149,7 @@ class Generator:
             raise ValueError("`strategy` must not be a beam search here, whose text is known only at the end.")
         return iter([self._best_beams(task)])
 
-    def stream_endless(
+    def stream_unbounded(
         self,
         prompt: Tensor,
         strategy: str | DecodingConfig | Callable = "random",
@@ -158,9 +158,9 @@ class Generator:
         chunk_size: int = 1,
         positions_in_cache: bool = False,
     ) -> Iterator[np.ndarray]:
-        """Returns an iterator over new ids without an end, see `models.endless.stream_endless`."""
+        """Returns an iterator over new ids without an end, see `models.unbounded.stream_unbounded`."""
         given = prompt, strategy, seed, stop_token_ids, chunk_size, positions_in_cache
-        return stream_endless(self.model, self._programs, *given)
+        return stream_unbounded(self.model, self._programs, *given)
 
     def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids, encoded):
         if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:

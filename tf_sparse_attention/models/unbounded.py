@@ -23,7 +23,7 @@ from tf_sparse_attention.models.steps import cached_step, prefill_prompts
 from tf_sparse_attention.types import Tensor
 
 
-def stream_endless(
+def stream_unbounded(
     model: keras.Model,
     programs: Programs,
     prompt: Tensor,
@@ -58,10 +58,10 @@ def stream_endless(
         )
     keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
     start = programs.get(
-        ("endless_start", positions_in_cache), lambda: functools.partial(_read_prompt, model, positions_in_cache)
+        ("unbounded_start", positions_in_cache), lambda: functools.partial(_read_prompt, model, positions_in_cache)
     )
     add = programs.get(
-        ("endless", chunk_size, *chosen.kind), lambda: functools.partial(_add, model, chosen, chunk_size)
+        ("unbounded", chunk_size, *chosen.kind), lambda: functools.partial(_add, model, chosen, chunk_size)
     )
     return _chunks(start, add, np.asarray(prompt, "int32"), keys, stops, chosen.values)
 
