@@ -103,14 +103,14 @@ def parse_attention(
         alone = ", put in a list" if isinstance(attention, dict) else ""
         forms = FORMS.format(num_layers=num_layers)
         raise ValueError(f"`{name}` must be {forms}{alone}. Received: {name}={attention!r:.100}.")
-    made = [[part_of(part, name) for part in parts] for parts in blocks]
+    made = [[parse_part(part, name) for part in parts] for parts in blocks]
     _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:
         return made
     return [merge_into_local(made[0]) if index < num_local_layers else made[0] for index in range(num_layers)]
 
 
-def part_of(part: Any, name: str = "attention") -> Part:
+def parse_part(part: Any, name: str = "attention") -> Part:
     """Returns the `Part` of its plain data; `name` is that of the argument it comes from, for messages.
 
     Raises:
@@ -146,7 +146,7 @@ def merge_into_local(parts: Sequence[Part]) -> list[Part]:
     return [local.with_heads(sum(part.num_heads or 0 for part in parts))]
 
 
-def parts_of_blocks(parts: Sequence[dict[str, Any]], num_layers: int, num_local_layers: int) -> list[list[dict]]:
+def list_block_parts(parts: Sequence[dict[str, Any]], num_layers: int, num_local_layers: int) -> list[list[dict]]:
     """Returns the parts of each block, plain data, of which the first have the local part with the heads of all alone.
 
     Args:

@@ -27,9 +27,9 @@ from tf_sparse_attention.models.backbone_options import (
 )
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.input_dictionary import (
-    arguments_of_block,
-    extra_mask_names_of,
-    input_names_of,
+    collect_extra_mask_names,
+    list_input_names,
+    select_block_inputs,
     unpack,
 )
 from tf_sparse_attention.models.model import Model
@@ -204,12 +204,12 @@ class Backbone(CheckedInputs, Model):
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
         """Names of masks that only some layers take, such as "global_mask"."""
-        return extra_mask_names_of(self.blocks)
+        return collect_extra_mask_names(self.blocks)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """The keys that dictionaries of inputs may have, the first of which they must have."""
-        return input_names_of(self.blocks, self.vocabulary_size is not None)
+        return list_input_names(self.blocks, self.vocabulary_size is not None)
 
     @property
     def max_length(self) -> int | None:
@@ -286,8 +286,8 @@ class Backbone(CheckedInputs, Model):
         x = self.embed(self.as_inputs("inputs", inputs.tokens, inputs.padding_mask), training)
         segment_ids = None if inputs.segment_ids is None else as_integers("segment_ids", inputs.segment_ids)
         for block in self.blocks:
-            further = arguments_of_block(block, inputs.further)
-            further |= {} if memory is None else memory.arguments_of(block, x)
+            further = select_block_inputs(block, inputs.further)
+            further |= {} if memory is None else memory.update_block(block, x)
             x = block(x, mask=inputs.padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
 
@@ -380,7 +380,7 @@ class Backbone(CheckedInputs, Model):
                 None if memory is None else memory[block.name],
                 seen,
                 positions_in_cache=positions_in_cache,
-                **arguments_of_block(block, encoded),
+                **select_block_inputs(block, encoded),
             )
             for block in self.blocks
         }
@@ -412,7 +412,7 @@ class Backbone(CheckedInputs, Model):
         return self._run_blocks(
             x,
             cache,
-            lambda block, x, cache: block.prefill(x, cache, mask, **arguments_of_block(block, unpacked.further)),
+            lambda block, x, cache: block.prefill(x, cache, mask, **select_block_inputs(block, unpacked.further)),
         )
 
     def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:

@@ -11,7 +11,7 @@ from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
-from tf_sparse_attention.models.input_dictionary import extra_mask_names_of, masks_of_block
+from tf_sparse_attention.models.input_dictionary import collect_extra_mask_names, select_masks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.masks import document_starts
@@ -164,14 +164,14 @@ class Encoder(CheckedInputs, Model):
         x = self._embed(inputs["token_ids"], inputs["token_type_ids"], starts)
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
         for block in self.blocks:
-            masks = self._masks_of_block(block, extra, starts)
+            masks = self._select_masks(block, extra, starts)
             x = block(x, mask=mask, segment_ids=inputs["segment_ids"], **masks, training=training)
         pooled = {} if self.pooler is None else {"pooled_output": self.pooler(_first_tokens(x, starts))}
         return {"sequence_output": x, **pooled}
 
-    def _masks_of_block(self, block, extra, starts):
+    def _select_masks(self, block, extra, starts):
         """Returns the extra masks that the attention of a block takes."""
-        masks = masks_of_block(block, extra)
+        masks = select_masks(block, extra)
         if starts is None or "global_mask" not in block.attention.extra_mask_names:
             return masks
         marks = mark_first_tokens(block, masks.get("global_mask"), starts)
@@ -180,7 +180,7 @@ class Encoder(CheckedInputs, Model):
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
         """Names of masks that only some layers take, such as "global_mask"."""
-        return extra_mask_names_of(self.blocks)
+        return collect_extra_mask_names(self.blocks)
 
     def _check_inputs(self, inputs):
         """Returns all inputs by name, None where there is none."""

@@ -33,7 +33,7 @@ class EncoderTask(CheckedInputs, Model):
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
         checks.check_rate("dropout", dropout)
-        size = _hidden_dim_of(encoder)
+        size = _get_hidden_dim(encoder)
         self.encoder = encoder
         self.dropout = dropout
         self.head_dropout = keras.layers.Dropout(dropout, name="head_dropout", dtype=self.dtype_policy)
@@ -70,13 +70,13 @@ class EncoderTask(CheckedInputs, Model):
         return cls(**{**config, "encoder": encoder})
 
 
-def padding_mask_of(inputs: Tensor | dict[str, Tensor]) -> Tensor | None:
+def get_padding_mask(inputs: Tensor | dict[str, Tensor]) -> Tensor | None:
     """Returns the padding mask among the inputs as bool (B, T), or None."""
     mask = inputs.get("padding_mask") if isinstance(inputs, dict) else None
     return None if mask is None else ops.cast(mask, "bool")
 
 
-def _hidden_dim_of(encoder):
+def _get_hidden_dim(encoder):
     """Returns the size of the vectors of an encoder, or raises a `ValueError` for what is none."""
     if not isinstance(encoder, keras.layers.Layer):
         raise ValueError(f"`encoder` must be a model that returns vectors (B, T, D). Received: encoder={encoder!r}.")
@@ -152,7 +152,7 @@ class SequenceClassifier(EncoderTask):
         vectors = outputs["sequence_output"]
         if self.pooling == "first":
             return self.logits(vectors[:, 0], training)
-        return self.logits(_mean(vectors, padding_mask_of(inputs)), training)
+        return self.logits(_mean(vectors, get_padding_mask(inputs)), training)
 
     def get_config(self) -> Config:
         return {**super().get_config(), "num_classes": self.num_classes, "pooling": self.pooling}
@@ -270,7 +270,7 @@ class SpanAnswerer(EncoderTask):
         self.max_answer_length = max_answer_length
 
     def call(self, inputs: Tensor | dict[str, Tensor], training: bool | None = None) -> Tensor:
-        mask = padding_mask_of(inputs)
+        mask = get_padding_mask(inputs)
         if isinstance(inputs, dict) and ANSWER_MASK in inputs:
             inputs = dict(inputs)
             allowed = ops.cast(inputs.pop(ANSWER_MASK), "bool")

@@ -77,7 +77,7 @@ class Generation:
         parsed = parse_prompts(prompts, self.backbone.vocabulary_size, tokenizer, padding_mask)
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
-        return results_of(parsed, rows, tokenizer, return_log_probs)
+        return format_results(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
         self,
@@ -136,10 +136,10 @@ class Generation:
             )
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
-        return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
+        return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
 
 
-def results_of(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:
+def format_results(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:
     """Returns what `generate` does of the rows of its prompts."""
     results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
     if return_log_probs:
@@ -147,7 +147,7 @@ def results_of(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_
     return parsed.unwrap(results)
 
 
-def pieces_of(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
+def iterate_pieces(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
     """Yields the new ids of each row, or the new text of its stable prefix, and at the end the rest."""
     yielded, row = 0, ()
     for row in rows:

@@ -19,10 +19,10 @@ from tf_sparse_attention.generation import (
     get_strategy,
     row_keys,
 )
-from tf_sparse_attention.models.unbounded import stream_unbounded
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
+from tf_sparse_attention.models.unbounded import stream_unbounded
 from tf_sparse_attention.types import Tensor
 
 END_ID = 1

@@ -37,7 +37,7 @@ def unpack(
 
     Args:
         inputs: token ids or features, or a dictionary.
-        names: what `input_names_of` returned.
+        names: what `list_input_names` returned.
         padding_mask: where the inputs have none.
         segment_ids: likewise.
 
@@ -61,24 +61,24 @@ def unpack(
     return Unpacked(inputs[first], *masks, further)
 
 
-def input_names_of(blocks: Sequence[keras.layers.Layer], are_tokens: bool = True) -> tuple[str, ...]:
+def list_input_names(blocks: Sequence[keras.layers.Layer], are_tokens: bool = True) -> tuple[str, ...]:
     """Returns the keys of a dictionary of inputs: the tokens or features, masks of all blocks, and what some take."""
     across = ENCODER_INPUTS if any(block.cross_attention is not None for block in blocks) else ()
     first = "token_ids" if are_tokens else "features"
-    return (first, "padding_mask", "segment_ids", *extra_mask_names_of(blocks), *across)
+    return (first, "padding_mask", "segment_ids", *collect_extra_mask_names(blocks), *across)
 
 
-def extra_mask_names_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
+def collect_extra_mask_names(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
     """Returns the names of masks that the attention of only some blocks takes."""
     return tuple(dict.fromkeys(name for block in blocks for name in block.attention.extra_mask_names))
 
 
-def masks_of_block(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_masks(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the masks, by name, that the attention of a block takes."""
     return {name: extra_masks[name] for name in block.attention.extra_mask_names if name in extra_masks}
 
 
-def arguments_of_block(block: keras.layers.Layer, further: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_block_inputs(block: keras.layers.Layer, further: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the inputs, by name, that a block takes beside those that all take."""
     across = ENCODER_INPUTS if block.cross_attention is not None else ()
-    return masks_of_block(block, further) | {name: further[name] for name in across if name in further}
+    return select_masks(block, further) | {name: further[name] for name in across if name in further}

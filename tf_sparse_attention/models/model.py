@@ -83,13 +83,13 @@ class TrainStepMixin:
     # before each use of a program, so one with other windows is traced again here.
 
     def make_train_function(self, force: bool = False) -> Any:
-        return super().make_train_function(force or self._windows_changed("_windows_of_training"))
+        return super().make_train_function(force or self._windows_changed("_training_windows"))
 
     def make_test_function(self, force: bool = False) -> Any:
-        return super().make_test_function(force or self._windows_changed("_windows_of_testing"))
+        return super().make_test_function(force or self._windows_changed("_test_windows"))
 
     def make_predict_function(self, force: bool = False) -> Any:
-        return super().make_predict_function(force or self._windows_changed("_windows_of_prediction"))
+        return super().make_predict_function(force or self._windows_changed("_prediction_windows"))
 
     def _windows_changed(self, name):
         """Returns whether the windows differ from those stored under a name, and stores them."""

@@ -8,7 +8,7 @@ sides, "encoder" and "decoder", whose "cross_attention" has as many local blocks
 import dataclasses
 from typing import Any
 
-from tf_sparse_attention.models.attention_parts import map_parts, parts_of_blocks
+from tf_sparse_attention.models.attention_parts import list_block_parts, map_parts
 from tf_sparse_attention.models.backbone_options import (
     AttentionOptions,
     DropoutOptions,
@@ -75,7 +75,7 @@ def translation_arguments(name: str, reproduce_reference: bool = False, **overri
     decoder = merge_arguments(decoder, overrides)
     if "cross_attention" not in decoder:
         num_local_layers = as_options(AttentionOptions, "attention", decoder["attention"]).num_local_layers
-        decoder["cross_attention"] = parts_of_blocks(across, decoder["num_layers"], num_local_layers)
+        decoder["cross_attention"] = list_block_parts(across, decoder["num_layers"], num_local_layers)
     overrides = {name: value for name, value in overrides.items() if name != "cross_attention"}
     encoder = merge_arguments({"embedding": None, **encoder}, overrides)
     embedding = as_options(EmbeddingOptions, "embedding", encoder["embedding"])

@@ -32,7 +32,7 @@ def parse_prompts(
     tokenizer: Any = None,
     padding_mask: Tensor | None = None,
     name: str = "prompts",
-    take_off_start: bool = True,
+    remove_start_id: bool = True,
 ) -> Prompts:
     """Returns the `Prompts` in the argument of `LanguageModel.generate`.
 
@@ -42,7 +42,7 @@ def parse_prompts(
         tokenizer: for text.
         padding_mask: bool (B, T) for an array of ids, False for padding, on either side.
         name: of the argument, for messages.
-        take_off_start: whether ids may begin with the start id 0, which is then taken off. Default True.
+        remove_start_id: whether ids may begin with the start id 0, which is then taken off. Default True.
 
     Raises:
         ValueError: for anything else.
@@ -50,9 +50,9 @@ def parse_prompts(
     prompts = _to_list(name, prompts)
     if tokenizer is not None and (isinstance(tokenizer, type) or not hasattr(tokenizer, "detokenize")):
         raise ValueError(f"`tokenizer` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
-    check = functools.partial(_check_prompt, name, vocabulary_size, take_off_start)
+    check = functools.partial(_check_prompt, name, vocabulary_size, remove_start_id)
     if padding_mask is not None:
-        return Prompts([check(row) for row in _without_padding(prompts, padding_mask)], False)
+        return Prompts([check(row) for row in _remove_padding(prompts, padding_mask)], False)
     is_empty_array = isinstance(prompts, np.ndarray) and prompts.shape == (0,)
     is_single = isinstance(prompts, (str, bytes)) or is_empty_array or (len(prompts) > 0 and all(map(_is_id, prompts)))
     rows = [prompts] if is_single else list(prompts)
@@ -87,16 +87,16 @@ def _ids(name, prompt, tokenizer):
     return tokenizer.tokenize(prompt)
 
 
-def _check_prompt(name, vocabulary_size, take_off_start, prompt):
+def _check_prompt(name, vocabulary_size, remove_start_id, prompt):
     try:
         ids = np.asarray(prompt)
     except ValueError:  # lists of several lengths
         ids = np.zeros((0, 0))
     right = ids.ndim == 1 and (ids.size == 0 or np.issubdtype(ids.dtype, np.integer))
-    if right and take_off_start and ids.size and ids[0] == 0:
+    if right and remove_start_id and ids.size and ids[0] == 0:
         ids = ids[1:]
     if not right or (ids.size and not 0 < ids.min() <= ids.max() < vocabulary_size):
-        start = ", and the start id, first alone" if take_off_start else ""
+        start = ", and the start id, first alone" if remove_start_id else ""
         zero = f" Id 0 is padding, see `padding_mask`{start}." if 0 in ids else ""
         raise ValueError(
             f"`{name}` must be text, or sequences of integers in [1, {vocabulary_size}).{zero} Received: {prompt!r}."
@@ -104,7 +104,7 @@ def _check_prompt(name, vocabulary_size, take_off_start, prompt):
     return ids.astype("int32")
 
 
-def _without_padding(prompts, padding_mask):
+def _remove_padding(prompts, padding_mask):
     mask = np.asarray(padding_mask.numpy() if hasattr(padding_mask, "numpy") else padding_mask)
     if not np.isin(mask, (0, 1)).all():
         raise ValueError(f"`padding_mask` must be True and False. Received: padding_mask={padding_mask!r}.")

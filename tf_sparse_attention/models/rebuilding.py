@@ -87,17 +87,17 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
     with initialize_with_zeros():
         backbone = Backbone(**merge_arguments(model.backbone.get_config(), changes))
         changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
-    return _with_weights_of(model, changed)
+    return _copy_weights(model, changed)
 
 
 def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
     """Return a new `Backbone` with the weights of another one; arguments as in `rebuilt`."""
     with initialize_with_zeros():
         changed = Backbone(**merge_arguments(backbone.get_config(), changes))
-    return _with_weights_of(backbone, changed)
+    return _copy_weights(backbone, changed)
 
 
-def _with_weights_of(model, changed):
+def _copy_weights(model, changed):
     weights = weights_by_path(model)
     for path, weight in weights_by_path(changed).items():
         assign_copy(weight, weights[path])

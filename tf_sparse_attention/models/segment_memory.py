@@ -65,7 +65,7 @@ class SegmentMemory:
             documents = ops.where(padding_mask, documents, EMPTY)
         self._after = {"segment_ids": _append(before["segment_ids"], documents)}
 
-    def arguments_of(self, block: keras.layers.Layer, x: Tensor) -> dict[str, Tensor]:
+    def update_block(self, block: keras.layers.Layer, x: Tensor) -> dict[str, Tensor]:
         """Returns the memory arguments of a block, and stores its inputs `x` for the next segment."""
         memory = self._before[block.name]
         self._after[block.name] = ops.stop_gradient(_append(memory, ops.cast(x, memory.dtype)))

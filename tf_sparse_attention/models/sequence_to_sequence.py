@@ -15,8 +15,8 @@ from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.types import Config, Tensor
 
 SOURCES = ("encoder_token_ids", "encoder_features")
-OF_ENCODER = ("encoder_padding_mask", "encoder_segment_ids")
-OF_DECODER = ("decoder_padding_mask", "decoder_segment_ids")
+ENCODER_MASKS = ("encoder_padding_mask", "encoder_segment_ids")
+DECODER_MASKS = ("decoder_padding_mask", "decoder_segment_ids")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -121,7 +121,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         inputs, targets = split_targets(inputs)
         _check_inputs(inputs)
         given = {"token_ids": inputs["decoder_token_ids"], "targets": targets, **self.encode(inputs, training)}
-        given |= {name.removeprefix("decoder_"): inputs.get(name) for name in OF_DECODER}
+        given |= {name.removeprefix("decoder_"): inputs.get(name) for name in DECODER_MASKS}
         return self.decoder({name: x for name, x in given.items() if x is not None}, training=training)
 
     def encode(self, inputs: dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
@@ -131,7 +131,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
             inputs: as in a call, those of the encoder.
             training: as in a call.
         """
-        masks = {name: inputs[name] for name in OF_ENCODER if inputs.get(name) is not None}
+        masks = {name: inputs[name] for name in ENCODER_MASKS if inputs.get(name) is not None}
         own = {name.removeprefix("encoder_"): x for name, x in masks.items()}
         source = {self.encoder.input_names[0]: self._source(inputs)}
         return {"encoder_sequence": self.encoder({**source, **own}, training=training), **masks}
@@ -178,16 +178,16 @@ def _check_models(encoder, decoder):
 
 def _check_inputs(inputs):
     needed = "decoder_token_ids"
-    known = {*SOURCES, needed, *OF_ENCODER, *OF_DECODER}
+    known = {*SOURCES, needed, *ENCODER_MASKS, *DECODER_MASKS}
     found = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
     if not isinstance(inputs, dict) or needed not in inputs or set(inputs) - known:
         raise ValueError(
             f"`inputs` must be a dictionary with {needed!r} and {SOURCES[0]!r} or {SOURCES[1]!r}, and may have "
-            f"{', '.join(map(repr, OF_ENCODER + OF_DECODER))}. Received: {found}."
+            f"{', '.join(map(repr, ENCODER_MASKS + DECODER_MASKS))}. Received: {found}."
         )
-    if (inputs.get(OF_ENCODER[1]) is None) != (inputs.get(OF_DECODER[1]) is None):
+    if (inputs.get(ENCODER_MASKS[1]) is None) != (inputs.get(DECODER_MASKS[1]) is None):
         raise ValueError(
-            f"`inputs` must have both {OF_ENCODER[1]!r} and {OF_DECODER[1]!r}, by which a target reads its own source, "
+            f"`inputs` must have both {ENCODER_MASKS[1]!r} and {DECODER_MASKS[1]!r}, by which a target reads its own source, "
             f"or none of them. Received: {found}."
         )
     if len(set(inputs) & set(SOURCES)) != 1:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import DecodingConfig, bucket_length
-from tf_sparse_attention.models.generation import pieces_of, results_of
+from tf_sparse_attention.models.generation import format_results, iterate_pieces
 from tf_sparse_attention.models.generator import END_ID, Generator, pad_prompts
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import Prompts, parse_prompts
@@ -67,7 +67,7 @@ class SourceGeneration:
         rows = self.generator.generate(
             **self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
         )
-        return results_of(parsed, rows, tokenizer, return_log_probs)
+        return format_results(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
         self,
@@ -87,11 +87,11 @@ class SourceGeneration:
             raise ValueError(f"`source` must be one source. Received: {len(parsed.rows)}.")
         request = self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
         row_lists = self.generator.iterate(**request, chunk_size=chunk_size)
-        return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
+        return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
 
     def _parse(self, sources: Any, source_tokenizer: Any, tokenizer: Any) -> Prompts:
         read_by = tokenizer if source_tokenizer is None else source_tokenizer
-        parsed = parse_prompts(sources, self.source_vocabulary_size, read_by, name="sources", take_off_start=False)
+        parsed = parse_prompts(sources, self.source_vocabulary_size, read_by, name="sources", remove_start_id=False)
         if not all(len(row) for row in parsed.rows):
             raise ValueError("`sources` must have one token or more each. Received: an empty one.")
         return parsed

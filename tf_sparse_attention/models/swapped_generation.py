@@ -29,7 +29,7 @@ class SwappedGeneration:
     def generate_step(self, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         lengths = ops.sum(ops.cast(inputs["padding_mask"], "int32"), axis=-1)
         # The first step computes the last token that all prompts have again.
-        with prompts_of(ops.maximum(ops.min(lengths) - 1, 0)):
+        with prompt_length_scope(ops.maximum(ops.min(lengths) - 1, 0)):
             return super().generate_step(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def _build_cache(self, token_ids: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
@@ -43,7 +43,7 @@ class SwappedGeneration:
         if not prompt.fits or len(used.called) > len(set(used.called)):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
         if len(used.called) < len(layers):  # the others are in encoders
-            own = _stand_in(own, len(used.called))
+            own = _placeholder_cache(own, len(used.called))
         return hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
 
     def call_with_cache(
@@ -56,7 +56,7 @@ class SwappedGeneration:
             if in_use is not None:
                 if in_use.prompt is not None:
                     in_use.prompt.max_length = _max_length(cache)
-                cache = _stand_in(cache, len(layers))
+                cache = _placeholder_cache(cache, len(layers))
             return call(token_ids, cache, cache_update_index, *args, **kwargs)
         with using_caches(layers, cache["layers"]) as used:
             logits, hidden_states, own = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
@@ -69,7 +69,7 @@ def generates(model_class: type) -> bool:
 
 
 @contextlib.contextmanager
-def prompts_of(length: Size) -> Iterator[None]:
+def prompt_length_scope(length: Size) -> Iterator[None]:
     """Context in which caches are made for prompts that have so many tokens before the first step."""
     token = _tokens_before.set(length)
     try:
@@ -89,7 +89,7 @@ def _max_length(cache):
     return shape(cache[0][0])[1] if isinstance(cache, tuple) else shape(cache)[3]
 
 
-def _stand_in(cache, num_layers):
+def _placeholder_cache(cache, num_layers):
     """Returns what layers get in place of their parts of a cache, of which they need nothing: one number a row.
 
     Where other attention is left in the model, it is the cache itself.

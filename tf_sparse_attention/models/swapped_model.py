@@ -22,20 +22,20 @@ COMMON_NAME = "SwappedModel"  # by which all such models are saved: it loads eac
 CONFIG_FILES = ("config.json", "task.json")  # of the backbone and of the task
 
 
-def name_of(class_name: str) -> str:
+def registered_name(class_name: str) -> str:
     """Returns the registered name of a class, in the words of Keras."""
     return f"{PACKAGE}>{class_name}"
 
 
-def name_classes(preset: str | pathlib.Path) -> None:
+def restore_class_names(preset: str | pathlib.Path) -> None:
     """Gives the models in the folder of a preset the names of their own classes, by which KerasHub looks for them."""
     for path in (pathlib.Path(preset) / name for name in CONFIG_FILES):
         if not path.is_file():
             continue
         config = json.loads(path.read_text(encoding="utf-8"))
-        if config["registered_name"] != name_of(COMMON_NAME):
+        if config["registered_name"] != registered_name(COMMON_NAME):
             continue
-        config["registered_name"] = name_of(config["class_name"])
+        config["registered_name"] = registered_name(config["class_name"])
         with atomic_file(path) as new:
             new.write_text(json.dumps(config, indent=4), encoding="utf-8")
 
@@ -71,7 +71,7 @@ class SwappedModel:
     def save_to_preset(self, preset_dir: str, *args: Any, **kwargs: Any) -> None:
         """Saves a model of KerasHub as its class does; `tsa.convert.register_presets` says how to load it."""
         super().save_to_preset(preset_dir, *args, **kwargs)  # type: ignore[misc]  # of the dense class
-        name_classes(preset_dir)
+        restore_class_names(preset_dir)
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> keras.layers.Layer:
@@ -136,7 +136,9 @@ def swapped_class(dense_class: type) -> type:
     # All are saved by the name of the mixin, which can load them, since the config has the dense class; and KerasHub
     # finds each by its own.
     keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)(swapped)
-    keras.saving.get_custom_objects().update({name_of(COMMON_NAME): SwappedModel, name_of(swapped.__name__): swapped})
+    keras.saving.get_custom_objects().update(
+        {registered_name(COMMON_NAME): SwappedModel, registered_name(swapped.__name__): swapped}
+    )
     return swapped
 
 
