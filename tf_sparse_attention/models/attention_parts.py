@@ -10,7 +10,8 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.ops.random_bits import derived_seed
 
 FORMS = (
-    "a list of dictionaries or attention layers, one per part, or a list of such lists, one per block ({num_layers})"
+    "a list of dictionaries or attention layers, one per part, or a list of such lists, one for each of the "
+    "{num_layers} blocks"
 )
 SERIALIZED = ("module", "class_name", "config", "registered_name")  # keys of a serialized Keras layer
 

@@ -120,7 +120,7 @@ class Backbone(CheckedInputs, Model):
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         for name, kind in GROUPS.items():
             arguments[name] = as_options(kind, name, arguments[name])
         parts = serialize_attention(arguments["attention"].parts)
@@ -304,15 +304,15 @@ class Backbone(CheckedInputs, Model):
             ValueError: if the shape is invalid; in eager mode, if ids exceed the vocabulary.
         """
         shape = tuple(x.shape) if hasattr(x, "shape") else None
-        found = type(x).__name__ if shape is None else f"shape {shape}"
+        received = type(x).__name__ if shape is None else f"shape {shape}"
         if self.vocabulary_size is not None:
             if shape is None or len(shape) != 2:
-                raise ValueError(f"`{name}` must be token ids of shape (batch, positions). Received: {found}.")
+                raise ValueError(f"`{name}` must be token ids of shape (batch, positions). Received: {received}.")
             return as_token_ids(name, x, self.vocabulary_size)
         if shape is None or len(shape) != 3 or shape[2] != self.embedding_dim:
             raise ValueError(
                 f"`{name}` must be features of shape (batch, positions, {self.embedding_dim}), since the backbone has "
-                f"no vocabulary. Received: {found}."
+                f"no vocabulary. Received: {received}."
             )
         x = ops.cast(x, self.compute_dtype)
         return zero_padding(x, token_mask("padding_mask", mask, x))

@@ -95,7 +95,7 @@ class Encoder(CheckedInputs, Model):
         **kwargs: Any,
     ) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         counts = {"vocabulary_size": vocabulary_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
         counts |= {"max_length": max_length, "num_token_types": num_token_types}
         counts |= {"first_block_count": first_block_count}

@@ -29,7 +29,7 @@ class EncoderTask(CheckedInputs, Model):
 
     def __init__(self, encoder: keras.layers.Layer, num_outputs: int, dropout: float = 0.0, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         checks.check_rate("dropout", dropout)
         size = _get_hidden_dim(encoder)
         self.encoder = encoder
@@ -253,8 +253,8 @@ class SpanAnswerer(EncoderTask):
         >>> inputs = {"token_ids": np.ones((2, 20), "int32"), "answer_mask": np.arange(20)[None] >= [[6], [8]]}
         >>> tuple(model(inputs).shape)
         (2, 2, 20)
-        >>> found = model.answer(inputs)
-        >>> bool((found["start"] >= [6, 8]).all()), bool((found["end"] - found["start"] < 5).all())
+        >>> answer = model.answer(inputs)
+        >>> bool((answer["start"] >= [6, 8]).all()), bool((answer["end"] - answer["start"] < 5).all())
         (True, True)
     """
 
@@ -294,9 +294,9 @@ class SpanAnswerer(EncoderTask):
         """Return start, end and log-probability as in `answer`, for logits float32 (B, 2, T)."""
         log_probs = ops.log_softmax(logits, axis=-1)
         length = ops.shape(logits)[-1]
-        most = self.max_answer_length if not isinstance(length, int) else min(self.max_answer_length, length)
+        max_length = self.max_answer_length if not isinstance(length, int) else min(self.max_answer_length, length)
         allowed = logits[:, 0] > LOWEST / 2
-        start, end, score = best_spans(log_probs[:, 0], log_probs[:, 1], most, allowed)
+        start, end, score = best_spans(log_probs[:, 0], log_probs[:, 1], max_length, allowed)
         exists = ops.any(allowed, axis=-1)
         return ops.where(exists, start, -1), ops.where(exists, end, -1), ops.where(exists, score, -float("inf"))
 

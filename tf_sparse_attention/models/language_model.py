@@ -61,7 +61,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         self, backbone: Backbone, tie_embeddings: bool = False, use_output_bias: bool = True, **kwargs: Any
     ) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         if not isinstance(backbone, Backbone) or backbone.vocabulary_size is None:
             raise ValueError(f"`backbone` must be a `Backbone` with a vocabulary. Received: backbone={backbone!r}.")
         checks.check_switch("tie_embeddings", tie_embeddings)
@@ -105,7 +105,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
             reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
                 otherwise they are "nearest".
             tie_embeddings, use_output_bias: as for the model.
-            **overrides: arguments of `Backbone` that replace those of the preset. A dictionary for `attention`,
+            **overrides: arguments of `Backbone` that replace arguments of the preset. A dictionary for `attention`,
                 `embedding`, `norm` or `dropout` replaces only the options that it names.
 
         Raises:

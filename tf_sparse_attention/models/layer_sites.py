@@ -79,15 +79,15 @@ def scope_around(layer: keras.layers.Layer) -> Iterator[None]:
 
 def find_layer_sites(model: keras.layers.Layer) -> list[LayerSite]:
     """Return the sites of all layers inside a model or layer, outermost first; shared layers have several sites."""
-    found, seen, queue = [], {id(model)}, [(model, "", "")]
+    sites, seen, queue = [], {id(model)}, [(model, "", "")]
     while queue:
         parent, path, index_path = queue.pop(0)
         for site in _sites_in(parent, path, index_path):
-            found.append(site)
+            sites.append(site)
             if id(site.layer) not in seen:
                 seen.add(id(site.layer))
                 queue.append((site.layer, f"{site.path}.", f"{site.index_path}."))
-    return found
+    return sites
 
 
 def _sites_in(parent: keras.layers.Layer, path: str, index_path: str) -> Iterator[LayerSite]:

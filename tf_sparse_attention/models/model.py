@@ -52,7 +52,7 @@ class TrainStepMixin:
         `keras.Model`, `tf.function` or `jax.jit` is not. A window has one of 16 sizes, so few programs are compiled.
 
         Args:
-            margin: positions by which spans can grow in the next training phase. Default 0.
+            margin: maximum growth of spans in the next training phase, in positions. Default 0.
 
         Returns:
             The largest computed window, or None if no layer has an adaptive span.

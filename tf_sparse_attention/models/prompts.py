@@ -156,5 +156,7 @@ def check_seeds(seed: int | Sequence[int] | Tensor, num_rows: int) -> np.ndarray
         seeds = np.zeros((0, 0))
     values = seeds.ravel().tolist()
     if seeds.shape not in ((), (num_rows,)) or not all(_is_id(value) for value in values):
-        raise ValueError(f"`seed` must be an integer or one integer per row, {num_rows}. Received: seed={seed!r}.")
+        raise ValueError(
+            f"`seed` must be an integer, or an integer for each of {num_rows} rows. Received: seed={seed!r}."
+        )
     return np.array([int(value) % 2**32 for value in values], "uint32").reshape(seeds.shape)

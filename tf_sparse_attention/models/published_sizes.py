@@ -260,11 +260,11 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
 
     Args:
         source: section of the paper.
-        num_layers, num_heads, hidden_dim: as there.
-        grid: axes of the embedding of positions, the last one running fastest; their product is the sequence.
-        attention: the layer and its pattern.
-        dropout: rate on what a sublayer adds.
-        half_size: whether feed-forward, queries and keys have half of their usual sizes.
+        num_layers, num_heads, hidden_dim: as in the paper.
+        grid: axes of the grid embedding, fastest last. Their product is the sequence length.
+        attention: layer and options of the pattern.
+        dropout: rate on the output of each sublayer.
+        half_size: whether to halve the sizes of feed-forward, queries and keys.
     """
     head = hidden_dim // num_heads
     sizes = {"num_heads": num_heads, "key_dim": head // 2 if half_size else head, "value_dim": head}
@@ -292,7 +292,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
 
 _STRIDED = {"layer": "StridedAttention", "stride": 128}
 
-# The paper does not specify the form of heads (equations 6 to 8) of these models. The number of parameters is the same.
+# The paper does not specify the form of heads (equations 6 to 8) of these models. All have equal parameter counts.
 SPARSE_TRANSFORMERS = {
     "sparse_transformer_cifar10": _sparse_transformer(
         "section 7.1, 59 million parameters",
@@ -323,7 +323,7 @@ SPARSE_TRANSFORMERS = {
         dropout=0.01,
     ),
     "sparse_transformer_music": _sparse_transformer(
-        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, since the paper gives none",
+        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, because the paper has none",
         num_layers=48,
         num_heads=16,
         hidden_dim=512,
@@ -391,7 +391,7 @@ DECODERS = {
         sequence_length=1024,
     ),
     "gpt_oss_20b_dense": _gpt_oss(
-        f"{_GPT_OSS}, gpt-oss-20b with one feed-forward in place of 32 experts",
+        f"{_GPT_OSS}, gpt-oss-20b with one feed-forward instead of 32 experts",
         num_layers=24,
         heads=(64, 8, 64),
         window=128,

@@ -63,7 +63,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
 
     def __init__(self, encoder: Backbone, decoder: LanguageModel, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         _check_models(encoder, decoder)
         self.encoder = encoder
         self.decoder = decoder
@@ -91,7 +91,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
             reproduce_reference: whether routed heads and padding work as published, which is not causal. Default False:
                 routed heads select "nearest" in the decoder, "top_keys" in its cross-attention.
             tie_embeddings, use_output_bias: as for `LanguageModel`.
-            **overrides: arguments that replace arguments of both `Backbone`s. A dictionary for `attention`, `embedding`,
+            **overrides: replacements for arguments of both `Backbone`s. A dictionary for `attention`, `embedding`,
                 `norm` or `dropout` replaces only the options that it names. `cross_attention`, `dim` of `embedding` and
                 `tokens` of `dropout` only change the decoder.
 
@@ -117,8 +117,8 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
     @property
     def source_vocabulary_size(self) -> int:  # type: ignore[override]  # a property, not an attribute
         """Number of token ids of the source; V if the decoder's embedding embeds source ids."""
-        own = self.encoder.vocabulary_size
-        return self.vocabulary_size if own is None else own
+        size = self.encoder.vocabulary_size
+        return self.vocabulary_size if size is None else size
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         inputs, targets = split_targets(inputs)
@@ -136,9 +136,9 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
             training: as in a call.
         """
         masks = {name: inputs[name] for name in ENCODER_MASKS if inputs.get(name) is not None}
-        own = {name.removeprefix("encoder_"): x for name, x in masks.items()}
+        encoder_masks = {name.removeprefix("encoder_"): x for name, x in masks.items()}
         source = {self.encoder.input_names[0]: self._source(inputs)}
-        return {"encoder_sequence": self.encoder({**source, **own}, training=training), **masks}
+        return {"encoder_sequence": self.encoder({**source, **encoder_masks}, training=training), **masks}
 
     def _source(self, inputs):
         """Return the inputs of the encoder: token ids, features, or ids embedded by the decoder."""

@@ -54,7 +54,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
 
     def __init__(self, model: LanguageModel, batch_size: int, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):
             raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")

@@ -38,13 +38,13 @@ class SwappedGeneration:
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
         prompt = Prompt(shape(token_ids)[1], length)
         with using_caches(layers, [{}] * len(layers), prompt) as used:
-            hidden_states, own = super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
+            hidden_states, model_cache = super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
         # A layer has only one cache, so it must be called only once.
         if not prompt.fits or len(used.called) > len(set(used.called)):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
         if len(used.called) < len(layers):  # the other layers are in encoders
-            own = _placeholder_cache(own, len(used.called))
-        return hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
+            model_cache = _placeholder_cache(model_cache, len(used.called))
+        return hidden_states, {"model": model_cache, "layers": [used.caches[id(layer)] for layer in layers]}
 
     def call_with_cache(
         self, token_ids: Tensor, cache: Any, cache_update_index: Size, *args: Any, **kwargs: Any
@@ -59,8 +59,8 @@ class SwappedGeneration:
                 cache = _placeholder_cache(cache, len(layers))
             return call(token_ids, cache, cache_update_index, *args, **kwargs)
         with using_caches(layers, cache["layers"]) as used:
-            logits, hidden_states, own = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
-        return logits, hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
+            logits, hidden_states, model_cache = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
+        return logits, hidden_states, {"model": model_cache, "layers": [used.caches[id(layer)] for layer in layers]}
 
 
 def generates(model_class: type) -> bool:
@@ -80,8 +80,8 @@ def prompt_length_scope(length: Size) -> Iterator[None]:
 
 def _attention_layers(model):
     """Return the attention layers that replaced dense ones, without duplicates."""
-    found = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
-    return list({id(layer): layer for layer in found}.values())
+    attentions = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
+    return list({id(layer): layer for layer in attentions}.values())
 
 
 def _max_length(cache):

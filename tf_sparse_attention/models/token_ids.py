@@ -20,9 +20,9 @@ def as_token_ids(name: str, ids: Tensor, vocabulary_size: int) -> Tensor:
             TensorFlow on a CPU raises another error, and other devices return an arbitrary vector.
     """
     ids = as_integers(name, ids)
-    known = concrete_values(ids)
-    if known is not None:
-        check_range(name, known, vocabulary_size)
+    values = concrete_values(ids)
+    if values is not None:
+        check_range(name, values, vocabulary_size)
     return ids
 
 
