@@ -176,7 +176,7 @@ def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
     np.testing.assert_array_equal(np.concatenate([*stopped]), ids[: end + 1])
     with pytest.raises(ValueError, match="`strategy` must not be a beam search or have `repetition_penalty`"):
         model.stream([4], None, strategy=Sampling(repetition_penalty=1.2))
-    with pytest.raises(ValueError, match="`tokenizer` must be None where `max_length` is None"):
+    with pytest.raises(ValueError, match="`tokenizer` must be None if `max_length` is None"):
         model.stream([4], None, tokenizer=ByteTokenizer())
     with pytest.raises(ValueError, match=r"`positions_in_cache` must be False unless .*Received: .*max_length=9"):
         model.stream([4], 9, positions_in_cache=True)

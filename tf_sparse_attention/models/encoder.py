@@ -35,8 +35,8 @@ class Encoder(CheckedInputs, Model):
         intermediate_dim: channels inside the feed-forward layers.
         attention: list of the attention parts of each block, as in `Backbone`. Longformer and BigBird have one part,
             `GlobalLocalAttention`.
-        max_length: number of position embeddings. With `padding_id`, the maximum sequence length is `max_length -
-            padding_id - 1`.
+        max_length: number of position embeddings. With `padding_id`, the maximum sequence length is
+            `max_length - padding_id - 1`.
         num_token_types: number of token types, such as first and second sentence. Default 1.
         activation: activation of the feed-forward, see `FeedForward`. Default "exact_gelu".
         layer_norm_epsilon: epsilon of the layer norms. Default 1e-12.

@@ -46,8 +46,8 @@ class Generation:
             max_length: maximum number of tokens in a row, including the prompt.
             strategy: "random" (default: samples from the model's distribution), "greedy", "beam", a
                 `tf_sparse_attention.generation.Sampling` or `BeamSearch`, or a function (logits (B, V), keys) -> ids
-                (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in every call: a
-                program is compiled for each one.
+                (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in every call: each
+                function needs a new program.
             tokenizer: tokenizer of the training data, required for prompts of text. Only its ids are sampled, and the
                 results are text. Default None: the results are ids.
             seed: an integer: row i has the same result in every batch size. A sequence of one integer per row: the
@@ -55,12 +55,12 @@ class Generation:
             stop_token_ids: an id, or several, after which a row stops. Default 1, the end of a document. None: only
                 `max_length` stops a row.
             padding_mask: for an array of ids: bool (B, T), False for padding, on the left or the right.
-            return_log_probs: whether to also return the log-probability of each new token, including the stop id. It is
+            return_log_probs: whether to also return the log-probability of each new token, including a stop id. It is
                 relative to all ids except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
 
         Returns:
             The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes
-            U+FFFD) or int32 (T,), including the stop id. With `return_log_probs`: a pair of results and float32 arrays.
+            U+FFFD) or int32 (T,), including a stop id. With `return_log_probs`: a pair of results and float32 arrays.
 
         Raises:
             ValueError: if a setting is invalid, or a prompt has ids outside the vocabulary, is longer than
