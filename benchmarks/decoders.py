@@ -18,7 +18,7 @@ from keras import ops
 from benchmarks.decoding import as_markdown, at_position, cache_bytes, compiled
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
-from tf_sparse_attention.models.swapped_generation import prompts_of
+from tf_sparse_attention.models.swapped_generation import prompt_length_scope
 
 VOCABULARY = 258
 HEADS = {"num_query_heads": 8, "num_key_value_heads": 2}
@@ -69,7 +69,7 @@ def empty_cache(model, length, names):
         def call(self, token_ids):
             return model._build_cache(token_ids, **dict.fromkeys(names))[1]
 
-    with prompts_of(0):
+    with prompt_length_scope(0):
         specs = Build().symbolic_call(keras.KerasTensor((1, length), "int32"))
     return keras.tree.map_structure(lambda spec: ops.zeros(spec.shape, spec.dtype), specs)
 

@@ -174,9 +174,9 @@ def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
     stopped = model.stream([4, 5, 6], None, **{**settings, "stop_token_ids": ids[7:8]})
     end = 3 + list(ids[3:]).index(ids[7])
     np.testing.assert_array_equal(np.concatenate([*stopped]), ids[: end + 1])
-    with pytest.raises(ValueError, match="`strategy` must not be a beam search, nor look at the text so far"):
+    with pytest.raises(ValueError, match="`strategy` must not be a beam search or have `repetition_penalty`"):
         model.stream([4], None, strategy=Sampling(repetition_penalty=1.2))
-    with pytest.raises(ValueError, match="`tokenizer` must be None where `max_length` is None"):
+    with pytest.raises(ValueError, match="`tokenizer` must be None if `max_length` is None"):
         model.stream([4], None, tokenizer=ByteTokenizer())
     with pytest.raises(ValueError, match=r"`positions_in_cache` must be False unless .*Received: .*max_length=9"):
         model.stream([4], 9, positions_in_cache=True)

@@ -282,7 +282,7 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ),
         (
             {"attention": [MixedAttention([LocalAttention(2, 4), LocalAttention(1, 4)])]},
-            r"must list the parts .* themselves.* with the parts \['LocalAttention', 'LocalAttention'\]",
+            r"must list the parts of a .* with the parts \['LocalAttention', 'LocalAttention'\]",
         ),
         ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "under 'layer'. Received: <MultiHeadAttention "),
         (
@@ -291,11 +291,11 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ),
         (
             {"attention": [{**LOCAL, "dtype": "float32"}]},
-            "`attention` must have no dtype, which is `dtype` of the model",
+            "`attention` must not have a dtype; set `dtype` of the model",
         ),
         (
             {"attention": {"parts": [ROUTING, LOCAL], "num_local_layers": 2}},
-            "`num_local_layers` must be smaller than `num_layers`.* Received: num_local_layers=2, num_layers=2",
+            "`num_local_layers` must be less than `num_layers`.* Received: num_local_layers=2, num_layers=2",
         ),
         (
             {"attention": {"parts": [ROUTING], "num_local_layers": 1}},
@@ -303,7 +303,7 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ),
         (
             {"attention": {"parts": [LOCAL, {"layer": "LSHAttention", "key_dim": 16}], "num_local_layers": 1}},
-            "`attention` must have parts with `num_heads` where .* Received: num_local_layers=1",
+            "`attention` must have parts with `num_heads` if .* Received: num_local_layers=1",
         ),
         ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm` must be one of"),
         ({"attention": [[LOCAL]]}, r"one for each of the 2 blocks. Received: attention=\[\[{'layer': 'Local"),
@@ -311,15 +311,15 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         ({"attention": [[LOCAL], LOCAL]}, "one for each of the 2 blocks"),
         (
             {"attention": {"parts": [[LOCAL], [LOCAL]], "num_local_layers": 1}},
-            "`num_local_layers` must be 0 where .* for each block",
+            "`num_local_layers` must be 0 if .* for each block",
         ),
         (
             {"attention": [keras.layers.Dense(3)]},
-            r"a list of attention layers \(instances of `tsa.layers.AttentionLayer`",
+            r"a list of attention layers \(`tsa.layers.AttentionLayer`",
         ),
         (
             {"attention": [{"class_name": "Unknown", "config": {}, "module": None, "registered_name": "my>Unknown"}]},
-            "`attention` must have layers of classes that are known: import the module that registers them",
+            "`attention` must have layers of registered classes. First import the module that registers them",
         ),
     ],
 )

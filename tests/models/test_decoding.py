@@ -149,7 +149,7 @@ def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
         model.init_cache(2, 9)
     with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="is not causal"):
         rows = model.generate([[3, 4]], max_length=6, strategy="greedy", stop_token_ids=None)
-    assert "decodes without a cache, since with selection='top_k'" in caplog.text
+    assert "decodes without a cache because with selection='top_k'" in caplog.text
     assert len(rows[0]) == 6
 
 

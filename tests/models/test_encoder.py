@@ -85,7 +85,7 @@ def test_attention_may_have_no_global_tokens_and_then_takes_no_marks():
     encoder = Encoder(attention=[{**PART, "layer": "LocalAttention"}], **SIZES)
     assert states(encoder, ids(9)).shape == (2, 9, 8)
     with pytest.raises(
-        ValueError, match=r"nothing else than \['padding_mask', 'segment_ids', 'token_ids', 'token_type_ids'\]"
+        ValueError, match=r"and only keys of \['padding_mask', 'segment_ids', 'token_ids', 'token_type_ids'\]"
     ):
         encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
 
@@ -113,7 +113,7 @@ def test_a_wrong_argument_is_refused(options, message):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"ids": ids(9)}, r'`inputs` must have "token_ids" and nothing else than .* Received: \[\'ids\'\]'),
+        ({"ids": ids(9)}, r'`inputs` must have the key "token_ids" and only keys of .* Received: \[\'ids\'\]'),
         (ids(41), "`token_ids` must have at most 40 positions. Received: 41"),
     ],
 )
@@ -131,7 +131,7 @@ def test_positions_that_begin_behind_padding_leave_room_for_less():
 
 def test_marks_beside_global_blocks_are_refused():
     encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
-    with pytest.raises(ValueError, match="`global_mask` must be left out with `global_block`"):
+    with pytest.raises(ValueError, match="`global_mask` must be None with `global_block`"):
         encoder({"token_ids": ids(9), "global_mask": np.ones((2, 9))})
 
 
@@ -185,7 +185,7 @@ def test_documents_are_inputs_of_unknown_length_in_a_saved_model(tmp_path):
 
 def test_documents_beside_global_blocks_are_refused():
     encoder = Encoder(attention=ATTENTION, global_block=4, **SIZES)
-    with pytest.raises(ValueError, match=r"`segment_ids` must be left out with `global_block`.* global_block=4"):
+    with pytest.raises(ValueError, match=r"`segment_ids` must be None with `global_block`.* global_block=4"):
         encoder({"token_ids": ids(9), "segment_ids": np.ones((2, 9))})
 
 

@@ -178,7 +178,7 @@ def test_a_span_of_two_tokens_by_hand():
         (lambda: SequenceClassifier("x", 3), r"`encoder` must be a model that returns vectors .*Received: encoder='x'"),
         (
             lambda: TokenClassifier(Backbone(V, 1, D, [{"layer": "LocalAttention", "window": 3, **HEADS}]), 3),
-            r"`encoder` must see later tokens too: a `Backbone` with causal=False\. Received: causal=True",
+            r"`encoder` must be bidirectional: a `Backbone` with causal=False\. Received: causal=True",
         ),
         (lambda: SpanAnswerer(keras.layers.Dense(3)), r"`encoder` must have an attribute `hidden_dim`"),
         (lambda: SequenceClassifier(backbone(), 0), r"`num_classes` must be a positive integer"),
@@ -189,7 +189,7 @@ def test_a_span_of_two_tokens_by_hand():
         (lambda: SpanAnswerer(backbone(), 0), r"`max_answer_length` must be a positive integer"),
         (
             lambda: SequenceClassifier(backbone(), 3, "pooler")(IDS),
-            r"`pooling` must be 'first' or 'mean' for an encoder without a pooler\. Received: pooling='pooler'",
+            r"`pooling` must be 'first' or 'mean' if the encoder has no pooler\. Received: pooling='pooler'",
         ),
         (lambda: SequenceClassifier(backbone(), 3)(IDS + V), r"`inputs` must be token ids from 0 to 29"),
     ],

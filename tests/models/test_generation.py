@@ -237,13 +237,15 @@ def test_a_length_that_is_no_positive_integer_is_refused(generator, max_length):
 
 @pytest.mark.parametrize("prompts", [[], np.zeros((0, 4), "int32")], ids=str)
 def test_no_prompts_are_refused(model, prompts):
-    with pytest.raises(ValueError, match=r"`prompts` must hold at least one\. Received: prompts="):
+    with pytest.raises(ValueError, match=r"`prompts` must not be empty\. Received: prompts="):
         model.generate(prompts, max_length=3)
 
 
 @pytest.mark.parametrize("seed", [1.5, [1, 2, 3], [1, [2]], True, None])
 def test_a_seed_that_is_no_integer_or_one_a_row_is_refused(generator, seed):
-    with pytest.raises(ValueError, match=r"`seed` must be an integer or one for each of 2 rows\. Received: seed="):
+    with pytest.raises(
+        ValueError, match=r"`seed` must be an integer, or an integer for each of 2 rows\. Received: seed="
+    ):
         generator.generate([[], []], max_length=3, seed=seed)
 
 
@@ -278,7 +280,9 @@ def test_padding_on_either_side_is_taken_off(model, generator):
 
 def test_a_hole_in_a_prompt_and_a_mask_of_another_shape_are_refused(model):
     ids = np.ones((2, 3), "int32")
-    with pytest.raises(ValueError, match=r"`padding_mask` must be False on the left .* Received: row 1 with 2 pieces"):
+    with pytest.raises(
+        ValueError, match=r"`padding_mask` must be False on the left .* Received: row 1 with 2 runs of tokens"
+    ):
         model.generate(ids, max_length=14, padding_mask=[[True, True, True], [True, False, True]])
     with pytest.raises(ValueError, match=r"`padding_mask` must have the shape of `prompts`.* Received: .*\(2, 2\)"):
         model.generate(ids, max_length=14, padding_mask=np.ones((2, 2), bool))
@@ -347,7 +351,7 @@ def test_pieces_of_a_stream_are_what_generate_returns(model):
 def test_a_stream_takes_one_prompt_and_no_beams(model):
     with pytest.raises(ValueError, match=r"`prompt` must be one prompt\. Received: 2"):
         model.stream([[5], [6]], max_length=9)
-    with pytest.raises(ValueError, match="`strategy` must not be a beam search here"):
+    with pytest.raises(ValueError, match="`strategy` must not be a beam search with `chunk_size`"):
         next(model.stream([5], max_length=9, strategy="beam"))
 
 

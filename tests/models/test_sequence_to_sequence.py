@@ -201,7 +201,7 @@ WRONG = [
     ),
     (
         lambda: SequenceToSequence(Backbone(V, 1, 8, LOCAL, causal=False), make().decoder),
-        r"`encoder` and `decoder` must have one `hidden_dim`\. Received: 8 of the encoder, 16 of the decoder\.",
+        r"`encoder` and `decoder` must have the same `hidden_dim`\. Received: 8 of the encoder, 16 of the decoder\.",
     ),
     (lambda: make()(SOURCES), r"`inputs` must be a dictionary with 'decoder_token_ids' and 'encoder_token_ids' or"),
     (
@@ -218,7 +218,7 @@ WRONG = [
         r"`inputs` must have both 'encoder_segment_ids' and 'decoder_segment_ids'",
     ),
     (lambda: make()(inputs_of(SOURCES + V)), r"`encoder_token_ids` must be token ids from 0 to 39"),
-    (lambda: make().generate([[]], 5), r"`sources` must have one token or more each\. Received: an empty one\."),
+    (lambda: make().generate([[]], 5), r"`sources` must have at least one token each\. Received: an empty source\."),
     (lambda: make().generate([[V]], 5), r"`sources` must be text, or sequences of integers in \[1, 40\)"),
     (lambda: make().generate([[0, 1]], 5), r"integers in \[1, 40\)\. Id 0 is padding, see `padding_mask`\. Received"),
     (lambda: make().generate("Hund", 5), r"`tokenizer` must be given for sources of text"),
@@ -232,7 +232,7 @@ WRONG = [
     (lambda: Backbone(None, 1, D, LOCAL)(SOURCES), r"`inputs` must be features of shape \(batch, positions, 16\)"),
     (
         lambda: Backbone(None, 1, D, LOCAL, dropout={"tokens": 0.1}),
-        "`vocabulary_size` must be given with `dropout.tokens`",
+        "`vocabulary_size` must not be None with `dropout.tokens`",
     ),
     (lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "Nope"}]), r"`cross_attention` must be a list of"),
     (

@@ -168,7 +168,7 @@ def test_a_model_without_memory_has_no_forward_with_memory():
 
 
 def test_a_batch_of_another_size_is_an_error():
-    with pytest.raises(ValueError, match=r"`inputs` must have `batch_size` rows, 2, .* Received: 3 rows"):
+    with pytest.raises(ValueError, match=r"`inputs` must have `batch_size` rows, 2\. .* Received: 3 rows"):
         StatefulModel(make(), 2)(text(batch=3))
 
 
@@ -195,7 +195,7 @@ def pairs_of(ids, count=2):
     ],
 )
 def test_batches_of_other_rows_are_refused(for_two_rows, make_batches, rows):
-    with pytest.raises(ValueError, match=rf"`x` must be batches of `batch_size` rows, 2,.* Received: {rows}"):
+    with pytest.raises(ValueError, match=rf"`x` must be batches of `batch_size` rows, 2\. .* Received: {rows}"):
         for_two_rows.predict(make_batches(text(batch=4)), verbose=0)
 
 
@@ -233,12 +233,14 @@ def test_rows_that_a_program_does_not_know_are_those_of_the_batches(kind):
 def test_what_would_validate_is_refused():
     stateful, ids = StatefulModel(make(), 2), text(length=12)
     for given in ({"validation_data": (ids, ids)}, {"validation_split": 0.5}):
-        with pytest.raises(ValueError, match="`validation_data` must be None, since its text would go into the memory"):
+        with pytest.raises(
+            ValueError, match="`validation_data` must be None, because validation would change the memory"
+        ):
             stateful.fit(ids, ids, verbose=0, **given)
 
 
 def test_several_replicas_are_an_error(two_replicas):
-    with two_replicas.scope(), pytest.raises(ValueError, match="must be made on one device"):
+    with two_replicas.scope(), pytest.raises(ValueError, match="must be created on one device"):
         StatefulModel(make(), 2)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.cost import cost
 from tf_sparse_attention.layers import LocalAttention
-from tf_sparse_attention.models.attention_parts import make_attention, part_of
+from tf_sparse_attention.models.attention_parts import make_attention, parse_part
 
 SMALLEST = 64  # keys that a query sees; blocks are hardly cheaper with fewer
 
@@ -109,7 +109,7 @@ def suggest(
     for own in dict.fromkeys((size, max(size // 2, 1), min(2 * size, sequence_length))):
         parts = _parts(sequence_length, num_heads, key_dim, own, causal)
         layer = make_attention(
-            [part_of(part) for part in parts], index=0, seed=None, dtype=None
+            [parse_part(part) for part in parts], index=0, seed=None, dtype=None
         )  # as a `Backbone` does
         operations = _operations(layer, features, sequence_length, causal)
         routed = parts[1]

@@ -1,4 +1,4 @@
-"""The parts of a model's attention: as users write them, as plain data of a config, and as layers."""
+"""Attention parts of a model: user input, plain data of configs, and layers."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,21 +10,21 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.ops.random_bits import derived_seed
 
 FORMS = (
-    "a list of dictionaries or attention layers, one a part, or a list of such lists, one for each of the "
+    "a list of dictionaries or attention layers, one per part, or a list of such lists, one for each of the "
     "{num_layers} blocks"
 )
-SERIALIZED = ("module", "class_name", "config", "registered_name")  # what names a layer in a config of Keras
+SERIALIZED = ("module", "class_name", "config", "registered_name")  # keys of a serialized Keras layer
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One part of an attention.
+    """Attention part.
 
     Attributes:
-        kind: class of its layer.
-        arguments: of the constructor; or, of a part that was given as a layer, its config.
-        num_heads: its heads.
-        is_config: whether the arguments are a complete config.
+        kind: class of the layer.
+        arguments: constructor arguments, or the config of a serialized layer.
+        num_heads: number of heads.
+        is_config: whether `arguments` is a complete config.
     """
 
     kind: type[keras.layers.Layer]
@@ -33,12 +33,12 @@ class Part:
     is_config: bool = False
 
     def with_heads(self, num_heads: int) -> "Part":
-        """Returns the part with another number of heads."""
+        """Return a copy with another number of heads."""
         arguments = {**self.arguments, "num_heads": num_heads}
         return dataclasses.replace(self, arguments=arguments, num_heads=num_heads)
 
     def make(self, index: int, name: str, seed: int | None, dtype: Any) -> keras.layers.Layer:
-        """Returns a new layer for block number `index`; name and seed are defaults."""
+        """Create the layer for block number `index`; `name` and `seed` are defaults."""
         arguments = dict(self.arguments)
         if self.is_config:
             if "seed" in arguments and arguments["seed"] is None:
@@ -52,9 +52,9 @@ class Part:
 
 
 def serialize_attention(attention: Sequence[Any] | None) -> Any:
-    """Returns the `attention` of a model as plain data, with layers serialized.
+    """Serialize the layers in the `attention` of a model.
 
-    Anything but parts is returned unchanged, for `parse_attention` to refuse.
+    Invalid values are returned unchanged; `parse_attention` rejects them.
     """
     if isinstance(attention, keras.layers.Layer):
         serialized = keras.saving.serialize_keras_object(attention)
@@ -65,35 +65,35 @@ def serialize_attention(attention: Sequence[Any] | None) -> Any:
 
 
 def map_parts(function: Callable[[Any], Any], attention: Sequence[Any]) -> list:
-    """Returns the plain data of an attention with `function` applied to each part."""
+    """Apply `function` to each part of plain attention data."""
     return [
         [function(one) for one in part] if isinstance(part, (list, tuple)) else function(part) for part in attention
     ]
 
 
 def all_parts(attention: Sequence[Any]) -> list:
-    """Returns the parts in the plain data of an attention, those of all blocks one after the other."""
+    """Return the parts of all blocks of plain attention data as one list."""
     return [one for part in attention for one in (part if isinstance(part, (list, tuple)) else [part])]
 
 
 def class_name(part: dict[str, Any]) -> str:
-    """Returns the name of the class of a part of plain data."""
+    """Return the class name of a part in plain data."""
     return part["class_name"] if "class_name" in part else part["layer"]
 
 
 def parse_attention(
     attention: Sequence[Any], num_layers: int, num_local_layers: int = 0, name: str = "attention"
 ) -> list[list[Part]]:
-    """Returns a list of `Part` for each block.
+    """Return a list of `Part` for each block.
 
     Args:
-        attention: plain data: a list of parts, or a list of such lists, one for each block.
+        attention: plain data: a list of parts, or a list of such lists, one per block.
         num_layers: number of blocks.
-        num_local_layers: number of first blocks in which the local part has the heads of all parts.
-        name: of the argument that it is, for messages.
+        num_local_layers: number of initial blocks with only the local part, which gets the heads of all parts.
+        name: argument name for messages.
 
     Raises:
-        ValueError: for anything else, and for a `num_local_layers` that does not fit.
+        ValueError: if `attention` or `num_local_layers` is invalid.
     """
     listed = isinstance(attention, (list, tuple)) and len(attention) > 0
     differ = listed and any(isinstance(part, (list, tuple)) for part in attention)
@@ -103,23 +103,23 @@ def parse_attention(
         alone = ", put in a list" if isinstance(attention, dict) else ""
         forms = FORMS.format(num_layers=num_layers)
         raise ValueError(f"`{name}` must be {forms}{alone}. Received: {name}={attention!r:.100}.")
-    made = [[part_of(part, name) for part in parts] for parts in blocks]
+    made = [[parse_part(part, name) for part in parts] for parts in blocks]
     _check_num_local_layers(num_local_layers, num_layers, differ, made[0], attention)
     if differ:
         return made
     return [merge_into_local(made[0]) if index < num_local_layers else made[0] for index in range(num_layers)]
 
 
-def part_of(part: Any, name: str = "attention") -> Part:
-    """Returns the `Part` of its plain data; `name` is that of the argument it comes from, for messages.
+def parse_part(part: Any, name: str = "attention") -> Part:
+    """Parse a part from plain data; `name` is the argument name for messages.
 
     Raises:
-        ValueError: if it names no attention layer, or has a dtype.
+        ValueError: if the part is not an attention layer or has a dtype.
     """
     names = [kind for kind in layers.__all__ if _is_attention_layer(getattr(layers, kind))]
     if isinstance(part, dict) and part.get("layer") in names:
         if "dtype" in part:
-            raise ValueError(f"`{name}` must have no dtype, which is `dtype` of the model. Received: {name}={part!r}.")
+            raise ValueError(f"`{name}` must not have a dtype; set `dtype` of the model. Received: {name}={part!r}.")
         arguments = {key: value for key, value in part.items() if key != "layer"}
         return Part(getattr(layers, part["layer"]), arguments, arguments.get("num_heads"))
     if isinstance(part, dict) and "class_name" in part:
@@ -128,31 +128,31 @@ def part_of(part: Any, name: str = "attention") -> Part:
             return Part(type(layer), part["config"], layer.num_heads, is_config=True)
         if isinstance(layer, layers.MixedAttention):
             raise ValueError(
-                f"`{name}` must list the parts of a mixed attention themselves: every block has the heads of all "
-                f"entries. Received: a MixedAttention with the parts {[type(one).__name__ for one in layer.parts]}."
+                f"`{name}` must list the parts of a `MixedAttention` instead of the layer. "
+                f"Received: a MixedAttention with the parts {[type(one).__name__ for one in layer.parts]}."
             )
         if isinstance(layer, keras.layers.Layer):
             part = layer  # shorter in the message than its config
     raise ValueError(
-        f"`{name}` must be a list of attention layers (instances of `tsa.layers.AttentionLayer`, or what "
-        "`keras.saving.serialize_keras_object` makes of one) or of dictionaries, each with one of "
+        f"`{name}` must be a list of attention layers (`tsa.layers.AttentionLayer`, or its form from "
+        "`keras.saving.serialize_keras_object`) or of dictionaries, each with one of "
         f"{names} under 'layer'. Received: {part!r}."
     )
 
 
 def merge_into_local(parts: Sequence[Part]) -> list[Part]:
-    """Returns the local part alone with the heads of all `parts`."""
+    """Return only the local part, with the heads of all `parts`."""
     local = next(part for part in parts if part.kind is layers.LocalAttention)
     return [local.with_heads(sum(part.num_heads or 0 for part in parts))]
 
 
-def parts_of_blocks(parts: Sequence[dict[str, Any]], num_layers: int, num_local_layers: int) -> list[list[dict]]:
-    """Returns the parts of each block, plain data, of which the first have the local part with the heads of all alone.
+def list_block_parts(parts: Sequence[dict[str, Any]], num_layers: int, num_local_layers: int) -> list[list[dict]]:
+    """List the parts of each block as plain data.
 
     Args:
-        parts: dictionaries, the parts of all other blocks.
+        parts: dictionaries, the parts of a block.
         num_layers: number of blocks.
-        num_local_layers: number of the first ones.
+        num_local_layers: number of initial blocks with only the local part, which gets the heads of all parts.
     """
     local = [{**part, "num_heads": sum(one["num_heads"] for one in parts)} for part in parts]
     local = [part for part in local if part["layer"] == "LocalAttention"][:1]
@@ -162,15 +162,15 @@ def parts_of_blocks(parts: Sequence[dict[str, Any]], num_layers: int, num_local_
 def make_attention(
     parts: Sequence[Part], index: int, seed: int | None, dtype: Any, name: str = "attention", mixed: bool = True
 ) -> keras.layers.Layer:
-    """Returns the attention of block `index`.
+    """Create the attention layer of block `index`.
 
     Args:
         parts: list of `Part`.
-        index: number of the block.
-        seed: integer or None; the parts get seeds derived from it.
+        index: index of the block.
+        seed: integer or None; seeds of the parts are derived from it.
         dtype: dtype policy.
-        name: of the attention.
-        mixed: whether a single part is a `MixedAttention` as well, and not the layer itself.
+        name: name of the layer.
+        mixed: whether to wrap a single part in a `MixedAttention`, too.
     """
     seeds = [derived_seed(seed, number) for number in range(len(parts))]
     if len(parts) == 1 and not mixed:
@@ -191,29 +191,29 @@ def _deserialized(part, name):
         return keras.saving.deserialize_keras_object(part)
     except (TypeError, KeyError) as error:
         raise ValueError(
-            f"`{name}` must have layers of classes that are known: import the module that registers them with "
-            f"`keras.saving.register_keras_serializable` before. Received: {part!r}. {error}"
+            f"`{name}` must have layers of registered classes. First import the module that registers them with "
+            f"`keras.saving.register_keras_serializable`. Received: {part!r}. {error}"
         ) from error
 
 
 def _check_num_local_layers(num_local_layers, num_layers, differ, parts, attention):
     if differ and num_local_layers:
         raise ValueError(
-            "`num_local_layers` must be 0 where `attention` has a list of parts for each block. "
+            "`num_local_layers` must be 0 if `attention` has a list of parts for each block. "
             f"Received: num_local_layers={num_local_layers}."
         )
     if num_local_layers >= num_layers and len(parts) > 1:
         raise ValueError(
-            "`num_local_layers` must be smaller than `num_layers`, or no block has the heads of all parts. Received: "
-            f"num_local_layers={num_local_layers}, num_layers={num_layers}."
+            "`num_local_layers` must be less than `num_layers`. "
+            f"Received: num_local_layers={num_local_layers}, num_layers={num_layers}."
         )
     if num_local_layers and any(part.num_heads is None for part in parts):
         raise ValueError(
-            "`attention` must have parts with `num_heads` where `num_local_layers` is given, for the local one to take "
-            f"them over. Received: num_local_layers={num_local_layers}, attention={attention!r}."
+            "`attention` must have parts with `num_heads` if `num_local_layers` is positive. "
+            f"Received: num_local_layers={num_local_layers}, attention={attention!r}."
         )
     if num_local_layers and not any(part.kind is layers.LocalAttention for part in parts):
         raise ValueError(
-            "`num_local_layers` must be 0 unless `attention` has a part 'LocalAttention' to take over the heads. "
+            "`num_local_layers` must be 0 unless `attention` has a part 'LocalAttention'. "
             f"Received: num_local_layers={num_local_layers}, attention={attention!r}."
         )

@@ -1,4 +1,4 @@
-"""Transformer without a head: from token ids or features to vectors."""
+"""Transformer without an output head, for token ids or features."""
 
 import copy
 import dataclasses
@@ -28,9 +28,9 @@ from tf_sparse_attention.models.backbone_options import (
 )
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.input_dictionary import (
-    arguments_of_block,
-    extra_mask_names_of,
-    input_names_of,
+    collect_extra_mask_names,
+    list_input_names,
+    select_block_inputs,
     unpack,
 )
 from tf_sparse_attention.models.model import Model
@@ -43,7 +43,7 @@ from tf_sparse_attention.types import Config, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Backbone(CheckedInputs, Model):
-    """Transformer without a head: embedding, blocks with attention of any patterns, and a final norm.
+    """Transformer without an output head: embedding, blocks with attention of any patterns, and a final norm.
 
     With `causal=False` it is an encoder. With `cross_attention` it is a decoder that reads the output of an encoder.
 
@@ -56,7 +56,7 @@ class Backbone(CheckedInputs, Model):
         intermediate_dim: size inside the feed-forward. None: blocks have no feed-forward.
         activation: activation of the feed-forward, see `FeedForward`. Default "gelu".
         embedding: `EmbeddingOptions`. Default: one table of size `hidden_dim`, without positions.
-        norm: "pre", "post" or "pre_and_post", for RMS norms with the suffix "_rms", see `TransformerBlock`; or
+        norm: "pre", "post" or "pre_and_post"; "pre_rms" and so on use RMS normalization, see `TransformerBlock`; or
             `NormOptions`. Default "pre".
         causal: whether to mask later tokens. Default True.
         dropout: dropout rate on the output of each sublayer, or `DropoutOptions`. Default 0.
@@ -75,7 +75,7 @@ class Backbone(CheckedInputs, Model):
     Call arguments:
         inputs: int (B, T) token ids; or a dictionary with "token_ids" and optional "padding_mask", "segment_ids" and
             masks of some layers, such as "global_mask" of `GlobalLocalAttention`. Without a vocabulary: float
-            (B, T, F), or "features" in place of "token_ids". With `cross_attention`, the dictionary also has
+            (B, T, F), or "features" instead of "token_ids". With `cross_attention`, the dictionary also has
             "encoder_sequence", float (B, S, D), and optional "encoder_padding_mask", bool (B, S), and
             "encoder_segment_ids", int (B, S), the document of each encoder token.
         padding_mask: bool (B, T), False for padding.
@@ -86,7 +86,7 @@ class Backbone(CheckedInputs, Model):
         Float (B, T, D).
 
     Raises:
-        ValueError: for a wrong argument.
+        ValueError: if an argument is invalid.
 
     Example:
         >>> import numpy as np
@@ -121,7 +121,7 @@ class Backbone(CheckedInputs, Model):
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         for name, kind in GROUPS.items():
             arguments[name] = as_options(kind, name, arguments[name])
         parts = serialize_attention(arguments["attention"].parts)
@@ -129,12 +129,12 @@ class Backbone(CheckedInputs, Model):
         arguments["cross_attention"] = serialize_attention(cross_attention)
         check_arguments(arguments)
         self._arguments = arguments
-        self.vocabulary_size = vocabulary_size  # type: ignore[assignment]  # None of features
+        self.vocabulary_size = vocabulary_size  # type: ignore[assignment]  # None for features
         self.hidden_dim = hidden_dim
         self.num_layers = num_layers
         self.memory_length = memory_length
         self._make_inputs(arguments["embedding"], arguments["dropout"], seed)
-        self.supports_masking = True  # of what an encoder returns, and of none that Keras would make
+        self.supports_masking = True  # encoder outputs may have a Keras mask; the output has none
         self.blocks = self._make_blocks(**arguments)
         check_blocks(self.blocks, memory_length)
         self.final_norm, norms = None, arguments["norm"]
@@ -189,7 +189,7 @@ class Backbone(CheckedInputs, Model):
 
     @property
     def causal(self) -> bool:
-        """Whether later tokens are hidden."""
+        """Whether later tokens are masked."""
         return self._arguments["causal"]
 
     @property
@@ -199,22 +199,22 @@ class Backbone(CheckedInputs, Model):
 
     @property
     def causal_selection(self) -> bool:
-        """Whether the choice of tokens that a head sees is causal too, independent of later tokens."""
+        """Whether content-based selection is also causal."""
         return all(block.causal_selection for block in self.blocks)
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
-        """Names of masks that only some layers take, such as "global_mask"."""
-        return extra_mask_names_of(self.blocks)
+        """Names of masks that only some layers accept, such as "global_mask"."""
+        return collect_extra_mask_names(self.blocks)
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The keys that dictionaries of inputs may have, the first of which they must have."""
-        return input_names_of(self.blocks, self.vocabulary_size is not None)
+        """Allowed keys of an input dictionary; the first is required."""
+        return list_input_names(self.blocks, self.vocabulary_size is not None)
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens that a sequence can have; None: any number."""
+        """Maximum sequence length, or None."""
         return None if self.grid_embedding is None else math.prod(self.grid_embedding.grid)
 
     @property
@@ -252,8 +252,8 @@ class Backbone(CheckedInputs, Model):
 
         Args:
             batch_size: B, number of sequences.
-            masked: whether to mask empty slots. If False, they are zero vectors of document 0 that take part in every
-                softmax, as in the published code of Sukhbaatar et al. 2019. Default True.
+            masked: whether to mask empty slots. Default True. False: empty slots are zero vectors with segment id 0,
+                and queries with that id attend to them, as in the published code of Sukhbaatar et al. 2019.
 
         Returns:
             Dictionary {"segment_ids": int32 (B, L), name of a block: float (B, L, D)}.
@@ -271,8 +271,9 @@ class Backbone(CheckedInputs, Model):
         `block_size` of layers without a `window`.
 
         Args:
-            inputs: as in a call. "segment_ids" of a document are equal in all segments and not negative. Default 0.
-            memory: result of `init_memory`, or of the call for the segment before.
+            inputs: as in a call. A document has the same non-negative segment id in all segments. Without
+                "segment_ids": id 0.
+            memory: result of `init_memory`, or of the call for the previous segment.
             training: as in a call.
 
         Returns:
@@ -287,8 +288,8 @@ class Backbone(CheckedInputs, Model):
         x = self.embed(self.as_inputs("inputs", inputs.tokens, inputs.padding_mask), training)
         segment_ids = None if inputs.segment_ids is None else as_integers("segment_ids", inputs.segment_ids)
         for block in self.blocks:
-            further = arguments_of_block(block, inputs.further)
-            further |= {} if memory is None else memory.arguments_of(block, x)
+            further = select_block_inputs(block, inputs.further)
+            further |= {} if memory is None else memory.update_block(block, x)
             x = block(x, mask=inputs.padding_mask, segment_ids=segment_ids, training=training, **further)
         return x if self.final_norm is None else self.final_norm(x)
 
@@ -301,18 +302,18 @@ class Backbone(CheckedInputs, Model):
             mask: bool (B, T), False for padding. None: no padding.
 
         Raises:
-            ValueError: for another shape, and in eager mode for ids beyond the vocabulary.
+            ValueError: if the shape is invalid; in eager mode, if ids exceed the vocabulary.
         """
         shape = tuple(x.shape) if hasattr(x, "shape") else None
-        found = type(x).__name__ if shape is None else f"shape {shape}"
+        received = type(x).__name__ if shape is None else f"shape {shape}"
         if self.vocabulary_size is not None:
             if shape is None or len(shape) != 2:
-                raise ValueError(f"`{name}` must be token ids of shape (batch, positions). Received: {found}.")
+                raise ValueError(f"`{name}` must be token ids of shape (batch, positions). Received: {received}.")
             return as_token_ids(name, x, self.vocabulary_size)
         if shape is None or len(shape) != 3 or shape[2] != self.embedding_dim:
             raise ValueError(
-                f"`{name}` must be features of shape (batch, positions, {self.embedding_dim}), of a backbone without "
-                f"a vocabulary. Received: {found}."
+                f"`{name}` must be features of shape (batch, positions, {self.embedding_dim}), since the backbone has "
+                f"no vocabulary. Received: {received}."
             )
         x = ops.cast(x, self.compute_dtype)
         return zero_padding(x, token_mask("padding_mask", mask, x))
@@ -355,15 +356,15 @@ class Backbone(CheckedInputs, Model):
             batch_size: B, an integer or a scalar tensor.
             max_length: maximum number of tokens of a sequence, an integer or a scalar tensor. None: unbounded, for
                 models whose caches have a constant size.
-            memory: result of `forward_with_memory` for the segment before. Each row continues its latest document, and
-                positions count from 0 again. None: no memory.
+            memory: result of `forward_with_memory` for the previous segment. Each row continues its latest document,
+                and positions count from 0 again. None: no memory.
             positions_in_cache: as in `AttentionLayer.init_cache`, for all blocks. Default False.
             **encoded: with `cross_attention`, "encoder_sequence" and, for padding, "encoder_padding_mask". The cache
                 holds the keys and values of the encoder sequence.
 
         Raises:
-            ValueError: if the model cannot decode with a cache, for a memory if `memory_length` is 0, and for
-                `max_length=None` if the cache of a part grows with the sequence.
+            ValueError: if the model cannot decode with a cache, if `memory` is given but `memory_length` is 0, or if
+                `max_length` is None but the cache of a part grows with the sequence.
         """
         check_has_cache(self)
         if max_length is None and self.max_length is not None:
@@ -381,7 +382,7 @@ class Backbone(CheckedInputs, Model):
                 None if memory is None else memory[block.name],
                 seen,
                 positions_in_cache=positions_in_cache,
-                **arguments_of_block(block, encoded),
+                **select_block_inputs(block, encoded),
             )
             for block in self.blocks
         }
@@ -401,7 +402,7 @@ class Backbone(CheckedInputs, Model):
             Pair of the vectors (B, T, D) and the cache.
 
         Raises:
-            ValueError: for segment ids, for a cache that holds tokens, and for padding on the left.
+            ValueError: if `inputs` has segment ids, the cache holds tokens, or padding is on the left.
         """
         unpacked = unpack(inputs, self.input_names, mask)
         if unpacked.segment_ids is not None or "encoder_segment_ids" in unpacked.further:
@@ -413,7 +414,7 @@ class Backbone(CheckedInputs, Model):
         return self._run_blocks(
             x,
             cache,
-            lambda block, x, cache: block.prefill(x, cache, mask, **arguments_of_block(block, unpacked.further)),
+            lambda block, x, cache: block.prefill(x, cache, mask, **select_block_inputs(block, unpacked.further)),
         )
 
     def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -428,8 +429,8 @@ class Backbone(CheckedInputs, Model):
             Pair of the vectors (B, 1, D) and the cache.
 
         Raises:
-            ValueError: in eager mode for ids beyond the vocabulary and for another `index`; a compiled program returns
-                NaN for another `index`. See `AttentionLayer.decode`.
+            ValueError: in eager mode: if ids exceed the vocabulary or `index` is not the number of cached tokens.
+                Compiled programs return NaN for a wrong `index`. See `AttentionLayer.decode`.
         """
         token_ids = self.as_inputs("token_ids", token_ids)
         positions = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))[:, None]

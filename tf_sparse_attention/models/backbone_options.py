@@ -1,4 +1,4 @@
-"""Groups of arguments of `Backbone`, and the checks of all its arguments."""
+"""Argument groups of `Backbone`, and checks of all arguments."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ class AttentionOptions:
             be an attention layer, or its serialized form from `keras.saving.serialize_keras_object`. Each block creates
             a new layer from the part, with the dtype of the model. For blocks with different attention, pass a list of
             such lists, one per block.
-        num_local_layers: number of first blocks in which the part `LocalAttention` has the heads of all parts. Must be
-            less than `num_layers`, and 0 if `parts` has a list per block. Default 0.
+        num_local_layers: number of initial blocks with only local attention: `LocalAttention` gets the heads of all
+            parts there. Must be less than `num_layers`, and 0 if `parts` has a list per block. Default 0.
         reproduce_reference: whether padding is masked only as keys, as in the published Routing Transformer; see
-            `TransformerBlock`. Padding then takes part in clusters. Default False.
+            `TransformerBlock`. Padded tokens then belong to clusters. Default False.
     """
 
     parts: Sequence[Any]
@@ -39,7 +39,7 @@ class EmbeddingOptions:
         dim: size of the token embedding, or of the input features. A dense layer projects it to `hidden_dim`. None:
             `hidden_dim`, without a projection.
         cutoffs: cutoffs of an `AdaptiveEmbedding`, for ids in the order of their frequency. None: one table.
-        div_value: factor by which the sizes of an `AdaptiveEmbedding` decrease. None: its default.
+        div_value: ratio of vector sizes of consecutive clusters. None: default of `AdaptiveEmbedding`.
         grid: shape of a `GridEmbedding` of positions, which is added to the token embedding. None: no such embedding.
         sinusoidal: whether to add a `SinusoidalEmbedding` to the inputs of the first block. Default False.
     """
@@ -56,8 +56,8 @@ class NormOptions:
     """Normalization layers of a `Backbone`.
 
     Attributes:
-        placement: "pre", "post" or "pre_and_post", for RMS norms with the suffix "_rms"; see `TransformerBlock`. With
-            "pre" and "pre_and_post", another norm follows the last block. Default "pre".
+        placement: "pre", "post" or "pre_and_post"; "pre_rms" and so on use RMS normalization; see `TransformerBlock`.
+            With "pre" and "pre_and_post", another norm follows the last block. Default "pre".
         epsilon: epsilon of the norms. Default 1e-6.
     """
 
@@ -101,7 +101,7 @@ def as_options(kind: type[Options], name: str, value: Any) -> Options:
             alone is accepted too, except for `EmbeddingOptions`.
 
     Raises:
-        ValueError: for other values.
+        ValueError: if `value` is invalid.
     """
     if isinstance(value, kind):
         return value
@@ -138,7 +138,7 @@ def _first_field(kind):
 
 
 def check_arguments(arguments: Config) -> None:
-    """Raise a `ValueError` for an invalid argument of `Backbone`; `arguments` holds the groups as options."""
+    """Raise a `ValueError` if an argument of `Backbone` is invalid; groups in `arguments` are option objects."""
     embedding, dropout = arguments["embedding"], arguments["dropout"]
     checks.check_optional_count("vocabulary_size", arguments["vocabulary_size"])
     for name in ("num_layers", "hidden_dim"):
@@ -152,7 +152,7 @@ def check_arguments(arguments: Config) -> None:
         checks.check_rate(f"dropout.{name}", getattr(dropout, name))
     if arguments["vocabulary_size"] is None and (embedding.cutoffs is not None or dropout.tokens):
         raise ValueError(
-            "`vocabulary_size` must be given with `dropout.tokens` and with `embedding.cutoffs`, which apply to ids. "
+            "`vocabulary_size` must not be None with `dropout.tokens` or `embedding.cutoffs`. "
             f"Received: vocabulary_size=None, dropout={dropout}, embedding={embedding}."
         )
     attention, num_layers = arguments["attention"], arguments["num_layers"]
@@ -173,6 +173,6 @@ def _check_embedding(embedding, memory_length):
         )
     if (embedding.grid is not None or embedding.sinusoidal) and memory_length:
         raise ValueError(
-            "`memory_length` must be 0 with an embedding of positions, which count from the start of each segment. "
+            "`memory_length` must be 0 with position embeddings, because they restart in each segment. "
             f"Received: memory_length={memory_length}, embedding={embedding}."
         )

@@ -1,4 +1,4 @@
-"""The blocks of `Backbone` and `Encoder`."""
+"""Transformer blocks of `Backbone` and `Encoder`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.models.attention_parts import make_attention, parse_attention
 from tf_sparse_attention.ops.random_bits import derived_seed
 
-ATTENTION, CROSS_ATTENTION, FEED_FORWARD = 0, 1, 2  # uses of a block's seed, beside its own dropout
+ATTENTION, CROSS_ATTENTION, FEED_FORWARD = 0, 1, 2  # derived seeds of a block; dropout uses the seed itself
 
 
 def make_blocks(
@@ -26,21 +26,21 @@ def make_blocks(
     mixed: bool = True,
     **arguments: Any,
 ) -> list[keras.layers.Layer]:
-    """Returns the blocks of a model, "block_0" and so on, not built.
+    """Create the blocks of a model, "block_0" and so on, without building them.
 
     Args:
         attention: plain data of the attention, see `parse_attention`.
         num_layers: number of blocks.
-        dtype: dtype policy of all their layers.
-        num_local_layers: number of first blocks in which the local part has the heads of all parts.
-        intermediate_dim: size inside the feed-forward. None: blocks have none.
-        activation: of the feed-forward.
-        activation_dropout: rate inside the feed-forward.
-        layer_norm_epsilon: of the layer norms.
-        seed: integer or None; each layer gets another one derived from it.
-        cross_attention: plain data of the attention to another sequence. None: blocks have none.
-        mixed: whether attention of a single part is a `MixedAttention` as well.
-        **arguments: further ones of `TransformerBlock`.
+        dtype: dtype policy of all layers.
+        num_local_layers: number of initial blocks with only the local part, which gets the heads of all parts.
+        intermediate_dim: size inside the feed-forward. None: no feed-forward.
+        activation: activation of the feed-forward.
+        activation_dropout: dropout rate inside the feed-forward.
+        layer_norm_epsilon: epsilon of the layer norms.
+        seed: integer or None; seeds of all layers are derived from it.
+        cross_attention: plain data of the cross-attention. None: no cross-attention.
+        mixed: whether to wrap a single part in a `MixedAttention`, too.
+        **arguments: other arguments of `TransformerBlock`.
     """
     blocks = []
     parsed = parse_attention(attention, num_layers, num_local_layers)
@@ -48,7 +48,7 @@ def make_blocks(
     if cross_attention is not None:
         across = parse_attention(cross_attention, num_layers, name="cross_attention")
     for index, (parts, cross_parts) in enumerate(zip(parsed, across, strict=True)):
-        block_seed = derived_seed(seed, 1, index)  # use 0 is the inputs
+        block_seed = derived_seed(seed, 1, index)  # 0: the embeddings
         sublayers = {"attention": make_attention(parts, index, derived_seed(block_seed, ATTENTION), dtype, mixed=mixed)}
         if intermediate_dim is not None:
             sublayers["feed_forward"] = layers.FeedForward(

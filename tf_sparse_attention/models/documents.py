@@ -1,4 +1,4 @@
-"""Documents of packed rows: positions in them, and their first tokens."""
+"""Positions and first tokens of the documents in packed rows."""
 
 import keras
 from keras import ops
@@ -8,11 +8,11 @@ from tf_sparse_attention.types import Tensor
 
 
 def token_positions(is_token: Tensor, starts: Tensor | None = None) -> Tensor:
-    """Returns the position of each token in its document, counted from 1, and 0 elsewhere: int32 (B, T).
+    """Return the position of each token in its document, from 1, and 0 for padding: int32 (B, T).
 
     Args:
-        is_token: bool (B, T).
-        starts: of `ops.masks.document_starts`. None: a row is one document.
+        is_token: bool (B, T), False for padding.
+        starts: result of `ops.masks.document_starts`. None: a row is one document.
     """
     is_token = ops.cast(is_token, "int32")
     counts = ops.cumsum(is_token, axis=1)
@@ -22,23 +22,23 @@ def token_positions(is_token: Tensor, starts: Tensor | None = None) -> Tensor:
 
 
 def mark_first_tokens(block: keras.layers.Layer, global_mask: Tensor | None, starts: Tensor) -> Tensor | None:
-    """Returns how often each token of packed rows counts for a block: int (B, T), or None where no token is global.
+    """Add the first tokens of each document to a global mask: int (B, T), or None if no token is global.
 
-    An attention layer marks the first tokens of a row itself; those of the documents after the first are added here.
+    Attention layers only mark the first tokens of a row, not those of later documents.
 
     Args:
         block: a `TransformerBlock`.
         global_mask: bool or int (B, T), or None.
-        starts: of `ops.masks.document_starts`.
+        starts: result of `ops.masks.document_starts`.
 
     Raises:
-        ValueError: if parts of the block have first tokens of different numbers.
+        ValueError: if parts of the block differ in `num_first_global`.
     """
     parts = getattr(block.attention, "parts", [block.attention])
     counts = {getattr(part, "num_first_global", 0) for part in parts if "global_mask" in part.extra_mask_names}
     if len(counts) > 1:
         raise ValueError(
-            "`segment_ids` must be left out unless all parts with global tokens have the same `num_first_global`. "
+            "`segment_ids` must be None unless all parts with global tokens have the same `num_first_global`. "
             f"Received: segment_ids, and parts of {block.name} with num_first_global {sorted(counts)}."
         )
     if not any(counts):

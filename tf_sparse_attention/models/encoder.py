@@ -1,4 +1,4 @@
-"""A bidirectional encoder of long texts with global tokens: Longformer's and BigBird's."""
+"""Bidirectional encoder with global tokens for long texts, as in Longformer and BigBird."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.blocks import make_blocks
 from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
-from tf_sparse_attention.models.input_dictionary import extra_mask_names_of, masks_of_block
+from tf_sparse_attention.models.input_dictionary import collect_extra_mask_names, select_masks
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.masks import document_starts
@@ -33,43 +33,40 @@ class Encoder(CheckedInputs, Model):
         num_layers: number of blocks.
         hidden_dim: D, channels.
         intermediate_dim: channels inside the feed-forward layers.
-        attention: the parts of each block's attention, as in `Backbone`: a list of dictionaries with the name of a
-            class of `tf_sparse_attention.layers` under "layer" and its arguments, or of attention layers; or a list of
-            such lists, one for each block. Longformer and BigBird have one part, `GlobalLocalAttention`.
-        max_length: positions that have an embedding; with `padding_id` the longest text has `padding_id + 1` fewer.
+        attention: list of the attention parts of each block, as in `Backbone`. Longformer and BigBird have one part,
+            `GlobalLocalAttention`.
+        max_length: number of position embeddings. With `padding_id`, the maximum sequence length is
+            `max_length - padding_id - 1`.
         num_token_types: number of token types, such as first and second sentence. Default 1.
-        activation: of `FeedForward`. Default "exact_gelu".
-        layer_norm_epsilon: of the layer norms. Default 1e-12.
-        dropout: rate after embeddings and sublayers, in training. Default 0.
+        activation: activation of the feed-forward, see `FeedForward`. Default "exact_gelu".
+        layer_norm_epsilon: epsilon of the layer norms. Default 1e-12.
+        dropout: dropout rate after embeddings and sublayers. Default 0.
         embedding_scale: factor of the token embeddings. Default 1.
-        padding_id: id of padding where positions count the other tokens from `padding_id + 1` on, as Longformer's do.
-            None: positions count all tokens from 0.
-        global_block: positions of a block, of which the first and the last are global in every text, as BigBird's.
-            None: what `global_mask` says.
-        first_block_count: how often the tokens of the first such block count for the others. Default 1.
-        use_pooler: whether there is a pooled output. Default True.
+        padding_id: id of padding, as in Longformer. Positions count the tokens that are not padding, from
+            `padding_id + 1`. None: positions count all tokens from 0.
+        global_block: block size in tokens, as in BigBird: the first and last block of a sequence are global. None:
+            `global_mask` marks global tokens.
+        first_block_count: number of times that tokens of the first global block count in the softmax of other tokens.
+            Default 1.
+        use_pooler: whether to return a pooled output. Default True.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T), token ids; or a dictionary with "token_ids" and any of
-            "padding_mask" (B, T), zero for padding;
-            "token_type_ids" int (B, T), the type of each token, 0 without them;
-            "segment_ids" int (B, T), the document of each token of packed rows, which are contiguous:
-            attention stays inside of a document, positions count from its start, and its first tokens are global where
-            `num_first_global` of the attention says so;
-            "global_mask" (B, T), not zero for global tokens. A row may have `num_global` of them, in all of its
-            documents together.
+        inputs: int (B, T), token ids; or a dictionary with "token_ids" and optional keys. "padding_mask" (B, T): zero
+            for padding. "token_type_ids", int (B, T): type of each token, default 0. "global_mask" (B, T): nonzero for
+            global tokens, at most `num_global` per row. "segment_ids", int (B, T): document of each token of packed
+            rows, with contiguous documents. Attention stays within documents, and positions count from the start of
+            each. The first `num_first_global` tokens of each document, see `GlobalLocalAttention`, are global.
         training: whether to apply dropout.
 
     Returns:
         Dictionary of "sequence_output", float (B, T, D), and with a pooler "pooled_output", float (B, D): tanh of a
-        dense layer on the first token. With "segment_ids" it is float (B, T, D), and each token has that of its
-        document.
+        dense layer on the first token. With "segment_ids", "pooled_output" is (B, T, D): the pooled vector of each
+        token's document.
 
     Raises:
-        ValueError: for a wrong argument, unknown inputs, rows longer than `max_length`, "segment_ids" with
-            `global_block`, whose blocks are of a row, and "segment_ids" without "token_type_ids" where there are
-            several types.
+        ValueError: if an argument is invalid, `inputs` has missing or unknown keys, rows are too long, "segment_ids" is
+            combined with `global_block`, or "token_type_ids" is missing with "segment_ids" and several types.
 
     Example:
         >>> part = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "num_first_global": 1}
@@ -98,7 +95,7 @@ class Encoder(CheckedInputs, Model):
         **kwargs: Any,
     ) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         counts = {"vocabulary_size": vocabulary_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
         counts |= {"max_length": max_length, "num_token_types": num_token_types}
         counts |= {"first_block_count": first_block_count}
@@ -123,13 +120,13 @@ class Encoder(CheckedInputs, Model):
         self.built = True
         if global_block and "global_mask" not in self.extra_mask_names:
             raise ValueError(
-                "`global_block` must be None unless `attention` has a part with global tokens, as "
+                "`global_block` must be None unless `attention` has a part with global tokens, such as "
                 f"'GlobalLocalAttention'. Received: global_block={global_block}, attention={self.attention!r}."
             )
 
     def _make_layers(self):
         common = {"dtype": self.dtype_policy}
-        # Token types were called segments; the names of weights stay.
+        # The weights of token types are named "segment" for compatibility with saved models.
         sizes = {"token": self.vocabulary_size, "position": self.max_length, "segment": self.num_token_types}
         self.embeddings = {}
         for name, size in sizes.items():
@@ -144,7 +141,7 @@ class Encoder(CheckedInputs, Model):
         self.embedding_dropout = keras.layers.Dropout(self.dropout, name="embedding_dropout", **common)
         names = ("attention", "num_layers", "intermediate_dim", "activation", "dropout", "layer_norm_epsilon")
         arguments = {name: getattr(self, name) for name in names}
-        # Not mixed: weights of blocks of one part have the names, in files too, that they had before there were others.
+        # mixed=False keeps the weight names of saved models whose blocks have one part.
         self.blocks = make_blocks(dtype=self.dtype_policy, norm="post", mixed=False, **arguments)
         for block in self.blocks:
             block.build((None, None, self.hidden_dim))
@@ -164,14 +161,14 @@ class Encoder(CheckedInputs, Model):
         x = self._embed(inputs["token_ids"], inputs["token_type_ids"], starts)
         x = self.embedding_dropout(self.embedding_norm(x), training=training)
         for block in self.blocks:
-            masks = self._masks_of_block(block, extra, starts)
+            masks = self._select_masks(block, extra, starts)
             x = block(x, mask=mask, segment_ids=inputs["segment_ids"], **masks, training=training)
         pooled = {} if self.pooler is None else {"pooled_output": self.pooler(_first_tokens(x, starts))}
         return {"sequence_output": x, **pooled}
 
-    def _masks_of_block(self, block, extra, starts):
-        """Returns the extra masks that the attention of a block takes."""
-        masks = masks_of_block(block, extra)
+    def _select_masks(self, block, extra, starts):
+        """Return the extra masks of the attention of a block, by name."""
+        masks = select_masks(block, extra)
         if starts is None or "global_mask" not in block.attention.extra_mask_names:
             return masks
         marks = mark_first_tokens(block, masks.get("global_mask"), starts)
@@ -179,15 +176,15 @@ class Encoder(CheckedInputs, Model):
 
     @property
     def extra_mask_names(self) -> tuple[str, ...]:
-        """Names of masks that only some layers take, such as "global_mask"."""
-        return extra_mask_names_of(self.blocks)
+        """Names of masks that only some layers accept, such as "global_mask"."""
+        return collect_extra_mask_names(self.blocks)
 
     def _check_inputs(self, inputs):
-        """Returns all inputs by name, None where there is none."""
+        """Return all inputs by name, None for missing inputs."""
         names = {*INPUTS, *self.extra_mask_names}
         if "token_ids" not in inputs or set(inputs) - names:
             raise ValueError(
-                f'`inputs` must have "token_ids" and nothing else than {sorted(names)}. Received: {sorted(inputs)}.'
+                f'`inputs` must have the key "token_ids" and only keys of {sorted(names)}. Received: {sorted(inputs)}.'
             )
         checked = {name: None if inputs.get(name) is None else ops.convert_to_tensor(inputs[name]) for name in names}
         token_ids = checked["token_ids"] = as_token_ids("token_ids", checked["token_ids"], self.vocabulary_size)
@@ -196,7 +193,7 @@ class Encoder(CheckedInputs, Model):
         if isinstance(length, int) and length > longest:
             raise ValueError(f"`token_ids` must have at most {longest} positions. Received: {length}.")
         if self.global_block and checked["global_mask"] is not None:
-            raise ValueError("`global_mask` must be left out with `global_block`, which decides it. Received: a mask.")
+            raise ValueError("`global_mask` must be None with `global_block`. Received: a mask.")
         if checked["segment_ids"] is not None:
             self._check_packed(checked)
         return checked
@@ -204,14 +201,14 @@ class Encoder(CheckedInputs, Model):
     def _check_packed(self, inputs):
         if self.global_block:
             raise ValueError(
-                "`segment_ids` must be left out with `global_block`: the first and the last block are those of a row, "
-                f"not of its documents. Received: segment_ids, global_block={self.global_block}."
+                "`segment_ids` must be None with `global_block`, which marks blocks of a row, not of its documents. "
+                f"Received: segment_ids, global_block={self.global_block}."
             )
         if self.num_token_types > 1 and inputs["token_type_ids"] is None:
             raise ValueError(
-                "`token_type_ids` must be given with `segment_ids` to an encoder of several token types: `segment_ids` "
-                "are the documents of packed rows, no types. For rows of one document pass the types as "
-                f"`token_type_ids` alone. Received: segment_ids, num_token_types={self.num_token_types}."
+                "`token_type_ids` must be given with `segment_ids` if the encoder has several token types: "
+                "`segment_ids` are documents of packed rows, not types. For rows of one document, pass only "
+                f"`token_type_ids`. Received: segment_ids, num_token_types={self.num_token_types}."
             )
 
     def _embed(self, ids, types, starts):
@@ -226,7 +223,7 @@ class Encoder(CheckedInputs, Model):
         return positions if starts is None else positions - starts
 
     def _global_blocks(self, ids, size):
-        """Returns how often each token counts as global, int (B, T): those of the first and last block."""
+        """Return how often each token counts as global, int (B, T); 0 outside the first and last block."""
         positions = ops.arange(shape(ids)[1], dtype="int32")
         last = (shape(ids)[1] - 1) // size
         counts = ops.where(positions // size == last, 1, 0)
@@ -254,7 +251,7 @@ class Encoder(CheckedInputs, Model):
 
 
 def _first_tokens(x, starts):
-    """Returns the first token (B, D) of each row, or (B, T, D) of the document of each token."""
+    """Return the vector of each row's first token, (B, D), or of each token's document, (B, T, D)."""
     if starts is None:
         return x[:, 0]
     return ops.take_along_axis(x, ops.broadcast_to(starts[..., None], shape(x)), axis=1)

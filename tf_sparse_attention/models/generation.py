@@ -11,9 +11,9 @@ from tf_sparse_attention.types import Tensor
 
 
 class Generation:
-    """Mixin of `LanguageModel`: generates continuations of prompts.
+    """Mixin of `LanguageModel` for text generation.
 
-    Prompts are prefilled in one pass, and each token costs what its position costs in a pass. A model that cannot
+    Prompts are prefilled in one pass, and each new token costs as much as its position in a pass. A model that cannot
     decode with a cache (`selection="top_k"`) needs a pass for each token, and logs a warning.
     """
 
@@ -37,36 +37,34 @@ class Generation:
         padding_mask: Tensor | None = None,
         return_log_probs: bool = False,
     ) -> Any:
-        """Continues prompts of text or of token ids.
+        """Generate continuations of prompts.
 
         Args:
             prompts: `str`, `bytes`, or a sequence of ids; or a list, array or tensor of these: texts (B,) or ids
-                (B, T). The start id 0 is added; a prompt may begin with it, and its result is without it. An empty
-                prompt begins a document.
-            max_length: tokens (not characters) of a row, prompt included, at which it stops.
+                (B, T). Start id 0 is added. A start id in a prompt is removed from the result. An empty prompt starts a
+                document.
+            max_length: maximum number of tokens in a row, including the prompt.
             strategy: "random" (default: samples from the model's distribution), "greedy", "beam", a
                 `tf_sparse_attention.generation.Sampling` or `BeamSearch`, or a function (logits (B, V), keys) -> ids
-                (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in every call: a
-                program is compiled for each one.
-            tokenizer: the tokenizer the model was trained with. With one, the results are text, and only its
-                ids are sampled; it is required for prompts of text. None (default): the results are ids.
-            seed: an integer, with which row i is the same in a batch of any size; or one integer a row, with which the
-                order of rows does not matter. Default 0.
+                (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in every call: each
+                function needs a new program.
+            tokenizer: tokenizer of the training data, required for prompts of text. Only its ids are sampled, and the
+                results are text. Default None: the results are ids.
+            seed: an integer: row i has the same result in every batch size. A sequence of one integer per row: the
+                order of rows has no effect. Default 0.
             stop_token_ids: an id, or several, after which a row stops. Default 1, the end of a document. None: only
                 `max_length` stops a row.
-            padding_mask: bool (B, T), False for padding, on the left or the right, where `prompts` is an array of ids.
-            return_log_probs: whether to return, too, the log-probability of each token that was added, the stop id
-                included, under the model's distribution over all ids but padding: before temperature, `top_k`, `top_p`
-                and `min_p`. Default False.
+            padding_mask: for an array of ids: bool (B, T), False for padding, on the left or the right.
+            return_log_probs: whether to also return the log-probability of each new token, including a stop id. It is
+                relative to all ids except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
 
         Returns:
-            For one prompt its result, for a list of prompts a list: `str`, in which a character cut off at the
-            end is U+FFFD, or int32 array (T,), the stop id included if it came. With `return_log_probs` a pair of that
-            and float32 arrays, likewise.
+            The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes
+            U+FFFD) or int32 (T,), including a stop id. With `return_log_probs`: a pair of results and float32 arrays.
 
         Raises:
-            ValueError: for a prompt that is not of ids of the vocabulary, not UTF-8 where the tokenizer wants it, or
-                longer than `max_length`; for a setting out of range.
+            ValueError: if a setting is invalid, or a prompt has ids outside the vocabulary, is longer than
+                `max_length`, or is not UTF-8 although the tokenizer requires it.
 
         Example:
             >>> model.generate("def main():", max_length=300, tokenizer=ByteTokenizer())
@@ -77,7 +75,7 @@ class Generation:
         parsed = parse_prompts(prompts, self.backbone.vocabulary_size, tokenizer, padding_mask)
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
-        return results_of(parsed, rows, tokenizer, return_log_probs)
+        return format_results(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
         self,
@@ -90,27 +88,28 @@ class Generation:
         chunk_size: int = 1,
         positions_in_cache: bool = False,
     ) -> Iterator[Any]:
-        """Continues one prompt and yields the text as it is generated.
+        """Iterate over pieces of the continuation of one prompt during generation.
 
-        The pieces concatenated are what `generate` returns, prompt included. A piece of text ends where later tokens
-        cannot change it: a character of several bytes, and with subwords a word, is never split.
+        The concatenated pieces equal the result of `generate`, including the prompt. Pieces of text never split a UTF-8
+        character, or a word of a subword tokenizer.
 
         Args:
             prompt: `str`, `bytes` or a sequence of ids.
-            max_length: as for `generate`. None: no end but a stop id, with memory that does not grow, of a model whose
-                caches do not (see `init_cache`); of ids, without a tokenizer and without a repetition penalty.
+            max_length: as for `generate`. None: generate until a stop id, with constant memory. This requires caches of
+                constant size (see `init_cache`), prompts of ids without a tokenizer, and no `repetition_penalty` or
+                `no_repeat_ngram`.
             tokenizer, seed, stop_token_ids: as for `generate`.
             strategy: as for `generate`, without beam search.
-            chunk_size: tokens a piece; larger ones cost less. Default 1.
-            positions_in_cache: where `max_length` is None, whether rotary positions are places in the cache, so that no
-                distance is beyond those of training: see `init_cache`. The prompt is then read token by token. Default
-                False.
+            chunk_size: tokens per piece; larger pieces cost less. Default 1.
+            positions_in_cache: if `max_length` is None: whether rotary positions are positions in the cache, so that
+                distances stay within the training length; see `init_cache`. The prompt is then processed token by
+                token. Default False.
 
         Yields:
-            `str` with a tokenizer, else int32 arrays; no empty ones.
+            Nonempty pieces: `str` with a tokenizer, otherwise int32 arrays.
 
         Raises:
-            ValueError: as `generate`.
+            ValueError: as for `generate`.
 
         Example:
             >>> for piece in model.stream("def main():", max_length=300, tokenizer=ByteTokenizer()):
@@ -124,11 +123,11 @@ class Generation:
         if max_length is None:
             if tokenizer is not None:
                 raise ValueError(
-                    "`tokenizer` must be None where `max_length` is None: pass the ids that it makes of a text, and "
-                    "decode those that come. Received: a tokenizer."
+                    "`tokenizer` must be None if `max_length` is None: tokenize the prompt and detokenize the results "
+                    "yourself. Received: a tokenizer."
                 )
             settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
-            return self.generator.stream_endless(parsed.rows[0], *settings)
+            return self.generator.stream_unbounded(parsed.rows[0], *settings)
         if positions_in_cache:
             raise ValueError(
                 "`positions_in_cache` must be False unless `max_length` is None. Received: positions_in_cache=True, "
@@ -136,19 +135,19 @@ class Generation:
             )
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
-        return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
+        return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
 
 
-def results_of(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:
-    """Returns what `generate` does of the rows of its prompts."""
+def format_results(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:
+    """Return the results of `generate` for its rows."""
     results = [row.token_ids if tokenizer is None else tokenizer.detokenize(row.token_ids) for row in rows]
     if return_log_probs:
         return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
     return parsed.unwrap(results)
 
 
-def pieces_of(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
-    """Yields the new ids of each row, or the new text of its stable prefix, and at the end the rest."""
+def iterate_pieces(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
+    """Yield the new ids of each row, or the new text of its stable prefix, and finally the remaining text."""
     yielded, row = 0, ()
     for row in rows:
         stable = row if tokenizer is None else tokenizer.stable_prefix(row)

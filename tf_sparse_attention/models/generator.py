@@ -1,4 +1,4 @@
-"""Generation from a language model by compiled programs, which are cached for later calls."""
+"""Generation from a language model with cached compiled programs."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -19,22 +19,22 @@ from tf_sparse_attention.generation import (
     get_strategy,
     row_keys,
 )
-from tf_sparse_attention.models.endless import stream_endless
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
+from tf_sparse_attention.models.unbounded import stream_unbounded
 from tf_sparse_attention.types import Tensor
 
 END_ID = 1
 
 
 class Row(NamedTuple):
-    """A prompt with its continuation.
+    """Prompt and continuation.
 
     Attributes:
-        token_ids: int32 array (T,), the stop id included if it came.
-        log_probs: float32 array, one for each token that was added.
-        finished: whether a stop id came.
+        token_ids: int32 array (T,), including the stop id, if any.
+        log_probs: float32 array, one per new token.
+        finished: whether the row ends with a stop id.
     """
 
     token_ids: Tensor
@@ -46,15 +46,15 @@ class Task(NamedTuple):
     """Prompts and settings of one call.
 
     Attributes:
-        strategy: settings, see `tf_sparse_attention.generation.get_strategy`.
-        prompt_ids: int32 (B, P), prompts from the left.
+        strategy: result of `tf_sparse_attention.generation.get_strategy`.
+        prompt_ids: int32 (B, P), padded on the right.
         prompt_lengths: int32 (B,).
-        max_length: int32 (), tokens at which a row stops.
+        max_length: int32 (), maximum number of tokens in a row.
         size: size of the buffer in tokens.
-        keys: uint32 (B, 2).
+        keys: uint32 (B, 2), random keys.
         stop_token_ids: int32 (S,).
         num_ids: see `Generator.iterate`.
-        encoded: likewise.
+        encoded: see `Generator.iterate`.
     """
 
     strategy: Any
@@ -69,33 +69,29 @@ class Task(NamedTuple):
 
     @property
     def kind(self) -> tuple:
-        """What the compiled program depends on."""
+        """Key of the compiled program."""
         return *self.strategy.kind, self.num_ids
 
     @property
     def prompts(self) -> tuple:
-        """The prompts with their lengths, the maximum length, and what is encoded."""
+        """Prompts, prompt lengths, maximum length and encoder outputs."""
         return self.prompt_ids, self.prompt_lengths, self.max_length, self.encoded
 
 
 class Generator:
-    """Continues prompts of ids, for `LanguageModel.generate` and `stream`.
+    """Generation from prompts of ids, for `LanguageModel.generate` and `stream`.
 
-    Prompts are padded to one of a few sizes (`bucket_length`), prompts with their continuation to another. A program is
-    compiled for each combination of these sizes, batch size and kind of strategy; it serves all prompts, lengths, seeds
-    and settings of that kind.
+    Prompts and results are padded to a few sizes, see `tsa.generation.bucket_length`. One program is compiled per batch
+    size, pair of sizes and kind of strategy, and is reused for other prompts and settings.
 
     Args:
         model: a causal `LanguageModel`.
-        run_eagerly: whether to run without compiling, which is slow, for tests and debugging. Default False.
+        run_eagerly: whether to run without compilation, slowly, for tests and debugging. Default False.
     """
 
     def __init__(self, model: keras.Model, run_eagerly: bool = False) -> None:
         if not model.backbone.causal:
-            raise ValueError(
-                "`model` must be causal to generate text; a bidirectional one predicts masked tokens. "
-                "Received: a model with causal=False."
-            )
+            raise ValueError("`model` must be causal to generate text. Received: a model with causal=False.")
         self.model = model
         self.decoder = make_decoder(model)
         self._programs = Programs(model, run_eagerly)
@@ -110,7 +106,7 @@ class Generator:
         num_ids: int | None = None,
         encoded: dict[str, Tensor] | None = None,
     ) -> list[Row]:
-        """Returns a list of `Row`, one for each prompt; the arguments are those of `iterate`."""
+        """Return the final rows, one per prompt; arguments and fields of rows as in `iterate`."""
         *_, rows = self.iterate(prompts, max_length, strategy, seed, stop_token_ids, num_ids, encoded=encoded)
         return rows
 
@@ -125,19 +121,22 @@ class Generator:
         chunk_size: int | None = None,
         encoded: dict[str, Tensor] | None = None,
     ) -> Iterator[list[Row]]:
-        """Returns an iterator over snapshots of all rows, lists of `Row`: the prompts, then after every few tokens.
+        """Iterate over lists of rows as they grow: the prompts first, then every `chunk_size` tokens.
+
+        A row has `token_ids`, int32 (T,); `log_probs`, float32, one per new token; and `finished`, whether the row ends
+        with a stop id.
 
         Args:
             prompts: list of integer arrays (T,) of ids of the vocabulary, without the start id.
-            max_length: tokens of a row, prompt included, at which it stops.
-            strategy: see `LanguageModel.generate`; likewise `seed` and `stop_token_ids`.
-            num_ids: samples only ids below this, those of the tokenizer. None (default): all.
-            chunk_size: tokens from one snapshot to the next, an integer. None (default): only the final rows.
-            encoded: of a model with `cross_attention` "encoder_sequence", float (B, S, D), one row for each prompt, and
-                if wanted "encoder_padding_mask", bool (B, S). None: of another model.
+            max_length: maximum number of tokens in a row, including the prompt.
+            strategy, seed, stop_token_ids: see `LanguageModel.generate`.
+            num_ids: number of ids to sample from, such as those of a tokenizer. Default None: all.
+            chunk_size: tokens between two lists, an integer. Default None: only the final rows.
+            encoded: with `cross_attention`: "encoder_sequence", float (B, S, D), one row per prompt, and optionally
+                "encoder_padding_mask", bool (B, S). Default None, for other models.
 
         Raises:
-            ValueError: for a wrong argument, and for a `chunk_size` with beam search, whose text is known at the end.
+            ValueError: if an argument is invalid, or `chunk_size` is given for beam search.
         """
         stop_token_ids = check_stop_token_ids(stop_token_ids, self.model.backbone.vocabulary_size)
         keys = ops.convert_to_numpy(row_keys(check_seeds(seed, len(prompts)), len(prompts)))
@@ -146,10 +145,10 @@ class Generator:
         if not isinstance(task.strategy, BeamSearch):
             return self._generate_rows(task, chunk_size)
         if chunk_size is not None:
-            raise ValueError("`strategy` must not be a beam search here, whose text is known only at the end.")
+            raise ValueError("`strategy` must not be a beam search with `chunk_size`. Received: a beam search.")
         return iter([self._best_beams(task)])
 
-    def stream_endless(
+    def stream_unbounded(
         self,
         prompt: Tensor,
         strategy: str | DecodingConfig | Callable = "random",
@@ -158,18 +157,23 @@ class Generator:
         chunk_size: int = 1,
         positions_in_cache: bool = False,
     ) -> Iterator[np.ndarray]:
-        """Returns an iterator over new ids without an end, see `models.endless.stream_endless`."""
-        given = prompt, strategy, seed, stop_token_ids, chunk_size, positions_in_cache
-        return stream_endless(self.model, self._programs, *given)
+        """Iterate over the prompt, unless it is empty, and then chunks of ids, int32 (n,), until a stop id.
+
+        Args:
+            prompt: int (T,), without the start id.
+            strategy, seed, stop_token_ids, chunk_size, positions_in_cache: see `LanguageModel.stream`.
+        """
+        settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
+        return stream_unbounded(self.model, self._programs, prompt, *settings)
 
     def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids, encoded):
         if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:
-            num_ids = None  # the same program, with a tokenizer and without
+            num_ids = None  # use the program for all ids
         size = self._buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
         prompt_ids = pad_prompts(prompts, min(bucket_length(max(starts)), size))
-        most = np.array(max_length, "int32")
-        return Task(strategy, prompt_ids, starts, most, size, keys, stop_token_ids, num_ids, encoded)
+        limit = np.array(max_length, "int32")
+        return Task(strategy, prompt_ids, starts, limit, size, keys, stop_token_ids, num_ids, encoded)
 
     def _generate_rows(self, task, chunk_size):
         progress = self._programs.get(("begin", task.size), lambda: functools.partial(self._begin, task.size))(
@@ -214,11 +218,11 @@ class Generator:
     def _check_length(self, prompts, max_length):
         checks.check_count("max_length", max_length)
         if len(prompts) == 0:
-            raise ValueError("`prompts` must hold at least one prompt. Received: none.")
+            raise ValueError("`prompts` must have at least one prompt. Received: an empty list.")
         longest = max(map(len, prompts))
         if longest > max_length:
             raise ValueError(
-                "`max_length` must be at least the tokens of each prompt. "
+                "`max_length` must be at least the number of tokens of each prompt. "
                 f"Received: max_length={max_length}, a prompt of {longest} tokens."
             )
 
@@ -233,7 +237,7 @@ class Generator:
 
 
 def pad_prompts(prompts: Sequence[Tensor], size: int) -> np.ndarray:
-    """Returns prompts from the left, int32 (B, P), padded with 0."""
+    """Pad prompts with 0 on the right, int32 (B, P)."""
     buffer = np.zeros((len(prompts), size), "int32")
     for row, prompt in zip(buffer, prompts, strict=True):
         row[: len(prompt)] = prompt

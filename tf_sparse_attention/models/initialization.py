@@ -1,4 +1,4 @@
-"""Initial weights for deep models, by the depth of the model."""
+"""Depth-dependent initial weights for deep models."""
 
 import keras
 
@@ -6,19 +6,22 @@ SCALE = 0.125
 
 
 def initialize_by_depth(model: keras.Model, seed: int | None = None) -> None:
-    """Gives a language model the initial weights of the Sparse Transformer, under which very deep models train.
+    """Initialize the weights of a language model as in the Sparse Transformer, for very deep models.
 
-    Normal, with standard deviation 0.125 / sqrt(inputs of the kernel) for projections and feed-forward; those of the
-    two kernels before a residual addition are divided by sqrt(2 num_layers). Embeddings: 0.125 / sqrt(D), of positions
-    0.125 / sqrt(D axes). Zero for the kernel of the logits, unless it is the embedding, and for biases. Source: Child
-    et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.2.
+    - Kernels of projections and feed-forward: normal, standard deviation 0.125 / sqrt(fan-in). Kernels before a
+      residual addition are also divided by sqrt(2 `num_layers`).
+    - Token embeddings, of size D: 0.125 / sqrt(D). Grid embeddings: 0.125 / sqrt(D * number of axes).
+    - Biases and an untied logit kernel: zero.
+    - All other weights, such as norms and tables of relative positions, do not change.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.2.
 
     Args:
-        model: a `LanguageModel`; all other weights, such as norms and tables of relative positions, are unchanged.
-        seed: integer. None: that of `keras.utils.set_random_seed`.
+        model: a `LanguageModel`.
+        seed: integer. None: the seed of `keras.utils.set_random_seed`.
 
     Raises:
-        ValueError: if `model` is no `LanguageModel`.
+        ValueError: if `model` is not a `LanguageModel`.
 
     Example:
         >>> model = LanguageModel.from_preset("sparse_transformer_enwik8", vocabulary_size=258, num_layers=2)
@@ -34,7 +37,7 @@ def initialize_by_depth(model: keras.Model, seed: int | None = None) -> None:
 
 
 def _stddev(weight, backbone):
-    """Returns the standard deviation of the initial values of a weight, 0 for zeros, None to leave it as it is."""
+    """Return the standard deviation of the initial values of a weight, or None to keep the weight."""
     owner, name = ["", *weight.path.split("/")][-2:]
     sizes = tuple(weight.shape)
     if name == "bias":

@@ -1,4 +1,4 @@
-"""Dictionaries of the inputs of a model: the keys that it accepts, and their values."""
+"""Input dictionaries of models."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,17 +8,17 @@ import keras
 from tf_sparse_attention.checks import check_dense
 from tf_sparse_attention.types import Tensor
 
-ENCODER_INPUTS = ("encoder_sequence", "encoder_padding_mask", "encoder_segment_ids")  # of blocks with cross-attention
+ENCODER_INPUTS = ("encoder_sequence", "encoder_padding_mask", "encoder_segment_ids")  # for blocks with cross-attention
 
 
 class Unpacked(NamedTuple):
-    """The inputs of a backbone.
+    """Inputs of a backbone.
 
     Attributes:
         tokens: token ids, or features.
         padding_mask: bool (B, T), or None.
         segment_ids: int (B, T), or None.
-        further: what only some blocks take, by name, none of them None.
+        further: inputs of only some blocks, by name.
     """
 
     tokens: Tensor
@@ -33,16 +33,16 @@ def unpack(
     padding_mask: Tensor | None = None,
     segment_ids: Tensor | None = None,
 ) -> Unpacked:
-    """Returns the inputs of a model, a tensor or a dictionary, as `Unpacked`.
+    """Unpack the inputs of a model, a tensor or a dictionary.
 
     Args:
         inputs: token ids or features, or a dictionary.
-        names: what `input_names_of` returned.
-        padding_mask: where the inputs have none.
-        segment_ids: likewise.
+        names: result of `list_input_names`.
+        padding_mask: default if the dictionary has no "padding_mask".
+        segment_ids: default if the dictionary has no "segment_ids".
 
     Raises:
-        ValueError: for wrong keys, and for ragged tensors.
+        ValueError: if the dictionary has missing or unknown keys, or a tensor is ragged.
     """
     named = inputs if isinstance(inputs, dict) else {"inputs": inputs}
     for name, x in {"padding_mask": padding_mask, "segment_ids": segment_ids, **named}.items():
@@ -61,24 +61,24 @@ def unpack(
     return Unpacked(inputs[first], *masks, further)
 
 
-def input_names_of(blocks: Sequence[keras.layers.Layer], are_tokens: bool = True) -> tuple[str, ...]:
-    """Returns the keys of a dictionary of inputs: the tokens or features, masks of all blocks, and what some take."""
+def list_input_names(blocks: Sequence[keras.layers.Layer], are_tokens: bool = True) -> tuple[str, ...]:
+    """Return the allowed keys of an input dictionary; the first is required."""
     across = ENCODER_INPUTS if any(block.cross_attention is not None for block in blocks) else ()
     first = "token_ids" if are_tokens else "features"
-    return (first, "padding_mask", "segment_ids", *extra_mask_names_of(blocks), *across)
+    return (first, "padding_mask", "segment_ids", *collect_extra_mask_names(blocks), *across)
 
 
-def extra_mask_names_of(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
-    """Returns the names of masks that the attention of only some blocks takes."""
+def collect_extra_mask_names(blocks: Sequence[keras.layers.Layer]) -> tuple[str, ...]:
+    """Return the names of masks that only some blocks accept."""
     return tuple(dict.fromkeys(name for block in blocks for name in block.attention.extra_mask_names))
 
 
-def masks_of_block(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the masks, by name, that the attention of a block takes."""
+def select_masks(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the extra masks that the attention of a block accepts, by name."""
     return {name: extra_masks[name] for name in block.attention.extra_mask_names if name in extra_masks}
 
 
-def arguments_of_block(block: keras.layers.Layer, further: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the inputs, by name, that a block takes beside those that all take."""
+def select_block_inputs(block: keras.layers.Layer, further: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the inputs of a block, by name, that not all blocks accept."""
     across = ENCODER_INPUTS if block.cross_attention is not None else ()
-    return masks_of_block(block, further) | {name: further[name] for name in across if name in further}
+    return select_masks(block, further) | {name: further[name] for name in across if name in further}

@@ -1,4 +1,4 @@
-"""The language model: a backbone with logits for the next token."""
+"""Language model: a backbone with an output layer for next-token logits."""
 
 from typing import Any
 
@@ -19,36 +19,38 @@ from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 
-SOFTMAX = 100  # use of the embedding's seed, whose clusters have the same shapes; its own uses are fewer
+SOFTMAX = 100  # derived seed, different from those of the embedding, because its clusters have the same shapes
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
-    """Logits of the token after each position.
+    """Language model: logits for the token after each position.
 
-    `model(token_ids)` takes ids as they are: its logits at t are for the token after t. In training the inputs are the
-    targets moved right by one, with id 0 first; `tf_sparse_attention.data` does that.
+    Logits at position t predict token t + 1 of the inputs. In training, inputs are the targets shifted right by one
+    after id 0, as `tsa.data` returns them.
 
-    The last vectors go through a dense layer to the embedding's size, where that differs from `hidden_dim`, and then
-    to the vocabulary: by the embedding itself if tied, else by weights of their own. With an adaptive embedding this is
-    an `AdaptiveSoftmax` of the same clusters: the logits are log-probabilities, and training with
-    `language_model_loss()` and metrics of this library computes clusters of rare words only where they are targets.
+    If the embedding size differs from `hidden_dim`, a dense layer first projects the output of the backbone to the
+    embedding size. Logits use the embedding matrix if `tie_embeddings` is True, otherwise a separate matrix.
+
+    With an `AdaptiveEmbedding`, the output is an `AdaptiveSoftmax` with the same clusters, and logits are
+    log-probabilities. Training with `language_model_loss()` and metrics of this library then computes rare clusters
+    only for targets in them.
 
     Args:
         backbone: a `Backbone`.
-        tie_embeddings: whether the output weights are the embedding. Default False, as published.
+        tie_embeddings: whether the output uses the embedding matrix. Default False.
         use_output_bias: whether logits have a bias. Default True.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: int (B, T) token ids, or a dictionary, as for `Backbone`, which may have "targets", int (B, T), too;
-            likewise `padding_mask`, `segment_ids` and `training`.
+        inputs: int (B, T) token ids, or a dictionary as for `Backbone`, optionally with "targets", int (B, T).
+        padding_mask, segment_ids, training: as for `Backbone`.
 
     Returns:
-        Float32 logits (B, T, V); with "targets" their nats, -log p, (B, T). (float64 for a float64 model.)
+        Float32 logits (B, T, V); with "targets", their -log p in nats, (B, T). A float64 model returns float64.
 
     Raises:
-        ValueError: if `backbone` is no `Backbone`, or the inputs have other keys.
+        ValueError: if an argument is invalid, or `inputs` has missing or unknown keys.
 
     Example:
         >>> model = LanguageModel.from_preset("enwik8_local_cluster8k", vocabulary_size=258)
@@ -59,7 +61,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         self, backbone: Backbone, tie_embeddings: bool = False, use_output_bias: bool = True, **kwargs: Any
     ) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         if not isinstance(backbone, Backbone) or backbone.vocabulary_size is None:
             raise ValueError(f"`backbone` must be a `Backbone` with a vocabulary. Received: backbone={backbone!r}.")
         checks.check_switch("tie_embeddings", tie_embeddings)
@@ -67,7 +69,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         if isinstance(backbone.embedding, AdaptiveEmbedding) and not use_output_bias:
             raise ValueError("`use_output_bias` must be True with an adaptive embedding. Received: False.")
         self.backbone = backbone
-        self.supports_masking = True  # of what an encoder returns, and of none that Keras would make
+        self.supports_masking = True  # encoder outputs may have a Keras mask; the output has none
         self.tie_embeddings = tie_embeddings
         self.use_output_bias = use_output_bias
         self.to_embedding = None
@@ -95,7 +97,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         use_output_bias: bool = True,
         **overrides: Any,
     ) -> "LanguageModel":
-        """Returns a model of a published size with random weights.
+        """Create a model of a published size with random weights.
 
         Args:
             name: one of `tf_sparse_attention.models.PRESETS` or `DECODER_PRESETS`.
@@ -103,11 +105,11 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
             reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
                 otherwise they are "nearest".
             tie_embeddings, use_output_bias: as for the model.
-            **overrides: arguments of `Backbone` that replace those of the preset. A dictionary for `attention`,
+            **overrides: arguments of `Backbone` that replace arguments of the preset. A dictionary for `attention`,
                 `embedding`, `norm` or `dropout` changes only the options that it names.
 
         Raises:
-            ValueError: for an unknown name, and if `num_layers` is not greater than `num_local_layers` of `attention`.
+            ValueError: if `name` is unknown, or `num_layers` is not greater than `num_local_layers` of `attention`.
         """
         arguments = preset_arguments(name, reproduce_reference, **overrides)
         backbone = Backbone(vocabulary_size, **arguments)
@@ -117,8 +119,8 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         return model
 
     @property
-    def vocabulary_size(self) -> int:  # type: ignore[override]  # computed, where others keep it
-        """V, the number of token ids."""
+    def vocabulary_size(self) -> int:  # type: ignore[override]  # a property, not an attribute
+        """V, number of token ids."""
         return self.backbone.vocabulary_size
 
     @property
@@ -162,19 +164,19 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         return self.logits(x) if targets is None else self.nats(x, targets)
 
     def nats(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Returns -log p of the targets, int (B, T), given vectors (B, T, D) of the backbone: float32 (B, T)."""
+        """Compute -log p of the targets, int (B, T), for vectors (B, T, D) of the backbone: float32 (B, T)."""
         if self.to_vocabulary is None or not self.is_adaptive:
             return nats_of(targets, self.logits(x))
         return self.to_vocabulary.loss(x if self.to_embedding is None else self.to_embedding(x), targets)
 
     def init_memory(self, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
-        """Returns the empty segment memory of `batch_size` texts: see `Backbone.init_memory`."""
+        """Create an empty segment memory; see `Backbone.init_memory`."""
         return self.backbone.init_memory(batch_size, masked)
 
     def forward_with_memory(
         self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns what a call does, and the segment memory after it: see `Backbone.forward_with_memory`."""
+        """Return the outputs of a call and the new segment memory; see `Backbone.forward_with_memory`."""
         inputs, targets = split_targets(inputs)
         x, memory = self.backbone.forward_with_memory(inputs, memory, training=training)
         return self._outputs(x, targets), memory
@@ -192,30 +194,23 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         positions_in_cache: bool = False,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
-        """Returns the cache before the first token; the arguments and errors are those of `Backbone.init_cache`."""
+        """Create the KV cache of empty sequences; see `Backbone.init_cache`."""
         return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, **encoded)
 
     def prefill(
         self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the logits (B, T, V) of a prompt and the cache after it.
-
-        The cache must hold no tokens yet, and padding must be on the right. The arguments and errors are those of
-        `Backbone.prefill`.
-        """
+        """Compute the logits (B, T, V) for a prompt, and fill the cache; see `Backbone.prefill`."""
         x, cache = self.backbone.prefill(inputs, cache, mask)
         return self.logits(x), cache
 
     def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Returns the logits (B, 1, V) after the next token and the cache after it.
-
-        `index` must be the number of tokens in the cache. The arguments and errors are those of `Backbone.decode`.
-        """
+        """Compute the logits (B, 1, V) for one token, and add it to the cache; see `Backbone.decode`."""
         x, cache = self.backbone.decode(token_ids, cache, index)
         return self.logits(x), cache
 
     def logits(self, x: Tensor) -> Tensor:
-        """Returns the logits (..., V) of vectors (..., D) of the backbone, such as some positions of a sequence."""
+        """Compute logits (..., V) for any vectors (..., D) of the backbone."""
         if self.to_embedding is not None:
             x = self.to_embedding(x)
         if self.to_vocabulary is not None:
@@ -223,11 +218,11 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         else:
             x = ops.matmul(x, ops.transpose(ops.cast(self._embeddings(), x.dtype)))
             x = x + ops.cast(self.output_bias, x.dtype) if self.use_output_bias else x
-        # The softmax over a large vocabulary needs more than half precision.
+        # Half precision is not enough for the softmax over a large vocabulary.
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
     def _embeddings(self):
-        """Returns the vectors (V, D) of all words, also where the embedding keeps them in few bits."""
+        """Return the embedding matrix (V, D), dequantized if needed."""
         embedding = self.backbone.embedding
         if embedding.quantization_mode is None:
             return embedding.embeddings

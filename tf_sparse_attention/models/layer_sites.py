@@ -1,4 +1,4 @@
-"""Where layers are held in a model, and how to replace one of them."""
+"""References to layers inside a model, and their replacement."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-# Attributes in which Keras and TensorFlow hold a second reference to what is in other attributes.
+# Attributes of Keras and TensorFlow that only repeat references from other attributes.
 KERAS_ATTRIBUTES = {
     "_layers",
     "_operations",
@@ -22,15 +22,15 @@ TENSORFLOW_ATTRIBUTES = {"_self_unconditional_checkpoint_dependencies", "_self_u
 
 @dataclasses.dataclass(frozen=True)
 class LayerSite:
-    """One reference to a layer inside a model.
+    """Reference to a layer inside a model.
 
     Attributes:
-        path: names and attributes from the model down, such as "transformer_layer_0._self_attention_layer".
-        index_path: the same with indices for the layers of a graph, whose names may differ in a copy.
+        path: names and attributes from the model to the layer, such as "transformer_layer_0._self_attention_layer".
+        index_path: the same path with indices for nodes of a graph, whose names may differ in a copy.
         layer: the layer.
-        parent: the layer that holds it.
-        attribute: the parent's attribute; None for a node of the graph of a functional model.
-        keys: indices and keys, outermost first, where the attribute is a list, tuple or dictionary.
+        parent: the layer that contains it.
+        attribute: attribute of the parent. None: the layer is a node of a functional graph.
+        keys: indices and keys, outermost first, if the attribute is a list, tuple or dictionary.
     """
 
     path: str
@@ -41,15 +41,15 @@ class LayerSite:
     keys: tuple = ()
 
     def replace(self, layer: keras.layers.Layer) -> None:
-        """Replaces the layer by another one, which Keras then tracks in its stead.
+        """Replace the layer, also in the tracker of Keras.
 
-        Keras allows no new layers in one that is built, so its tracker is unlocked meanwhile.
+        Keras forbids new layers in a built layer, so the tracker is unlocked during the replacement.
 
         Args:
             layer: the new layer.
 
         Raises:
-            ValueError: If the site is a node of a graph.
+            ValueError: if the site is a node of a graph.
         """
         if self.attribute is None:
             raise ValueError(f"`layer` cannot be put into the graph of {self.parent.name}. Received: {layer!r}.")
@@ -69,7 +69,7 @@ class LayerSite:
 
 @contextlib.contextmanager
 def scope_around(layer: keras.layers.Layer) -> Iterator[None]:
-    """Context in which a layer is built with the paths of weights that it would have in the place of a built one."""
+    """Enter the name scopes of a built layer, so that its replacement gets the same weight paths."""
     *names, _ = layer.path.split("/")
     with contextlib.ExitStack() as stack:
         for depth, name in enumerate(names):
@@ -78,16 +78,16 @@ def scope_around(layer: keras.layers.Layer) -> Iterator[None]:
 
 
 def find_layer_sites(model: keras.layers.Layer) -> list[LayerSite]:
-    """Returns the sites of all layers inside a model or layer, outermost first; shared layers have several."""
-    found, seen, queue = [], {id(model)}, [(model, "", "")]
+    """Return the sites of all layers inside a model or layer, outermost first; shared layers have several sites."""
+    sites, seen, queue = [], {id(model)}, [(model, "", "")]
     while queue:
         parent, path, index_path = queue.pop(0)
         for site in _sites_in(parent, path, index_path):
-            found.append(site)
+            sites.append(site)
             if id(site.layer) not in seen:
                 seen.add(id(site.layer))
                 queue.append((site.layer, f"{site.path}.", f"{site.index_path}."))
-    return found
+    return sites
 
 
 def _sites_in(parent: keras.layers.Layer, path: str, index_path: str) -> Iterator[LayerSite]:
@@ -105,7 +105,7 @@ def _sites_in(parent: keras.layers.Layer, path: str, index_path: str) -> Iterato
 
 
 def _layers_in(value, keys=()):
-    """Iterates over pairs of keys and a layer in a value: a layer, or lists, tuples and dictionaries of such."""
+    """Yield pairs of keys and a layer in a value: a layer, or nested lists, tuples and dictionaries."""
     if isinstance(value, keras.layers.Layer):
         yield keys, value
     elif isinstance(value, dict | list | tuple):
@@ -114,7 +114,7 @@ def _layers_in(value, keys=()):
 
 
 def _replace_at(value: Any, keys: tuple, layer: keras.layers.Layer) -> Any:
-    """Returns a value with the layer at some keys replaced: the same list or dictionary, a new tuple, or the layer."""
+    """Replace the layer at some keys of a value. Lists and dictionaries change in place; tuples are copied."""
     if not keys:
         return layer
     inner = _replace_at(value[keys[0]], keys[1:], layer)

@@ -1,4 +1,4 @@
-"""Loss and metrics of language models; all ignore padding, id 0."""
+"""Loss and metrics of language models. All ignore padding, id 0."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from tf_sparse_attention.types import Config, Tensor
 
 
 def nats_of(targets: Tensor, predictions: Tensor) -> Tensor:
-    """Returns -log p of the targets (B, T), given logits (B, T, V); nats (B, T) are returned as they are."""
+    """Compute -log p of targets (B, T) from logits (B, T, V). Nats (B, T) are returned unchanged."""
     if len(predictions.shape) == 2:
         return predictions
     return keras.losses.sparse_categorical_crossentropy(targets, predictions, from_logits=True)
@@ -20,20 +20,20 @@ def nats_of(targets: Tensor, predictions: Tensor) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class LanguageModelLoss(keras.losses.Loss):
-    """The mean of -log p over the targets that are not padding (id 0), in nats per token.
+    """Mean -log p over the targets except padding (id 0), in nats per token.
 
-    Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model that got the targets as inputs. In a step of
-    `tsa.models.Model` on several replicas of TensorFlow the mean is over the targets of all of them.
+    Called with ids (B, T) and logits (B, T, V), or nats (B, T) of a model with targets as inputs. In a step of
+    `tsa.models.Model` on several TensorFlow replicas, the mean is over the targets of all replicas.
 
     Args:
         name: default "cross_entropy".
         reduction: as in Keras, default "sum_over_batch_size".
-        dtype: of the loss, default float32.
-        label_smoothing: s in [0, 1): the loss is (1 - s) (-log p of the target) + s (the mean of -log p over all ids),
-            as that of `keras.losses.CategoricalCrossentropy`; not for a model that returns nats. Default 0.
+        dtype: dtype of the loss, default float32.
+        label_smoothing: s in [0, 1). The loss is (1 - s) (-log p of the target) + s (mean of -log p over all ids), as
+            in `keras.losses.CategoricalCrossentropy`. Default 0; required for a model that returns nats.
 
     Raises:
-        ValueError: for a wrong `label_smoothing`, and in a call for nats with one.
+        ValueError: if `label_smoothing` is invalid, or a call with label smoothing gets nats.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LanguageModelLoss(keras.losses.Loss):
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        # A copy has no mask of Keras: `call` leaves padding out, by which Keras would divide once more.
+        # A copy has no Keras mask. With one, Keras would divide by the number of targets again.
         return super().__call__(y_true, ops.copy(y_pred), sample_weight)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -65,37 +65,42 @@ class LanguageModelLoss(keras.losses.Loss):
         return nats * (mean_factor() / ops.where(share > 0, share, 1))
 
     def count_targets(self, y_true: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        """Returns how many targets the loss is the mean of, float32 (); no weights take one away."""
+        """Count the targets except padding, float32 (); weights have no effect."""
         return ops.sum(ops.cast(ops.not_equal(y_true, 0), "float32"))
 
 
 def _mean_nats(logits):
-    """Returns the mean of -log p over all ids, (B, T), of logits (B, T, V)."""
+    """Return the mean of -log p over all ids, (B, T), for logits (B, T, V)."""
     if len(logits.shape) == 2:
         raise ValueError("`label_smoothing` must be 0 for a model that returns nats. Received: nats (B, T).")
     return ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
 
 
 def language_model_loss(label_smoothing: float = 0.0) -> LanguageModelLoss:
-    """Returns a `LanguageModelLoss`: the mean nats per token over the targets that are not padding (id 0)."""
+    """Create the loss of language models: mean -log p over the targets except padding (id 0), in nats per token.
+
+    Args:
+        label_smoothing: s in [0, 1). The loss is (1 - s) (-log p of the target) + s (mean of -log p over all ids).
+            Default 0; required for a model that returns nats.
+    """
     return LanguageModelLoss(label_smoothing=label_smoothing)
 
 
 class TokenMetric(keras.metrics.Metric):
-    """Base of metrics that are functions of the mean nats per token.
+    """Base class of metrics computed from the mean nats per token.
 
     Args:
-        name: of the metric.
-        dtype: of its sums, default float32.
+        name: name of the metric.
+        dtype: dtype of its sums, default float32.
     """
 
     def __init__(self, name: str, dtype: Any = None) -> None:
-        super().__init__(name=name, dtype=dtype or "float32")  # in bfloat16 sums would stop growing
+        super().__init__(name=name, dtype=dtype or "float32")  # bfloat16 sums would stop growing
         self.nats = self.add_variable((), "zeros", name="nats")
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Adds a batch: ids (B, T), logits (B, T, V) or nats (B, T), weights (B, T); targets of id 0 do not count."""
+        """Add a batch: ids (B, T), logits (B, T, V) or nats (B, T), weights (B, T); targets of id 0 do not count."""
         nats = ops.cast(nats_of(y_true, y_pred), self.dtype)
         weights = ops.cast(ops.not_equal(y_true, 0), self.dtype)
         if sample_weight is not None:
@@ -104,17 +109,17 @@ class TokenMetric(keras.metrics.Metric):
         self.tokens.assign_add(ops.sum(weights))
 
     def nats_per_token(self) -> Tensor:
-        """Returns the mean so far, 0 before the first token."""
+        """Return the mean of all tokens so far; 0 before the first token."""
         return self.nats / ops.maximum(self.tokens, 1)
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Perplexity(TokenMetric):
-    """exp(nats per token).
+    """Perplexity, exp(nats per token).
 
     Args:
         name: default "perplexity".
-        dtype: of its sums, default float32.
+        dtype: dtype of its sums, default float32.
     """
 
     def __init__(self, name: str = "perplexity", dtype: Any = None) -> None:
@@ -126,12 +131,12 @@ class Perplexity(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class PerplexityPerWord(TokenMetric):
-    """exp(nats a word), as PG-19 reports it: the words are those of the text, whatever its tokens are.
+    """Perplexity per word, exp(nats per word), as reported for PG-19. It does not depend on the tokenizer.
 
     Args:
         tokens_per_word: tokens of the split divided by its words.
         name: default "perplexity_per_word".
-        dtype: of its sums, default float32.
+        dtype: dtype of its sums, default float32.
     """
 
     def __init__(self, tokens_per_word: float, name: str = "perplexity_per_word", dtype: Any = None) -> None:
@@ -148,12 +153,12 @@ class PerplexityPerWord(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class BitsPerByte(TokenMetric):
-    """Bits a byte of text: nats per token, divided by ln 2 and by the bytes of a token.
+    """Bits per byte of text: nats per token / ln 2 * tokens per byte.
 
     Args:
         tokens_per_byte: tokens of the split divided by its bytes. Default 1: a token is a byte.
         name: default "bits_per_byte".
-        dtype: of its sums, default float32.
+        dtype: dtype of its sums, default float32.
     """
 
     def __init__(self, tokens_per_byte: float = 1.0, name: str = "bits_per_byte", dtype: Any = None) -> None:

@@ -1,14 +1,14 @@
 """Published model sizes as plain dictionaries.
 
-Each has its "source", the "sequence_length" it is for, the "arguments" of `Backbone` without the vocabulary, and
-"initialization" where it differs from the default of the layers. Those of encoder-decoders have the arguments of both
-sides, "encoder" and "decoder", whose "cross_attention" has as many local blocks as "attention".
+Keys of a preset: "source", "sequence_length", "arguments" of `Backbone` without `vocabulary_size`, and "initialization"
+if it is not the default. Presets of encoder-decoders have arguments for "encoder" and "decoder" instead. Their
+"cross_attention" has as many local blocks as "attention".
 """
 
 import dataclasses
 from typing import Any
 
-from tf_sparse_attention.models.attention_parts import map_parts, parts_of_blocks
+from tf_sparse_attention.models.attention_parts import list_block_parts, map_parts
 from tf_sparse_attention.models.backbone_options import (
     AttentionOptions,
     DropoutOptions,
@@ -37,11 +37,11 @@ def preset_arguments(name: str, reproduce_reference: bool = False, **overrides: 
         name: a key of `PRESETS` or `DECODER_PRESETS`.
         reproduce_reference: whether routed heads select as published ("top_k"), which is not causal. Default False:
             they select "nearest".
-        **overrides: arguments that replace those of the preset. A dictionary for `attention`, `embedding`, `norm` or
-            `dropout` changes only the options that it names.
+        **overrides: arguments that replace arguments of the preset. A dictionary for `attention`, `embedding`, `norm`
+            or `dropout` changes only the options that it names.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: if `name` is unknown.
     """
     presets = PRESETS | DECODER_PRESETS
     if name not in presets:
@@ -59,11 +59,11 @@ def translation_arguments(name: str, reproduce_reference: bool = False, **overri
         reproduce_reference: whether routed heads select as published and padding is masked only as keys. The model is
             then not causal. Default False: routed heads select "nearest" in the decoder, "top_keys" in its
             cross-attention, and "top_k" in the encoder.
-        **overrides: arguments of both sides that replace those of the preset, as in `preset_arguments`.
+        **overrides: arguments that replace arguments of both sides of the preset, as in `preset_arguments`.
             `cross_attention`, `dim` of `embedding` and `tokens` of `dropout` only change the decoder.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: if `name` is unknown.
     """
     if name not in TRANSLATION_PRESETS:
         raise ValueError(f"`name` must be one of {sorted(TRANSLATION_PRESETS)}. Received: name={name!r}.")
@@ -75,7 +75,7 @@ def translation_arguments(name: str, reproduce_reference: bool = False, **overri
     decoder = merge_arguments(decoder, overrides)
     if "cross_attention" not in decoder:
         num_local_layers = as_options(AttentionOptions, "attention", decoder["attention"]).num_local_layers
-        decoder["cross_attention"] = parts_of_blocks(across, decoder["num_layers"], num_local_layers)
+        decoder["cross_attention"] = list_block_parts(across, decoder["num_layers"], num_local_layers)
     overrides = {name: value for name, value in overrides.items() if name != "cross_attention"}
     encoder = merge_arguments({"embedding": None, **encoder}, overrides)
     embedding = as_options(EmbeddingOptions, "embedding", encoder["embedding"])
@@ -88,7 +88,7 @@ def translation_arguments(name: str, reproduce_reference: bool = False, **overri
 
 
 def _routed(attention, selection, reproduce_reference):
-    """Return attention options as a dictionary, with a selection of routed heads, or with the published one."""
+    """Return attention options as a dictionary, with `selection` or the published selection of routed heads."""
     chosen = {"selection": "top_k", "reproduce_reference": True} if reproduce_reference else {"selection": selection}
     options = vars(as_options(AttentionOptions, "attention", attention))
     parts = map_parts(

@@ -1,4 +1,4 @@
-"""Functions of a model as compiled programs."""
+"""Compiled functions of a model."""
 
 from collections.abc import Callable
 
@@ -7,26 +7,26 @@ from keras import ops
 
 
 def compiled(function: Callable, model: keras.Model) -> Callable:
-    """Returns the function as one compiled program, which reads the model's current weights in each call.
+    """Compile a function that reads the current weights of a model in each call.
 
     Args:
-        function: takes and returns tensors in nested structures, and runs the model without changing its weights.
+        function: function of nested tensors. It may run the model, but not change its weights.
         model: a Keras model.
 
     Returns:
-        A function of arrays or tensors; for every new shape it compiles a program, which takes seconds. On backends
-        other than TensorFlow and JAX nothing is compiled.
+        Function of arrays or tensors. Each new shape compiles a program, which takes seconds. Only compiled with
+        TensorFlow and JAX.
     """
     program = _PROGRAMS.get(keras.backend.backend(), lambda function, model: function)(function, model)
     return lambda *arguments: program(*keras.tree.map_structure(ops.convert_to_tensor, arguments))
 
 
 class Programs:
-    """The compiled programs of a model, by what they depend on, for the weights that the model has now.
+    """Cache of compiled programs of a model. Replaced weights clear the cache.
 
     Args:
-        model: whose windows of adaptive spans, too, programs depend on.
-        run_eagerly: whether nothing is compiled, for tests and debugging. Default False.
+        model: a Keras model.
+        run_eagerly: whether to run without compilation, for tests and debugging. Default False.
     """
 
     def __init__(self, model: keras.Model, run_eagerly: bool = False) -> None:
@@ -36,9 +36,9 @@ class Programs:
         self._weights: tuple[int, ...] = ()
 
     def get(self, kind: tuple, make: Callable[[], Callable]) -> Callable:
-        """Returns the program of a kind, of the function that `make` returns where there is none yet."""
+        """Return the program with the key `kind`; a missing program is compiled from the result of `make`."""
         weights = tuple(map(id, self._model.variables))
-        if weights != self._weights:  # replaced since the programs were traced, as by `enable_lora` and `quantize`
+        if weights != self._weights:  # replaced after tracing, such as by `enable_lora` or `quantize`
             self._made, self._weights = {}, weights
         kind = (*kind, *self._model.computed_windows)
         if kind not in self._made:

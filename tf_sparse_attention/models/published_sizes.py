@@ -23,9 +23,9 @@ def _routing_transformer(
     embedding_dropout=0.0,
     token_dropout=0.0,
 ):
-    """Returns a preset of the published code: post-norm, relative positions, no biases in attention.
+    """Create a preset of the published code: post-norm, relative positions, no biases in attention.
 
-    `clusters` is the pair of their number and their size.
+    `clusters` is the pair of number and size of clusters.
     """
     common = {
         "key_dim": hidden_dim // (num_local + num_routing),
@@ -53,10 +53,10 @@ def _routing_transformer(
 
 
 def _encoder_decoder(preset, dropout):
-    """Returns a preset of the published code with the sizes of a language model on both sides.
+    """Create a preset of the published code with the sizes of a language model for encoder and decoder.
 
-    `dropout` is that of the result of each sublayer. Queries are keys in the decoder's own sequence alone, and
-    attention to the source has no positions.
+    `dropout` is the rate on the output of each sublayer. Only self-attention of the decoder shares queries and keys.
+    Cross-attention has no positions.
     """
     decoder = preset["arguments"] | {"dropout": {**preset["arguments"]["dropout"], "residual": dropout}}
     routing, local = decoder["attention"]["parts"]
@@ -184,17 +184,17 @@ TRANSLATORS = {
 
 
 def _image_routing_transformer(source, num_layers, heads, grid, clusters=None, hidden_dim=1024, block_shape=None):
-    """Returns a preset of the published code: post-norm, ReLU, embeddings of rows, columns and channels.
+    """Create a preset of the published code: post-norm, ReLU, embeddings of rows, columns and channels.
 
     Args:
-        source: where the numbers are from.
+        source: source of the numbers.
         num_layers: number of blocks.
-        heads: pair, those that are local and those that are routed.
+        heads: pair of the numbers of local and routed heads.
         grid: (rows, columns, channels) of the images.
-        clusters: pair of their number and their size.
-        hidden_dim: size of the vectors between blocks; a feed-forward layer is twice as large, or as large in the small
-            model with blocks of images.
-        block_shape: rows and columns of pixels of a block of the image. None: heads are local in the sequence.
+        clusters: pair of number and size of clusters.
+        hidden_dim: channels of the residual stream. The size inside the feed-forward is twice `hidden_dim`, or equal
+            with `block_shape`.
+        block_shape: (rows, columns) of pixels per image block. None: local heads attend to blocks of the sequence.
     """
     height, width, channels = grid
     common = {"key_dim": hidden_dim // sum(heads), "use_bias": False}
@@ -204,7 +204,7 @@ def _image_routing_transformer(source, num_layers, heads, grid, clusters=None, h
         rows, columns = block_shape
         local = {"layer": "LocalAttention2D", "num_heads": heads[0], **common, "order": "blocks"}
         local |= {"width": width * channels, "height": height, "block_shape": (rows, columns * channels)}
-        axes = (height // rows, width // columns, rows, columns, channels)  # those of `ImageCodec.grid`
+        axes = (height // rows, width // columns, rows, columns, channels)  # as in `ImageCodec.grid`
     parts = [local]
     if clusters is not None:
         sizes = {"num_heads": heads[1], "num_clusters": clusters[0], "cluster_size": clusters[1]}
@@ -224,8 +224,8 @@ def _image_routing_transformer(source, num_layers, heads, grid, clusters=None, h
 
 _CIFAR10, _IMAGENET64 = (32, 32, 3), (64, 64, 3)
 
-# Sequences are those of an `ImageCodec`, 257 ids. Where the paper and the code differ, in the routed heads for
-# ImageNet-64, there is a preset of each.
+# Sequences come from an `ImageCodec` with 257 ids. Paper and code differ in the routed heads for ImageNet-64, so each
+# has a preset.
 IMAGE_ROUTING_TRANSFORMERS = {
     "cifar10_local1d": _image_routing_transformer(f"{RT}: cifar10_local1d", num_layers=12, heads=(8, 0), grid=_CIFAR10),
     "cifar10_local2d": _image_routing_transformer(
@@ -256,15 +256,15 @@ IMAGE_ROUTING_TRANSFORMERS = {
 
 
 def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attention, dropout, half_size=False):
-    """Returns a preset of the paper: pre-activation blocks, embeddings of rows and columns, `remat` on.
+    """Create a preset of the paper: pre-activation blocks, embeddings of rows and columns, `remat` on.
 
     Args:
         source: section of the paper.
-        num_layers, num_heads, hidden_dim: as there.
-        grid: axes of the embedding of positions, the last one running fastest; their product is the sequence.
-        attention: the layer and its pattern.
-        dropout: rate on what a sublayer adds.
-        half_size: whether feed-forward, queries and keys have half of their usual sizes.
+        num_layers, num_heads, hidden_dim: as in the paper.
+        grid: axes of the grid embedding, fastest last. Their product is the sequence length.
+        attention: layer and options of the pattern.
+        dropout: rate on the output of each sublayer.
+        half_size: whether to halve the sizes of feed-forward, queries and keys.
     """
     head = hidden_dim // num_heads
     sizes = {"num_heads": num_heads, "key_dim": head // 2 if half_size else head, "value_dim": head}
@@ -292,7 +292,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
 
 _STRIDED = {"layer": "StridedAttention", "stride": 128}
 
-# The paper does not say which form of heads (its equations 6 to 8) these models have; parameters do not depend on it.
+# The paper does not specify the form of heads (equations 6 to 8) of these models. All have equal parameter counts.
 SPARSE_TRANSFORMERS = {
     "sparse_transformer_cifar10": _sparse_transformer(
         "section 7.1, 59 million parameters",
@@ -323,7 +323,7 @@ SPARSE_TRANSFORMERS = {
         dropout=0.01,
     ),
     "sparse_transformer_music": _sparse_transformer(
-        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, since the paper gives none",
+        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, because the paper has none",
         num_layers=48,
         num_heads=16,
         hidden_dim=512,
@@ -335,15 +335,15 @@ SPARSE_TRANSFORMERS = {
 
 
 def _attention(layer, num_heads, num_key_value_heads, key_dim, **settings):
-    """Returns the attention of a block, one part with rotary positions."""
+    """Return attention parts of a block: one part with rotary positions."""
     common = {"num_heads": num_heads, "num_key_value_heads": num_key_value_heads, "key_dim": key_dim}
     return [{"layer": layer, **common, "position": "rotary", **settings}]
 
 
 def _gemma_3(source, num_layers, heads, window, **sizes):
-    """Returns a preset of Gemma 3: of six layers five have a window and short wavelengths, the sixth sees everything.
+    """Create a preset of Gemma 3: five of six layers have a window and short wavelengths, the sixth is dense.
 
-    `heads` are (query heads, key-value heads, size of a head).
+    `heads` are (query heads, key-value heads, head size).
     """
     common = {"use_bias": False, "use_query_key_norm": True}
     local = _attention("LocalAttention", *heads, window=window, **common)
@@ -353,7 +353,7 @@ def _gemma_3(source, num_layers, heads, window, **sizes):
 
 
 def _gpt_oss(source, num_layers, heads, window, **sizes):
-    """Returns a preset of gpt-oss: every other layer, from the first on, has a window; all have sinks and YaRN."""
+    """Create a preset of gpt-oss: layers 0, 2, 4 and so on have a window; all have sinks and YaRN."""
     rotary = {"rotary_max_wavelength": 1.5e5, "rotary_type": "yarn", "rotary_scaling_factor": 32.0}
     common = {"use_sink": True, **rotary, "rotary_truncate": False}
     local = _attention("LocalAttention", *heads, window=window, **common)
@@ -391,7 +391,7 @@ DECODERS = {
         sequence_length=1024,
     ),
     "gpt_oss_20b_dense": _gpt_oss(
-        f"{_GPT_OSS}, gpt-oss-20b with one feed-forward in place of 32 experts",
+        f"{_GPT_OSS}, gpt-oss-20b with one feed-forward instead of 32 experts",
         num_layers=24,
         heads=(64, 8, 64),
         window=128,

@@ -1,4 +1,4 @@
-"""Models with the weights of another model, weights by path, and creation of weights without random numbers."""
+"""Copies of models with changed arguments, weights by path, and models without random initialization."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ PARTS: dict[type[keras.Model], tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def initialize_with_zeros() -> Iterator[None]:
-    """Context in which new random weights are zeros instead, because they will be overwritten.
+    """Create weights as zeros instead of random numbers in this context, because they will be overwritten.
 
     Drawing random numbers takes three times the memory of a weight, and seconds for large weights. Only affects this
     thread. On JAX, which has no scope for new variables, weights start as usual.
@@ -31,7 +31,7 @@ def initialize_with_zeros() -> Iterator[None]:
         return
     import tensorflow as tf
 
-    # Creates the process's generator of seeds, which must not happen in the graph of `_zeros_for_random`.
+    # Create the global seed generator now, not in the graph of `_zeros_for_random`.
     keras.random.uniform(())
     with tf.variable_creator_scope(_create_without_random):
         yield
@@ -51,7 +51,7 @@ def _zeros_for_random(initial_value):
     try:
         with tf.Graph().as_default() as graph:  # traced, never run
             value = initial_value()
-    except Exception:  # of any class: code that cannot be traced, such as reading a variable
+    except Exception:  # some code cannot be traced, such as reading a variable
         return initial_value
     types = {operation.type for operation in graph.get_operations()}
     draws = any("Random" in name or "TruncatedNormal" in name for name in types)
@@ -76,7 +76,7 @@ def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
-    """Return a new `LanguageModel` with the weights of another one, not compiled.
+    """Create a `LanguageModel` with the weights of another one, not compiled.
 
     Args:
         model: a `LanguageModel`.
@@ -87,17 +87,17 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
     with initialize_with_zeros():
         backbone = Backbone(**merge_arguments(model.backbone.get_config(), changes))
         changed = LanguageModel(backbone, model.tie_embeddings, model.use_output_bias, dtype=dtype)
-    return _with_weights_of(model, changed)
+    return _copy_weights(model, changed)
 
 
 def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
-    """Return a new `Backbone` with the weights of another one; arguments as in `rebuilt`."""
+    """Create a `Backbone` with the weights of another one; arguments as in `rebuilt`."""
     with initialize_with_zeros():
         changed = Backbone(**merge_arguments(backbone.get_config(), changes))
-    return _with_weights_of(backbone, changed)
+    return _copy_weights(backbone, changed)
 
 
-def _with_weights_of(model, changed):
+def _copy_weights(model, changed):
     weights, targets = weights_by_path(model), weights_by_path(changed)
     if differing := sorted(weights.keys() ^ targets.keys()):
         raise ValueError(f"`changes` must keep the weights of the model. Received: changes of {differing[0]}.")

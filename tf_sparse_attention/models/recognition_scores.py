@@ -35,15 +35,15 @@ def check_labels(name: str, labels: Tensor, num_ids: int | None = None) -> None:
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class CTCLoss(keras.losses.Loss):
-    """Mean CTC loss per label, in nats: -log p of the labels of each row, summed over all alignments with frames.
+    """Mean CTC loss per label, in nats. p of a row's labels is summed over all alignments.
 
     Called with labels, int (B, U), 0 for padding on the right, and the output of a `SpeechRecognizer`,
-    log-probabilities (B, T, V + 1) with the blank first. Empty rows and rows with a `sample_weight` of 0 are left out.
-    The loss of a batch without labels is the sum of the nats of its frames. In a step of `tsa.models.Model` on several
-    TensorFlow replicas, the mean is over the labels of all replicas. Always computed in float32; see
-    `tf_sparse_attention.ops.ctc.ctc_loss`.
+    log-probabilities (B, T, V + 1) with the blank first. Rows with a `sample_weight` of 0 are left out. A row without
+    labels adds -log p of a blank in every frame to the numerator. The loss of a batch without labels is this sum. In a
+    step of `tsa.models.Model` on several TensorFlow replicas, the mean is over the labels of all replicas. Always
+    computed in float32; see `tf_sparse_attention.ops.ctc.ctc_loss`.
 
-    Note: differs from `keras.losses.CTC`, which is the sum per row. The mean per label does not depend on row lengths.
+    Note: `keras.losses.CTC` averages the losses of rows; `CTCLoss` divides their sum by the number of labels.
 
     Args:
         name: default "ctc".
@@ -51,7 +51,7 @@ class CTCLoss(keras.losses.Loss):
         dtype: dtype of the loss, default float32.
 
     Raises:
-        ValueError: In an eager call, if labels need more frames than a row has without padding, are not ids from 1 to
+        ValueError: in an eager call, if labels need more frames than a row has without padding, are not ids from 1 to
             V, or have padding before labels. In a compiled call, the loss of a row with too few frames is infinite, and
             so is the loss of the batch. This row has no gradient; the gradients of other rows do not change.
 
@@ -76,12 +76,12 @@ class CTCLoss(keras.losses.Loss):
         return ctc_loss(labels, y_pred) * (mean_factor() * rows / ops.maximum(self.count_targets(labels), 1))
 
     def count_targets(self, y_true: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        """Count the labels of a batch, float32 (); arguments as in a call."""
+        """Count the labels of a batch, float32 (); arguments as in a call, without `y_pred`."""
         return ops.sum(ops.cast(_mask_rows(y_true, sample_weight) != 0, "float32"))
 
 
 def _mask_rows(labels, sample_weight):
-    """Remove the labels of rows with weight 0: weight 0 times an infinite loss is NaN."""
+    """Remove the labels of rows with weight 0, because 0 times an infinite loss is NaN."""
     if sample_weight is None:
         return labels
     has_weight = ops.reshape(ops.convert_to_tensor(sample_weight), (-1, 1)) != 0
@@ -132,7 +132,7 @@ class ErrorRate(keras.metrics.Metric):
         """Add a batch. Rows with a `sample_weight` (B,) of 0 are left out.
 
         Raises:
-            ValueError: In an eager call, if labels are negative or have padding before labels.
+            ValueError: in an eager call, if labels are negative or have padding before labels.
         """
         y_true, y_pred = ops.cast(y_true, "int32"), ops.convert_to_tensor(y_pred)
         y_pred = ctc_greedy(y_pred) if len(y_pred.shape) == 3 else ops.cast(y_pred, "int32")
@@ -178,7 +178,7 @@ class WordErrorRate(ErrorRate):
         dtype: as in `ErrorRate`.
 
     Raises:
-        ValueError: If `separator` is not a positive integer.
+        ValueError: if `separator` is not a positive integer.
 
     Example:
         >>> metric = WordErrorRate(separator=1)

@@ -1,4 +1,4 @@
-"""Segment memory: the block inputs of earlier segments of a text, as further keys (Dai et al. 2019)."""
+"""Segment memory: block inputs of earlier segments as additional keys (Transformer-XL, Dai et al. 2019)."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from tf_sparse_attention.layers.parts.segment_memory import latest, supports_mem
 from tf_sparse_attention.ops.shapes import max_over, shape
 from tf_sparse_attention.types import Tensor
 
-EMPTY = -1  # the document of an empty slot of the memory
+EMPTY = -1  # segment id of empty slots
 
 
 def check_blocks(blocks: Sequence[keras.layers.Layer], memory_length: int) -> None:
-    """Raises a `ValueError` if `memory_length` is positive and the attention of a block does not support memory."""
+    """Raise a `ValueError` if `memory_length` is positive and the attention of a block does not support memory."""
     if memory_length and not all(supports_memory(block.attention) for block in blocks):
         raise ValueError(
             "`memory_length` must be 0 unless all parts of `attention` support a segment memory (LocalAttention, "
@@ -22,10 +22,10 @@ def check_blocks(blocks: Sequence[keras.layers.Layer], memory_length: int) -> No
 
 
 def empty_memory(backbone: keras.Model, batch_size: int | Tensor, masked: bool = True) -> dict[str, Tensor]:
-    """Returns an empty segment memory; see `Backbone.init_memory`.
+    """Create an empty segment memory; see `Backbone.init_memory`.
 
     Raises:
-        ValueError: for a backbone without memory.
+        ValueError: if `memory_length` of the backbone is 0.
     """
     length = backbone.memory_length
     if length == 0:
@@ -39,7 +39,7 @@ def empty_memory(backbone: keras.Model, batch_size: int | Tensor, masked: bool =
 
 
 def in_last_document(segment_ids: Tensor) -> Tensor:
-    """Returns which slots of a memory hold the latest document, bool (B, L): none where all are empty."""
+    """Return which slots of a memory hold the latest document, bool (B, L); False for empty slots."""
     filled = segment_ids != EMPTY
     slots = ops.where(filled, ops.arange(segment_ids.shape[1], dtype="int32"), 0)
     last = ops.take_along_axis(segment_ids, max_over(slots, axis=1, keepdims=True), axis=1)
@@ -47,13 +47,13 @@ def in_last_document(segment_ids: Tensor) -> Tensor:
 
 
 class SegmentMemory:
-    """The segment memory in a call: what blocks read from the memory before, and what the memory after will hold.
+    """Segment memory of a call: the memory before the call, and the new memory.
 
     Args:
-        before: the memory, as `empty_memory` describes it.
+        before: memory before the call, such as from `empty_memory`.
         tokens: token ids (B, T), or features (B, T, F).
         padding_mask: bool (B, T), or None. Slots of padding are empty.
-        segment_ids: int (B, T), or None: all one document.
+        segment_ids: int (B, T). None: one document, id 0.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class SegmentMemory:
             documents = ops.where(padding_mask, documents, EMPTY)
         self._after = {"segment_ids": _append(before["segment_ids"], documents)}
 
-    def arguments_of(self, block: keras.layers.Layer, x: Tensor) -> dict[str, Tensor]:
-        """Returns the memory arguments of a block, and stores its inputs `x` for the next segment."""
+    def update_block(self, block: keras.layers.Layer, x: Tensor) -> dict[str, Tensor]:
+        """Return the memory arguments of a block, and store the inputs `x` of the block for the next segment."""
         memory = self._before[block.name]
         self._after[block.name] = ops.stop_gradient(_append(memory, ops.cast(x, memory.dtype)))
         return {"memory": memory, "memory_segment_ids": self._before["segment_ids"]}
 
     def after(self) -> dict[str, Tensor]:
-        """Returns the memory after the call."""
+        """Return the new memory."""
         return self._after
 
 
 def _append(memory, new):
-    """Returns the last L positions of a memory (B, L, ...) with a segment (B, T, ...) after it."""
+    """Return the last L positions of a memory (B, L, ...) followed by a segment (B, T, ...)."""
     length, added = memory.shape[1], shape(new)[1]
     if isinstance(added, int) and added >= length:
         return latest(new, length)

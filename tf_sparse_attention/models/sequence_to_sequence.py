@@ -1,4 +1,4 @@
-"""The encoder-decoder: an encoder of one sequence, and a language model of another that reads it."""
+"""Encoder-decoder: an encoder of the source, and a language model of the target with cross-attention."""
 
 from typing import Any
 
@@ -15,38 +15,40 @@ from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.types import Config, Tensor
 
 SOURCES = ("encoder_token_ids", "encoder_features")
-OF_ENCODER = ("encoder_padding_mask", "encoder_segment_ids")
-OF_DECODER = ("decoder_padding_mask", "decoder_segment_ids")
+ENCODER_MASKS = ("encoder_padding_mask", "encoder_segment_ids")
+DECODER_MASKS = ("decoder_padding_mask", "decoder_segment_ids")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
-    """Logits of the next target token, given a source and the targets so far.
+    """Encoder-decoder: logits of the next target token, given a source and the previous target tokens.
 
-    Both sides are `Backbone`s of any patterns: the encoder sees its whole sequence, the decoder is causal and has
+    Encoder and decoder are `Backbone`s with any patterns. The encoder is bidirectional; the decoder is causal and has
     `cross_attention`. Vaswani et al. 2017, "Attention is all you need"; Roy et al. 2021 for documents.
 
-    The embeddings are separate; an encoder without a vocabulary, of features as large as the decoder's embedding, has
-    its source embedded by the decoder's, and `tie_embeddings` of the decoder makes its output weights the same too.
+    Source and target embeddings are separate by default. If the encoder has no vocabulary and as many features as the
+    decoder's embedding, the decoder's embedding also embeds source ids. With `tie_embeddings`, the output weights are
+    this embedding, too.
 
     Args:
         encoder: a `Backbone` with `causal=False`.
-        decoder: a `LanguageModel` whose backbone is causal and has `cross_attention`, of the encoder's `hidden_dim`.
+        decoder: a `LanguageModel` whose backbone is causal, and has `cross_attention` and the `hidden_dim` of the
+            encoder.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: dictionary with the names that KerasHub uses: "encoder_token_ids", int (B, S), and "decoder_token_ids",
-            int (B, T), the targets moved right by one with id 0 first; if wanted bool "encoder_padding_mask" (B, S) and
-            "decoder_padding_mask" (B, T), False for padding, and int "encoder_segment_ids" and "decoder_segment_ids",
-            the documents of packed batches, of which both sides have the same. An encoder without a vocabulary reads
-            "encoder_features", float (B, S, F), or ids as above.
-        training: whether to drop and to update centroids.
+        inputs: dictionary with the names of KerasHub. "encoder_token_ids", int (B, S), or, for an encoder without a
+            vocabulary, "encoder_features", float (B, S, F). "decoder_token_ids", int (B, T): the targets shifted right
+            by one after id 0. "encoder_padding_mask", bool (B, S), and "decoder_padding_mask", bool (B, T): optional,
+            False for padding. "encoder_segment_ids", int (B, S), and "decoder_segment_ids", int (B, T): optional, both
+            or neither; a target attends to the source with the same id. "targets", int (B, T): optional.
+        training: whether to apply dropout and update centroids.
 
     Returns:
-        Float32 logits (B, T, V); with "targets" among the inputs their nats, -log p, (B, T).
+        Float32 logits (B, T, V); with "targets", their -log p in nats, (B, T).
 
     Raises:
-        ValueError: for models that do not fit each other, and for inputs that lack one or have others.
+        ValueError: if encoder and decoder do not match, or `inputs` has missing or unknown keys.
 
     Example:
         >>> part = {"num_heads": 2, "key_dim": 8}
@@ -61,7 +63,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
 
     def __init__(self, encoder: Backbone, decoder: LanguageModel, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         _check_models(encoder, decoder)
         self.encoder = encoder
         self.decoder = decoder
@@ -79,65 +81,67 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         use_output_bias: bool = True,
         **overrides: Any,
     ) -> "SequenceToSequence":
-        """Returns a model of a published size with random weights.
+        """Create a model of a published size with random weights.
 
         Args:
-            name: one of `tf_sparse_attention.models.presets.TRANSLATION_PRESETS`.
-            vocabulary_size: V, ids of the targets.
-            source_vocabulary_size: ids of the source, with an embedding of its own. None: the encoder reads features,
-                or ids that the decoder's embedding embeds.
-            reproduce_reference: whether routed heads and padding work as published, which is not causal; otherwise
-                routed heads of the decoder are "nearest", and "top_keys" across.
+            name: one of `tf_sparse_attention.models.TRANSLATION_PRESETS`.
+            vocabulary_size: V, number of token ids of the targets.
+            source_vocabulary_size: vocabulary size of the encoder's embedding. None: no such embedding; the encoder
+                takes features, or ids embedded by the decoder.
+            reproduce_reference: whether routed heads and padding work as published, which is not causal. Default False:
+                routed heads select "nearest" in the decoder, "top_keys" in its cross-attention.
             tie_embeddings, use_output_bias: as for `LanguageModel`.
-            **overrides: arguments of both `Backbone`s that replace those of the preset. A dictionary for `attention`,
-                `embedding`, `norm` or `dropout` changes only the options that it names. `cross_attention`, `dim` of
-                `embedding` and `tokens` of `dropout` only change the decoder.
+            **overrides: replacements for arguments of both `Backbone`s. A dictionary for `attention`, `embedding`,
+                `norm` or `dropout` changes only the options that it names. `cross_attention`, `dim` of `embedding` and
+                `tokens` of `dropout` only change the decoder.
 
         Raises:
-            ValueError: for an unknown name, and if `num_layers` is not greater than `num_local_layers` of `attention`.
+            ValueError: if `name` is unknown, or `num_layers` is not greater than `num_local_layers` of `attention`.
         """
-        of_encoder, of_decoder = translation_arguments(name, reproduce_reference, **overrides)
+        encoder_arguments, decoder_arguments = translation_arguments(name, reproduce_reference, **overrides)
         dtype = overrides.get("dtype")
-        decoder = LanguageModel(Backbone(vocabulary_size, **of_decoder), tie_embeddings, use_output_bias, dtype=dtype)
-        return cls(Backbone(source_vocabulary_size, **of_encoder), decoder, dtype=dtype)
+        backbone = Backbone(vocabulary_size, **decoder_arguments)
+        decoder = LanguageModel(backbone, tie_embeddings, use_output_bias, dtype=dtype)
+        return cls(Backbone(source_vocabulary_size, **encoder_arguments), decoder, dtype=dtype)
 
     @property
     def backbone(self) -> Backbone:
-        """The decoder's backbone, whose vectors the logits are made of."""
+        """Backbone of the decoder."""
         return self.decoder.backbone
 
     @property
     def vocabulary_size(self) -> int:
-        """V, the number of token ids of the targets."""
+        """V, number of token ids of the targets."""
         return self.decoder.vocabulary_size
 
     @property
-    def source_vocabulary_size(self) -> int:  # type: ignore[override]  # computed, where others keep it
-        """The number of token ids of the source: that of the targets where they share an embedding."""
-        own = self.encoder.vocabulary_size
-        return self.vocabulary_size if own is None else own
+    def source_vocabulary_size(self) -> int:  # type: ignore[override]  # a property, not an attribute
+        """Number of token ids of the source; V if the decoder's embedding embeds source ids."""
+        size = self.encoder.vocabulary_size
+        return self.vocabulary_size if size is None else size
 
     def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> Tensor:
         inputs, targets = split_targets(inputs)
         _check_inputs(inputs)
-        given = {"token_ids": inputs["decoder_token_ids"], "targets": targets, **self.encode(inputs, training)}
-        given |= {name.removeprefix("decoder_"): inputs.get(name) for name in OF_DECODER}
-        return self.decoder({name: x for name, x in given.items() if x is not None}, training=training)
+        decoder_inputs = {"token_ids": inputs["decoder_token_ids"], "targets": targets}
+        decoder_inputs |= self.encode(inputs, training)
+        decoder_inputs |= {name.removeprefix("decoder_"): inputs.get(name) for name in DECODER_MASKS}
+        return self.decoder({name: x for name, x in decoder_inputs.items() if x is not None}, training=training)
 
     def encode(self, inputs: dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
-        """Returns what the decoder reads: "encoder_sequence", float (B, S, D), with its mask and documents, if any.
+        """Return the encoder inputs of the decoder: "encoder_sequence", float (B, S, D), and optional masks.
 
         Args:
-            inputs: as in a call, those of the encoder.
+            inputs: as in a call, only keys of the encoder are used.
             training: as in a call.
         """
-        masks = {name: inputs[name] for name in OF_ENCODER if inputs.get(name) is not None}
-        own = {name.removeprefix("encoder_"): x for name, x in masks.items()}
+        masks = {name: inputs[name] for name in ENCODER_MASKS if inputs.get(name) is not None}
+        encoder_masks = {name.removeprefix("encoder_"): x for name, x in masks.items()}
         source = {self.encoder.input_names[0]: self._source(inputs)}
-        return {"encoder_sequence": self.encoder({**source, **own}, training=training), **masks}
+        return {"encoder_sequence": self.encoder({**source, **encoder_masks}, training=training), **masks}
 
     def _source(self, inputs):
-        """Returns what the encoder reads: token ids, or features, such as ids embedded by the decoder."""
+        """Return the inputs of the encoder: token ids, features, or ids embedded by the decoder."""
         if "encoder_features" in inputs:
             return inputs["encoder_features"]
         ids = as_token_ids("encoder_token_ids", inputs["encoder_token_ids"], self.source_vocabulary_size)
@@ -161,7 +165,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
 
 
 def _check_models(encoder, decoder):
-    """Raises a `ValueError` for an encoder and a decoder that do not fit each other."""
+    """Raise a `ValueError` if encoder and decoder do not match."""
     if not isinstance(encoder, Backbone) or encoder.causal:
         raise ValueError(f"`encoder` must be a `Backbone` with causal=False. Received: encoder={encoder!r}.")
     if not isinstance(decoder, LanguageModel) or not decoder.backbone.causal or not decoder.backbone.reads_encoder:
@@ -171,24 +175,23 @@ def _check_models(encoder, decoder):
         )
     if encoder.hidden_dim != decoder.backbone.hidden_dim:
         raise ValueError(
-            "`encoder` and `decoder` must have one `hidden_dim`. "
+            "`encoder` and `decoder` must have the same `hidden_dim`. "
             f"Received: {encoder.hidden_dim} of the encoder, {decoder.backbone.hidden_dim} of the decoder."
         )
 
 
 def _check_inputs(inputs):
-    needed = "decoder_token_ids"
-    known = {*SOURCES, needed, *OF_ENCODER, *OF_DECODER}
-    found = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
-    if not isinstance(inputs, dict) or needed not in inputs or set(inputs) - known:
+    required = "decoder_token_ids"
+    allowed = {*SOURCES, required, *ENCODER_MASKS, *DECODER_MASKS}
+    received = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+    if not isinstance(inputs, dict) or required not in inputs or set(inputs) - allowed:
         raise ValueError(
-            f"`inputs` must be a dictionary with {needed!r} and {SOURCES[0]!r} or {SOURCES[1]!r}, and may have "
-            f"{', '.join(map(repr, OF_ENCODER + OF_DECODER))}. Received: {found}."
+            f"`inputs` must be a dictionary with {required!r} and {SOURCES[0]!r} or {SOURCES[1]!r}, and may have "
+            f"{', '.join(map(repr, ENCODER_MASKS + DECODER_MASKS))}. Received: {received}."
         )
-    if (inputs.get(OF_ENCODER[1]) is None) != (inputs.get(OF_DECODER[1]) is None):
+    if (inputs.get(ENCODER_MASKS[1]) is None) != (inputs.get(DECODER_MASKS[1]) is None):
         raise ValueError(
-            f"`inputs` must have both {OF_ENCODER[1]!r} and {OF_DECODER[1]!r}, by which a target reads its own source, "
-            f"or none of them. Received: {found}."
+            f"`inputs` must have both {ENCODER_MASKS[1]!r} and {DECODER_MASKS[1]!r}, or neither. Received: {received}."
         )
     if len(set(inputs) & set(SOURCES)) != 1:
-        raise ValueError(f"`inputs` must have one of {SOURCES[0]!r} and {SOURCES[1]!r}. Received: {found}.")
+        raise ValueError(f"`inputs` must have one of {SOURCES[0]!r} and {SOURCES[1]!r}. Received: {received}.")

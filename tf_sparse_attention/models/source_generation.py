@@ -1,4 +1,4 @@
-"""Generation of a target for each source: `generate` and `stream` of an encoder-decoder."""
+"""Text generation with an encoder-decoder: `generate` and `stream`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import DecodingConfig, bucket_length
-from tf_sparse_attention.models.generation import pieces_of, results_of
+from tf_sparse_attention.models.generation import format_results, iterate_pieces
 from tf_sparse_attention.models.generator import END_ID, Generator, pad_prompts
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import Prompts, parse_prompts
@@ -15,7 +15,7 @@ from tf_sparse_attention.types import Tensor
 
 
 class SourceGeneration:
-    """Mixin of `SequenceToSequence`: the encoder reads a source once, the decoder writes with caches of both."""
+    """Mixin of `SequenceToSequence`: encode the source once, then decode with KV caches of source and target."""
 
     decoder: Any
     source_vocabulary_size: int
@@ -39,25 +39,23 @@ class SourceGeneration:
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         return_log_probs: bool = False,
     ) -> Any:
-        """Writes a target for each source.
+        """Generate a target for each source.
 
         Args:
             sources: `str`, `bytes`, or a sequence of ids; or a list, array or tensor of these, as the prompts of
-                `LanguageModel.generate`. They are read as they are: append what the model was trained to read at the
-                end, such as id 1.
-            max_length: tokens of a target at which it stops.
-            strategy: see `LanguageModel.generate`. Default "greedy"; "beam" is the usual one for translation.
-            tokenizer: of the targets. With one, the results are text, and only its ids are sampled. None (default): the
+                `LanguageModel.generate`. No end id is added. Append the end id if sources in training had one.
+            max_length: maximum number of tokens in a target.
+            strategy: see `LanguageModel.generate`. Default "greedy"; "beam" is usual for translation.
+            tokenizer: tokenizer of the targets. Only its ids are sampled, and the results are text. Default None: the
                 results are ids.
-            source_tokenizer: of sources of text. None: `tokenizer`.
+            source_tokenizer: tokenizer of sources of text. None: `tokenizer`.
             seed, stop_token_ids, return_log_probs: as for `LanguageModel.generate`.
 
         Returns:
-            As `LanguageModel.generate`: a target or a list of them, as text or int32 arrays, with `return_log_probs`
-            pairs of that and float32 arrays.
+            As for `LanguageModel.generate`: the target of one source, or a list of targets.
 
         Raises:
-            ValueError: for a source that is not of ids of the vocabulary or empty, and as `LanguageModel.generate`.
+            ValueError: if a source is empty or has ids outside the vocabulary, and as for `LanguageModel.generate`.
 
         Example:
             >>> model.generate(["Der Hund bellt."], max_length=100, strategy="beam", tokenizer=tokenizer)
@@ -67,7 +65,7 @@ class SourceGeneration:
         rows = self.generator.generate(
             **self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
         )
-        return results_of(parsed, rows, tokenizer, return_log_probs)
+        return format_results(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
         self,
@@ -80,20 +78,20 @@ class SourceGeneration:
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         chunk_size: int = 1,
     ) -> Iterator[Any]:
-        """Writes the target of one source and yields it as it is generated: see `LanguageModel.stream`."""
+        """Iterate over pieces of the target of one source during generation; see `LanguageModel.stream`."""
         checks.check_count("chunk_size", chunk_size)
         parsed = self._parse(source, source_tokenizer, tokenizer)
         if len(parsed.rows) > 1:
             raise ValueError(f"`source` must be one source. Received: {len(parsed.rows)}.")
         request = self.generation_request(parsed, max_length, strategy, seed, stop_token_ids, tokenizer)
         row_lists = self.generator.iterate(**request, chunk_size=chunk_size)
-        return pieces_of((row.token_ids for (row,) in row_lists), tokenizer)
+        return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
 
     def _parse(self, sources: Any, source_tokenizer: Any, tokenizer: Any) -> Prompts:
-        read_by = tokenizer if source_tokenizer is None else source_tokenizer
-        parsed = parse_prompts(sources, self.source_vocabulary_size, read_by, name="sources", take_off_start=False)
+        tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
+        parsed = parse_prompts(sources, self.source_vocabulary_size, tokenizer, name="sources", remove_start_id=False)
         if not all(len(row) for row in parsed.rows):
-            raise ValueError("`sources` must have one token or more each. Received: an empty one.")
+            raise ValueError("`sources` must have at least one token each. Received: an empty source.")
         return parsed
 
     def generation_request(
@@ -105,7 +103,7 @@ class SourceGeneration:
         stop_token_ids: int | Sequence[int] | Tensor | None,
         tokenizer: Any,
     ) -> dict[str, Any]:
-        """Returns the arguments of `Generator.iterate`, the sources encoded; the arguments are those of `generate`."""
+        """Encode the sources and return the arguments of `Generator.iterate`; arguments as in `generate`."""
         settings = {"max_length": max_length, "strategy": strategy, "seed": seed, "stop_token_ids": stop_token_ids}
         return {
             **settings,
@@ -115,12 +113,12 @@ class SourceGeneration:
         }
 
     def _encoded(self, rows):
-        """Returns what the decoder reads of sources, padded to one of a few lengths."""
+        """Encode sources, padded to one of a few lengths."""
         longest = max(map(len, rows))
         limit = self.encoder.max_length
         size = bucket_length(longest) if limit is None else min(bucket_length(longest), limit)
         if longest > size:
-            raise ValueError(f"`sources` must have at most {limit} tokens. Received: one of {longest}.")
+            raise ValueError(f"`sources` must have at most {limit} tokens each. Received: {longest} tokens.")
         mask = np.arange(size) < np.array([len(row) for row in rows])[:, None]
         if self._programs is None:
             self._programs = Programs(self)

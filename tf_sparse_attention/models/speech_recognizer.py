@@ -1,4 +1,4 @@
-"""Speech recognizer: from the frames of a recording to labels, such as phonemes or characters."""
+"""Speech recognizer: labels, such as phonemes or characters, for the frames of a recording."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,18 +23,19 @@ INPUTS = ("features", "padding_mask")
 class SpeechRecognizer(Model):
     """Speech recognizer that is trained with `CTCLoss`: log-probabilities of labels and of the blank for each frame.
 
-    Features are normalised and subsampled (`FrameSubsampling`). A bidirectional encoder of any attention patterns reads
+    Features are normalized and subsampled (`FrameSubsampling`). A bidirectional encoder of any attention patterns reads
     the recording, and a dense layer computes the label scores of each frame (Graves et al. 2006). Vyas et al. 2020,
     section 4.1, use this model with clustered attention.
 
     Args:
-        encoder: a `Backbone` without a vocabulary and with `causal=False`. Its `embedding` or its layers add positions.
+        encoder: a `Backbone` without a vocabulary and with `causal=False`. Positions must come from its `embedding` or
+            its attention layers.
         vocabulary_size: V, number of labels, with ids 1 to V. Id 0 is the blank.
-        num_features: F, features per frame. Default: the number of features of the encoder, which is required if
-            `subsampling` is 1.
+        num_features: F, features per frame. Default: number of features of the encoder. If `subsampling` is 1, no other
+            value is allowed.
         subsampling: subsampling factor: 1, 2 or 4. Default 1.
         feature_mean: F numbers, subtracted from the features. None: zeros.
-        feature_std: F positive divisors of the centred features. None: ones.
+        feature_std: F positive divisors of the centered features. None: ones.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -47,7 +48,7 @@ class SpeechRecognizer(Model):
         frames, so neither the loss nor decoding needs the mask.
 
     Raises:
-        ValueError: If an argument is invalid, or `inputs` has missing or unknown keys.
+        ValueError: if an argument is invalid, or `inputs` has missing or unknown keys.
 
     Example:
         >>> heads = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 16, "position": "rotary"}
@@ -68,7 +69,7 @@ class SpeechRecognizer(Model):
         **kwargs: Any,
     ) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # features are normalised in full precision
+        super().__init__(autocast=False, **kwargs)  # features are normalized in full precision
         checks.check_count("vocabulary_size", vocabulary_size)
         checks.check_optional_count("num_features", num_features)
         _check_encoder(encoder, num_features, subsampling)
@@ -122,7 +123,7 @@ class SpeechRecognizer(Model):
         return ops.cast(x, self.compute_dtype)
 
     def transcribe(self, features: Sequence[Any], num_beams: int | None = None) -> list[np.ndarray]:
-        """Return the labels of recordings, one recording at a time and without compilation.
+        """Transcribe recordings, one at a time and without compilation.
 
         For many recordings, compute log-probabilities in batches with `predict`.
 
@@ -134,7 +135,7 @@ class SpeechRecognizer(Model):
             List of int32 arrays (U,), ids from 1 to V.
 
         Raises:
-            ValueError: If features have another shape.
+            ValueError: if a recording is empty or has an invalid shape.
         """
         results = []
         for recording in features:
@@ -161,7 +162,7 @@ class SpeechRecognizer(Model):
             attention: as in `Backbone`, with the same weights.
 
         Raises:
-            ValueError: If the names or shapes of weights differ.
+            ValueError: if the names or shapes of weights differ.
         """
         config = self.get_config()
         settings = {**self.encoder.get_config(), "attention": attention}

@@ -1,4 +1,4 @@
-"""A model that carries the segment memory from batch to batch."""
+"""Language model that carries its segment memory from batch to batch."""
 
 import inspect
 from collections.abc import Iterator
@@ -16,34 +16,34 @@ from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
 from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.types import Config, Tensor
 
-KERAS_BATCH_SIZE = 32  # of arrays, unless told
+KERAS_BATCH_SIZE = 32  # default for arrays
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
-    """A language model that carries its segment memory from batch to batch, as a stateful RNN of Keras does its state.
+    """Language model that carries its segment memory from batch to batch, like a stateful Keras RNN.
 
-    Row b of a batch is the segment after row b of the batch before. Every call, in training or not, reads and updates
-    the memory, which is stored in non-trainable weights: a checkpoint of this model holds it, and a resumed run
-    continues exactly. A document with a new id starts from an empty memory: there is no need to reset between
-    documents. Validation reads another text, so it needs a `StatefulModel` of its own around the same model.
+    Row b continues row b of the previous batch. Every call, in training or not, reads and updates the memory. The
+    memory is stored in non-trainable weights, so checkpoints of this model include it, and a resumed run continues
+    exactly. A document with a new id starts from an empty memory, without a reset. For validation, create a second
+    `StatefulModel` around the same model.
 
     Args:
-        model: a `LanguageModel` whose backbone has a positive `memory_length`. It holds the trained weights: save,
-            export and sample from it.
-        batch_size: B, rows of every batch.
+        model: a `LanguageModel` whose backbone has a positive `memory_length`. It has the trained weights: save, export
+            and sample from this model.
+        batch_size: B, rows per batch.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: as for the model, with B rows, such as `tf_sparse_attention.data.segment_batches` makes.
-        training: as for the model.
+        inputs: as for `model`, with B rows, such as from `tf_sparse_attention.data.segment_batches`.
+        training: as for `model`.
 
     Returns:
-        Logits (B, T, V), or nats (B, T) of "targets" among the inputs.
+        Logits (B, T, V); with "targets", their -log p in nats, (B, T).
 
     Raises:
-        ValueError: for a wrong argument, for a batch of another size, for data to validate with in `fit`, and in a
-            strategy of several replicas, each of which would need a memory of its own.
+        ValueError: if an argument or the batch size is invalid, `fit` gets validation data, or there are several
+            replicas.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
@@ -54,13 +54,13 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
 
     def __init__(self, model: LanguageModel, batch_size: int, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
-        super().__init__(autocast=False, **kwargs)  # ids given as floats would be rounded to half precision
+        super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
         checks.check_count("batch_size", batch_size)
         if not isinstance(model, LanguageModel):
             raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
         if replica_count() > 1:
             raise ValueError(
-                "A `StatefulModel` must be made on one device: each replica would need the memory of its own rows. "
+                "A `StatefulModel` must be created on one device: each replica would need a separate memory. "
                 f"Received: a strategy with {replica_count()} replicas."
             )
         self.model = model
@@ -70,12 +70,12 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         self.reset_state()
 
     @property
-    def vocabulary_size(self) -> int:  # type: ignore[override]  # computed, where others keep it
-        """V, the number of token ids."""
+    def vocabulary_size(self) -> int:  # type: ignore[override]  # a property, not an attribute
+        """V, number of token ids."""
         return self.model.vocabulary_size
 
     @property
-    def loss_from_targets(self) -> bool:  # type: ignore[override]  # computed, where others keep it
+    def loss_from_targets(self) -> bool:  # type: ignore[override]  # a property, not an attribute
         """Whether training is cheaper with targets as inputs."""
         return self.model.loss_from_targets
 
@@ -86,14 +86,14 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         )
 
     def _with_checked(self, run, x, *args, **kwargs):
-        """Raises a `ValueError` for batches of other rows before a program is made of them; see `CheckedInputs`."""
-        given = inspect.signature(run).bind(x, *args, **kwargs).arguments
-        if given.get("validation_data") is not None or given.get("validation_split"):
+        """Raise a `ValueError` for another number of rows before compilation; see `CheckedInputs`."""
+        arguments = inspect.signature(run).bind(x, *args, **kwargs).arguments
+        if arguments.get("validation_data") is not None or arguments.get("validation_split"):
             raise ValueError(
-                "`validation_data` must be None, since its text would go into the memory: evaluate a `StatefulModel` "
-                "of its own around the same model. Received: data to validate with."
+                "`validation_data` must be None, because validation would change the memory. Evaluate a second "
+                "`StatefulModel` around the same model. Received: validation data."
             )
-        self._check_rows(x, given.get("batch_size") or KERAS_BATCH_SIZE)
+        self._check_rows(x, arguments.get("batch_size") or KERAS_BATCH_SIZE)
         return super()._with_checked(run, x, *args, **kwargs)
 
     def _checked(self, x):
@@ -101,17 +101,17 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         return (self._check_rows(batch) for batch in x) if isinstance(x, Iterator) else x
 
     def _check_rows(self, x, largest=None):
-        """Returns data, a batch or an array that becomes batches of at most `largest` rows, if `batch_size` fits."""
-        known = keras.tree.flatten(x.element_spec if is_dataset(x) else x)[0]
-        if not getattr(known, "shape", None):
-            return x  # rows are not known before they are read
-        rows = known.shape[0]
+        """Return `x`, or raise a `ValueError` for another number of rows. `largest`: batch size of arrays, or None."""
+        first = keras.tree.flatten(x.element_spec if is_dataset(x) else x)[0]
+        if not getattr(first, "shape", None):
+            return x  # unknown before the first batch
+        rows = first.shape[0]
         is_whole = rows is not None and rows % self.batch_size == 0
         if not is_whole or (rows if is_dataset(x) or largest is None else min(rows, largest)) != self.batch_size:
             raise ValueError(
-                f"`x` must be batches of `batch_size` rows, {self.batch_size}, since each continues a text; batch a "
-                f"dataset by `batch({self.batch_size}, drop_remainder=True)`, and give `batch_size={self.batch_size}` "
-                f"beside arrays. Received: {'batches of unknown' if rows is None else rows} rows."
+                f"`x` must be batches of `batch_size` rows, {self.batch_size}. Batch a dataset by "
+                f"`batch({self.batch_size}, drop_remainder=True)`; pass `batch_size={self.batch_size}` with arrays. "
+                f"Received: {'batches of unknown' if rows is None else rows} rows."
             )
         return x
 
@@ -120,25 +120,25 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
         if token_ids.shape[0] != self.batch_size:
             raise ValueError(
-                f"`inputs` must have `batch_size` rows, {self.batch_size}, since each continues a text; drop a "
-                f"smaller last batch. Received: {token_ids.shape[0]} rows."
+                f"`inputs` must have `batch_size` rows, {self.batch_size}. Drop a smaller last batch. "
+                f"Received: {token_ids.shape[0]} rows."
             )
         memory = {name: ops.convert_to_tensor(variable) for name, variable in self._memory.items()}
         outputs, memory = self.model.forward_with_memory(inputs, memory, training=training)
         for name, variable in self._memory.items():
             value = memory[name]
             if keras.backend.is_float_dtype(variable.dtype):
-                # A NaN would be read by the next segment, and so stay for good.
+                # A NaN in the memory would spread to all later segments.
                 value = ops.where(ops.isfinite(value), value, 0)
             variable.assign(value)
         return outputs
 
     def _with_known_rows(self, x):
-        """Returns an input (B, ...) whose rows a program knows, as those of a generator it does not."""
+        """Return an input (B, ...) with a static number of rows, which inputs from generators lack."""
         return x if x.shape[0] is not None else ops.reshape(x, (self.batch_size, *ops.shape(x)[1:]))
 
     def reset_state(self) -> None:
-        """Empties the memory."""
+        """Clear the segment memory."""
         for name, empty in self.model.init_memory(self.batch_size).items():
             self._memory[name].assign(empty)
 

@@ -16,12 +16,11 @@ PAD_ID = 0
 
 
 class Decoder(NamedTuple):
-    """The functions of a model for `tf_sparse_attention.generation.generate`.
+    """Functions of a model for `tf_sparse_attention.generation.generate`.
 
     Attributes:
-        step: the argument of that name.
-        start: function of prompts, int32 (B, P), their lengths, int32 (B,), the most tokens that a row can have, and
-            what is encoded, see `prefill_prompts`, to the `state` to begin with.
+        step: the argument `step`.
+        start: function that returns the initial `state`; arguments as in `prefill_prompts`, without the model.
     """
 
     step: Callable
@@ -29,11 +28,11 @@ class Decoder(NamedTuple):
 
 
 def make_decoder(model: keras.Model) -> Decoder:
-    """Returns the `Decoder` of a model: with a cache, or if it supports none, by a full pass for each token."""
+    """Create the `Decoder` of a model: with a KV cache, or if unsupported, with a full pass for each token."""
     if model.cache_unsupported_reason is None:
         return Decoder(cached_step(model), functools.partial(prefill_prompts, model))
     logging.warning(
-        "%s decodes without a cache, since %s: every token costs a pass over the whole sequence.",
+        "%s decodes without a cache because %s: every token needs a pass over the whole sequence.",
         model.name,
         model.cache_unsupported_reason,
     )
@@ -41,11 +40,11 @@ def make_decoder(model: keras.Model) -> Decoder:
 
 
 def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
-    """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over one token a row.
+    """Create a step for `tf_sparse_attention.generation.generate` that processes one token per row.
 
     Args:
         model: `LanguageModel` that can decode with a cache.
-        first: the position of the first of `inputs`, an integer or a scalar tensor. Default 0.
+        first: position of the first token of `inputs`, an integer or a scalar tensor. Default 0.
 
     Returns:
         Function (inputs, index, cache) -> (logits, cache).
@@ -53,7 +52,7 @@ def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
 
     def step(inputs, index, cache):
         position = index + first
-        # Finished rows repeat their last position, which the cache holds already: they decode no token.
+        # Finished rows repeat their last position, which is already in the cache, so they decode no token.
         position = ops.where(position < num_cached_tokens(cache), -1, position)
         logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, position)
         return _with_lowest_padding(logits[:, 0]), cache
@@ -68,15 +67,15 @@ def prefill_prompts(
     max_length: int | Tensor | None,
     encoded: dict[str, Tensor] | None = None,
 ) -> dict[str, Any]:
-    """Returns the cache after all tokens of the prompts but the last one, which the first step reads.
+    """Return the cache for all tokens of the prompts except the last one, which the first step processes.
 
     Args:
         model: `LanguageModel` that can decode with a cache.
-        prompt_ids: int32 (B, P), prompts from the left; costs a pass over P positions.
+        prompt_ids: int32 (B, P), padded on the right; costs a pass over P positions.
         prompt_lengths: int32 (B,), tokens of each prompt, at most P.
-        max_length: the most tokens that a row can have, an integer or a scalar tensor. None: any number, of a model
-            whose caches do not grow.
-        encoded: of a model with `cross_attention` "encoder_sequence" and, if wanted, "encoder_padding_mask".
+        max_length: maximum number of tokens in a row, an integer or a scalar tensor. None: unbounded, for a model with
+            caches of constant size.
+        encoded: with `cross_attention`: "encoder_sequence" and optionally "encoder_padding_mask".
     """
     encoded = encoded or {}
     batch_size, length = ops.shape(prompt_ids)
@@ -87,16 +86,16 @@ def prefill_prompts(
 
 
 def full_pass_step(model: keras.Model) -> Callable:
-    """Returns a step for `tf_sparse_attention.generation.generate` that runs the model over the whole buffer.
+    """Create a step for `tf_sparse_attention.generation.generate` that processes the whole buffer.
 
-    For every causal pattern, and for selections over the whole sequence (`selection="top_k"`): positions after `index`
-    are masked as padding. Id 0 is never a target in training, so its logit is meaningless and is set to the minimum.
+    Works for all causal patterns and for selection over the whole sequence (`selection="top_k"`), because positions
+    after `index` are masked as padding. Id 0 is never a target in training, so its logit is set to the minimum.
 
     Args:
         model: `LanguageModel`.
 
     Returns:
-        Function (inputs, index, state) -> (logits, state), its state what is encoded, a dictionary, or empty.
+        Function (inputs, index, state) -> (logits, state). The state is the dictionary of encoder outputs, or empty.
     """
 
     def step(inputs, index, state):
@@ -111,7 +110,7 @@ def full_pass_step(model: keras.Model) -> Callable:
 
 
 def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
-    """Returns a step that samples only ids below `num_ids`, those of a tokenizer: other logits are the minimum."""
+    """Create a step with the minimum as logits of ids from `num_ids` on, such as ids beyond the tokenizer."""
 
     def limited_step(inputs, index, state):
         logits, state = step(inputs, index, state)
@@ -123,5 +122,5 @@ def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
 
 
 def _with_lowest_padding(logits):
-    """Returns logits (B, V) with the minimum for padding."""
+    """Set the logits (B, V) of the padding id to the minimum."""
     return ops.where(ops.arange(logits.shape[-1]) == PAD_ID, lowest(logits.dtype), logits)

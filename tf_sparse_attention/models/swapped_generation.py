@@ -1,4 +1,4 @@
-"""Text generation of KerasHub's models with the caches of the attention that was put into them."""
+"""Text generation of KerasHub models with the KV caches of replaced attention."""
 
 import contextlib
 import contextvars
@@ -11,40 +11,40 @@ from tf_sparse_attention.layers.attention.swapped_attention import Prompt, Swapp
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Size, Tensor
 
-# The methods of a model that generates: what they are given and return is the same in all of KerasHub's decoders.
+# Methods of generating models, with the same arguments and results in all KerasHub decoders.
 METHODS = ("generate_step", "_build_cache", "call_with_cache")
 _tokens_before: contextvars.ContextVar[Size | None] = contextvars.ContextVar("tokens_before", default=None)
 
 
 class SwappedGeneration:
-    """Mixin for the class of a KerasHub model that generates: its caches are those of the replaced attention.
+    """Mixin for generating KerasHub models that uses the KV caches of replaced attention.
 
-    KerasHub allocates a cache of the whole length for every layer and writes the prompt into it, padding included. A
-    window needs its own length of it, a pattern by content keeps other things. So the cache of this model is a
-    dictionary: of what the model itself handles, and of the caches of the layers, which go up to the token that the
-    first step computes. Samplers take it as it is. Where a layer cannot decode with a cache or stands in several
-    places, or a model generates in another way, KerasHub's own caches are used.
+    KerasHub allocates a cache of the full length for every layer, and writes the prompt into it, including padding. A
+    window needs fewer positions, and content-based patterns cache other tensors. So the cache of this model is a
+    dictionary of the cache that the model itself handles, and the caches of the layers for the tokens before the first
+    step. Samplers accept it. If a layer cannot decode with a cache, is used several times, or the model generates
+    differently, the caches of KerasHub are used.
     """
 
     def generate_step(self, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         lengths = ops.sum(ops.cast(inputs["padding_mask"], "int32"), axis=-1)
-        # The first step computes the last token that all prompts have again.
-        with prompts_of(ops.maximum(ops.min(lengths) - 1, 0)):
+        # The first step recomputes the last token that all prompts have.
+        with prompt_length_scope(ops.maximum(ops.min(lengths) - 1, 0)):
             return super().generate_step(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def _build_cache(self, token_ids: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        kept, layers = _tokens_before.get(), _attention_layers(self)
-        if kept is None or any(layer.cache_unsupported_reason for layer in layers):
+        length, layers = _tokens_before.get(), _attention_layers(self)
+        if length is None or any(layer.cache_unsupported_reason for layer in layers):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
-        prompt = Prompt(shape(token_ids)[1], kept)
+        prompt = Prompt(shape(token_ids)[1], length)
         with using_caches(layers, [{}] * len(layers), prompt) as used:
-            hidden_states, own = super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
-        # A layer has one cache, for one place in the model.
+            hidden_states, model_cache = super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
+        # A layer has only one cache, so it must be called only once.
         if not prompt.fits or len(used.called) > len(set(used.called)):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
-        if len(used.called) < len(layers):  # the others are in encoders
-            own = _stand_in(own, len(used.called))
-        return hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
+        if len(used.called) < len(layers):  # the other layers are in encoders
+            model_cache = _placeholder_cache(model_cache, len(used.called))
+        return hidden_states, {"model": model_cache, "layers": [used.caches[id(layer)] for layer in layers]}
 
     def call_with_cache(
         self, token_ids: Tensor, cache: Any, cache_update_index: Size, *args: Any, **kwargs: Any
@@ -56,21 +56,21 @@ class SwappedGeneration:
             if in_use is not None:
                 if in_use.prompt is not None:
                     in_use.prompt.max_length = _max_length(cache)
-                cache = _stand_in(cache, len(layers))
+                cache = _placeholder_cache(cache, len(layers))
             return call(token_ids, cache, cache_update_index, *args, **kwargs)
         with using_caches(layers, cache["layers"]) as used:
-            logits, hidden_states, own = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
-        return logits, hidden_states, {"model": own, "layers": [used.caches[id(layer)] for layer in layers]}
+            logits, hidden_states, model_cache = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
+        return logits, hidden_states, {"model": model_cache, "layers": [used.caches[id(layer)] for layer in layers]}
 
 
 def generates(model_class: type) -> bool:
-    """Returns whether a class is one of a model that generates with caches, as KerasHub's `CausalLM`s do."""
+    """Return whether models of a class generate with caches, like `CausalLM` of KerasHub."""
     return all(hasattr(model_class, name) for name in METHODS)
 
 
 @contextlib.contextmanager
-def prompts_of(length: Size) -> Iterator[None]:
-    """Context in which caches are made for prompts that have so many tokens before the first step."""
+def prompt_length_scope(length: Size) -> Iterator[None]:
+    """Create caches in this context for prompts with `length` tokens before the first step."""
     token = _tokens_before.set(length)
     try:
         yield
@@ -79,22 +79,22 @@ def prompts_of(length: Size) -> Iterator[None]:
 
 
 def _attention_layers(model):
-    """Returns the attention layers of this library that stand where dense ones stood, each once."""
-    found = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
-    return list({id(layer): layer for layer in found}.values())
+    """Return the attention layers that replaced dense ones, without duplicates."""
+    attentions = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
+    return list({id(layer): layer for layer in attentions}.values())
 
 
 def _max_length(cache):
-    """Returns the positions of a cache of KerasHub: of all layers in one tensor, or a pair for each layer."""
+    """Return the length of a KerasHub cache: one tensor for all layers, or a pair per layer."""
     return shape(cache[0][0])[1] if isinstance(cache, tuple) else shape(cache)[3]
 
 
-def _stand_in(cache, num_layers):
-    """Returns what layers get in place of their parts of a cache, of which they need nothing: one number a row.
+def _placeholder_cache(cache, num_layers):
+    """Return a small placeholder for a KerasHub cache that replaced layers ignore: one number per row.
 
-    Where other attention is left in the model, it is the cache itself.
+    If the model also has dense attention, return the cache itself.
     """
-    is_tuple = isinstance(cache, tuple)  # a pair of keys and values for each layer
+    is_tuple = isinstance(cache, tuple)  # a pair of keys and values per layer
     if (len(cache) if is_tuple else cache.shape[1]) != num_layers:
         return cache
     if is_tuple:

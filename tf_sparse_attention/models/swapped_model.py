@@ -1,4 +1,4 @@
-"""Saves and loads models of other classes whose attention was replaced."""
+"""Saving and loading of Keras and KerasHub models with replaced attention."""
 
 import functools
 import inspect
@@ -18,41 +18,40 @@ from tf_sparse_attention.models.swapped_generation import SwappedGeneration, gen
 from tf_sparse_attention.types import Config
 
 PACKAGE = "tf_sparse_attention"
-COMMON_NAME = "SwappedModel"  # by which all such models are saved: it loads each, and says nothing of its class
-CONFIG_FILES = ("config.json", "task.json")  # of the backbone and of the task
+COMMON_NAME = "SwappedModel"  # registered name in saved files of all models with replaced attention
+CONFIG_FILES = ("config.json", "task.json")  # backbone and task of a preset
 
 
-def name_of(class_name: str) -> str:
-    """Returns the registered name of a class, in the words of Keras."""
+def registered_name(class_name: str) -> str:
+    """Return the registered Keras name of a class."""
     return f"{PACKAGE}>{class_name}"
 
 
-def name_classes(preset: str | pathlib.Path) -> None:
-    """Gives the models in the folder of a preset the names of their own classes, by which KerasHub looks for them."""
+def restore_class_names(preset: str | pathlib.Path) -> None:
+    """Replace the common name in the files of a preset by class names, which KerasHub searches for."""
     for path in (pathlib.Path(preset) / name for name in CONFIG_FILES):
         if not path.is_file():
             continue
         config = json.loads(path.read_text(encoding="utf-8"))
-        if config["registered_name"] != name_of(COMMON_NAME):
+        if config["registered_name"] != registered_name(COMMON_NAME):
             continue
-        config["registered_name"] = name_of(config["class_name"])
+        config["registered_name"] = registered_name(config["class_name"])
         with atomic_file(path) as new:
             new.write_text(json.dumps(config, indent=4), encoding="utf-8")
 
 
-# The methods in which KerasHub's decoders make a mask of all pairs of positions.
+# Methods of KerasHub decoders that create masks of all pairs of positions.
 MASK_METHODS = ("_compute_self_attention_mask", "_compute_attention_mask")
-OMITTED = "_omitted_arguments"  # the attribute with the names that `note_omitted_arguments` is given
+OMITTED = "_omitted_arguments"  # attribute for the names from `note_omitted_arguments`
 PADDING_MASKS = ("decoder_padding_mask", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)
 class SwappedModel:
-    """Mixin for the class of a model or layer with replaced sublayers: its config includes them.
+    """Mixin for models and layers with replaced attention, to save and load them.
 
-    The config of such a model, or of a layer in it, comes from a class that only knows dense attention. So it is saved
-    together with the index path and config of each `SwappedAttention`; loading makes the dense model and replaces its
-    attention again.
+    The saved config has the config of the dense model, and path and config of each `SwappedAttention`. Loading creates
+    the dense model and replaces its attention.
     """
 
     def get_config(self) -> Config:
@@ -61,7 +60,7 @@ class SwappedModel:
         for site in find_layer_sites(self):
             if not isinstance(site.layer, SwappedAttention):
                 continue
-            # A shared layer has its config at its first site, and the path of that site at the others.
+            # A shared layer has a config at the first site, and the path of the first site at later ones.
             first_path = first_paths.setdefault(id(site.layer), site.index_path)
             is_first = first_path == site.index_path
             swapped[site.index_path] = keras.saving.serialize_keras_object(site.layer) if is_first else first_path
@@ -69,9 +68,9 @@ class SwappedModel:
         return config | {"omitted": sorted(_omitted_names(self))}
 
     def save_to_preset(self, preset_dir: str, *args: Any, **kwargs: Any) -> None:
-        """Saves a model of KerasHub as its class does; `tsa.convert.register_presets` says how to load it."""
+        """Save a KerasHub model. Call `tsa.convert.register_presets` before loading it."""
         super().save_to_preset(preset_dir, *args, **kwargs)  # type: ignore[misc]  # of the dense class
-        name_classes(preset_dir)
+        restore_class_names(preset_dir)
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> keras.layers.Layer:
@@ -80,10 +79,10 @@ class SwappedModel:
         sites = {site.index_path: site for site in find_layer_sites(model)}
         missing = sorted(set(config["attention"]) - set(sites))
         if missing:
-            raise ValueError(f"`config` must name layers of the {type(model).__name__} in it. Received: {missing}.")
+            raise ValueError(f"`config` must name layers of the {type(model).__name__}. Received: {missing}.")
         new_layers = {}
         for path, layer in config["attention"].items():
-            if isinstance(sites[path].layer, SwappedAttention):  # the config of a layer in between had it too
+            if isinstance(sites[path].layer, SwappedAttention):  # already replaced by the config of an outer layer
                 new_layers[path] = sites[path].layer
                 continue
             is_shared = isinstance(layer, str)
@@ -94,13 +93,13 @@ class SwappedModel:
 
 
 def note_omitted_arguments(layer: keras.layers.Layer, names: Iterable[str]) -> None:
-    """Let the saved config of a layer have constructor arguments that the `get_config` of its class omits.
+    """Add constructor arguments to the saved config of a layer that `get_config` of its class omits.
 
     Args:
-        layer: layer or model; its attributes of the same names have the values.
+        layer: layer or model. Values come from attributes with the same names.
         names: names of constructor arguments.
     """
-    vars(layer)[OMITTED] = {*_omitted_names(layer), *names}  # not by `setattr`, since Keras tracks sets
+    vars(layer)[OMITTED] = {*_omitted_names(layer), *names}  # not `setattr`, because Keras tracks sets
 
 
 def _omitted_names(layer):
@@ -108,7 +107,7 @@ def _omitted_names(layer):
 
 
 def wrap_for_saving(model: keras.layers.Layer) -> keras.layers.Layer:
-    """Returns the model itself; its class, and those of all layers around replaced ones, become `SwappedModel`s."""
+    """Make the classes of a model and of all layers around replaced ones `SwappedModel`s, and return the model."""
     sites = find_layer_sites(model)
     paths = [site.index_path for site in sites if isinstance(site.layer, SwappedAttention)]
     for site in sites:
@@ -126,22 +125,24 @@ def _wrap_class(layer):
 
 @functools.cache
 def swapped_class(dense_class: type) -> type:
-    """Returns the class of models of a dense class whose attention was replaced."""
+    """Create the class of models with replaced attention for a dense class."""
     mixins = (SwappedModel, SwappedGeneration) if generates(dense_class) else (SwappedModel,)
     attributes: dict[str, Any] = {"__module__": __name__, "__doc__": dense_class.__doc__}
     backbone_class = getattr(dense_class, "backbone_cls", None)
-    if backbone_class is not None:  # by which KerasHub finds the class of a task
+    if backbone_class is not None:  # KerasHub finds the class of a task by this attribute
         attributes["backbone_cls"] = swapped_class(backbone_class)
     swapped = type(dense_class)(f"Swapped{dense_class.__name__}", (*mixins, dense_class), attributes)
-    # All are saved by the name of the mixin, which can load them, since the config has the dense class; and KerasHub
-    # finds each by its own.
+    # Files have the name of the mixin, which loads all classes because the config names the dense class. KerasHub
+    # searches for the name of each class.
     keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)(swapped)
-    keras.saving.get_custom_objects().update({name_of(COMMON_NAME): SwappedModel, name_of(swapped.__name__): swapped})
+    keras.saving.get_custom_objects().update(
+        {registered_name(COMMON_NAME): SwappedModel, registered_name(swapped.__name__): swapped}
+    )
     return swapped
 
 
 def _dense_config(model):
-    """Returns what Keras would save for the class before `wrap_for_saving`."""
+    """Return the Keras config of the model with its dense class."""
     swapped = type(model)
     model.__class__ = swapped.__bases__[-1]  # the dense class
     try:
@@ -154,14 +155,14 @@ def _dense_config(model):
 
 
 def swap(site: LayerSite, swapped: SwappedAttention) -> None:
-    """Replaces a built dense attention by a `SwappedAttention`.
+    """Replace a built dense attention by a `SwappedAttention`.
 
-    A decoder of KerasHub makes a mask of all pairs of positions, O(T^2), for dense attention; its method is replaced by
-    one that returns the parts of that mask.
+    KerasHub decoders create a mask of all pairs of positions, O(T^2), for dense attention. That method is replaced by
+    one that returns only the parts of the mask.
 
     Args:
         site: `LayerSite` of a dense attention.
-        swapped: the new layer, which gets built.
+        swapped: the new layer; built if needed.
     """
     sizes = input_sizes(site.layer)
     with scope_around(site.layer):
@@ -177,15 +178,15 @@ def swap(site: LayerSite, swapped: SwappedAttention) -> None:
 
 
 def _mask_parts(signature, *args, **kwargs):
-    """Returns the parts of the mask that the method of a decoder of some signature makes of its arguments."""
-    given = signature.bind(None, *args, **kwargs).arguments
-    if given.get("vision_mask") is not None:
+    """Return the mask arguments of a mask method of a decoder as a `CallMask`."""
+    arguments = signature.bind(None, *args, **kwargs).arguments
+    if arguments.get("vision_mask") is not None:
         raise ValueError(
-            "`vision_mask` must be None where attention was replaced: images attend both ways, and sparse patterns "
-            "of decoders do not. Received: a mask."
+            "`vision_mask` must be None with replaced attention: images need bidirectional attention, but sparse "
+            "patterns of decoders are causal. Received: a mask."
         )
-    sequence = next(itertools.islice(given.values(), 1, None))  # the first after `self`
-    padding_mask = next((given[name] for name in PADDING_MASKS if given.get(name) is not None), None)
+    sequence = next(itertools.islice(arguments.values(), 1, None))  # the first after `self`
+    padding_mask = next((arguments[name] for name in PADDING_MASKS if arguments.get(name) is not None), None)
     if padding_mask is None:
         padding_mask = getattr(sequence, "_keras_mask", None)
-    return CallMask(padding_mask, given.get("decoder_attention_mask"), given.get("use_causal_mask", True))
+    return CallMask(padding_mask, arguments.get("decoder_attention_mask"), arguments.get("use_causal_mask", True))

@@ -1,4 +1,4 @@
-"""Training steps that pass targets as inputs, to avoid logits of the full vocabulary."""
+"""Training with targets as model inputs, to avoid logits of the full vocabulary."""
 
 from typing import Any
 
@@ -11,11 +11,9 @@ from tf_sparse_attention.types import Config, Tensor
 class TargetsAsInputs:
     """Mixin of language models that compute their loss from targets, for adaptive vocabularies.
 
-    If the loss is `language_model_loss()` and all metrics are of this library, `fit` and `evaluate` pass the targets as
-    an input, and the model returns their nats, -log p. Any other loss or metric gets log-probabilities of the whole
-    vocabulary.
-
-    A subclass sets `loss_from_targets` to True where that is cheaper.
+    If the loss is `language_model_loss()` and all metrics are from this library, `fit` and `evaluate` pass the targets
+    as an input, and the model returns their -log p in nats. Other losses and metrics get log-probabilities of the full
+    vocabulary. Subclasses set `loss_from_targets` to True if this is cheaper.
     """
 
     loss_from_targets = False
@@ -39,7 +37,7 @@ class TargetsAsInputs:
         )
 
     def compile_from_config(self, config: Config) -> None:
-        # Keras requires this of classes that override `compile`.
+        # Keras requires this method if a class overrides `compile`.
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
@@ -50,7 +48,7 @@ class TargetsAsInputs:
         return super().test_step(*self.with_targets(*state_and_data))
 
     def with_targets(self, *state_and_data: Any) -> Any:
-        """Returns the arguments of a step with the targets of its data, the last one, among the inputs."""
+        """Return the arguments of a step with the targets added to the inputs."""
         *state, data = state_and_data
         if not (self.loss_from_targets and self._nats_suffice):
             return state_and_data
@@ -60,7 +58,7 @@ class TargetsAsInputs:
 
 
 def split_targets(inputs: Tensor | dict[str, Tensor]) -> tuple[Any, Tensor | None]:
-    """Splits the inputs of a language model into the others and the targets, which may be None."""
+    """Split inputs of a language model into inputs without targets, and targets or None."""
     if not isinstance(inputs, dict) or "targets" not in inputs:
         return inputs, None
     return {name: value for name, value in inputs.items() if name != "targets"}, inputs["targets"]

@@ -1,4 +1,4 @@
-"""Token ids as integers, checked wherever they can be seen."""
+"""Conversion and checks of token ids."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,21 +13,21 @@ from tf_sparse_attention.types import Tensor
 
 
 def as_token_ids(name: str, ids: Tensor, vocabulary_size: int) -> Tensor:
-    """Returns token ids as integers.
+    """Return token ids as integers.
 
     Raises:
-        ValueError: for ids that are no whole numbers, and for those beyond the vocabulary, where they can be seen. A
-            program cannot raise; there TensorFlow's processor has an error of its own, and others read some vector.
+        ValueError: if ids are not whole numbers; in eager mode, if ids exceed the vocabulary. In compiled programs,
+            TensorFlow on a CPU raises another error, and other devices return an arbitrary vector.
     """
     ids = as_integers(name, ids)
-    known = concrete_values(ids)
-    if known is not None:
-        check_range(name, known, vocabulary_size)
+    values = concrete_values(ids)
+    if values is not None:
+        check_range(name, values, vocabulary_size)
     return ids
 
 
 def check_range(name: str, ids: np.ndarray, vocabulary_size: int) -> None:
-    """Raises a `ValueError` for ids that no word of the vocabulary has."""
+    """Raise a `ValueError` if ids are outside the vocabulary."""
     wrong = ids[(ids < 0) | (ids >= vocabulary_size)]
     if wrong.size:
         raise ValueError(
@@ -37,22 +37,22 @@ def check_range(name: str, ids: np.ndarray, vocabulary_size: int) -> None:
 
 
 class CheckedInputs:
-    """Mixin of models of token ids: what `fit`, `evaluate` and `predict` read is checked before a program has it.
+    """Mixin that checks the token ids in the data of `fit`, `evaluate` and `predict`.
 
-    These are arrays, `tf.data.Dataset`s and generators, also those to validate with; what a `keras.utils.PyDataset` or
-    another loader gives is not looked at.
+    Arrays, `tf.data.Dataset`s and generators are checked, also as validation data. A `keras.utils.PyDataset` or another
+    loader is not checked.
     """
 
-    vocabulary_size: int  # None in models of features, which are not looked at
+    vocabulary_size: int  # None: features, which are not checked
 
     @property
     def input_dtype(self) -> str:
-        """The dtype for which Keras exports a model."""
+        """Input dtype for exports by Keras."""
         return "float32" if self.vocabulary_size is None else "int32"
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         data = kwargs.get("validation_data")
-        if data is not None:  # Keras evaluates with an iterator that it has made before
+        if data is not None:  # Keras creates its iterator before it calls `evaluate`
             is_split = isinstance(data, (tuple, list))
             kwargs["validation_data"] = (self._checked(data[0]), *data[1:]) if is_split else self._checked(data)
         return self._with_checked(super().fit, x, *args, **kwargs)  # type: ignore[misc]
@@ -68,12 +68,12 @@ class CheckedInputs:
         try:
             return run(x, *args, **kwargs)
         except Exception as error:
-            # Of TensorFlow, from inside of the dataset, with the place in all programs around it.
+            # TensorFlow raises it inside the dataset, with a long trace of all surrounding programs.
             if isinstance(error, ValueError) or OUT_OF_RANGE not in str(error):
                 raise
         raise ValueError(
             f"`x` must be {OUT_OF_RANGE} {self.vocabulary_size - 1}, the vocabulary of the model. "
-            "Received: a batch with others among them."
+            "Received: a batch with other ids."
         )
 
     def _checked(self, x):
@@ -85,8 +85,8 @@ class CheckedInputs:
             return (self._check_batch(batch) for batch in x)
         if isinstance(x, (list, tuple)):
             raise ValueError(
-                "`x` must be one array or tensor of token ids, a dictionary with `token_ids`, or what gives batches of "
-                f"these. Received: a {type(x).__name__}."
+                "`x` must be one array or tensor of token ids, a dictionary with `token_ids`, or a dataset or iterator "
+                f"of batches. Received: a {type(x).__name__}."
             )
         if isinstance(x, np.ndarray) or ops.is_tensor(x) or isinstance(x, dict):
             self._check_batch(x)

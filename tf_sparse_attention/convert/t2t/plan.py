@@ -10,7 +10,7 @@ from tf_sparse_attention.convert.t2t.mapping import Row, encoder_distance, make_
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.t2t.settings import DEFAULTS, check_settings
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
-from tf_sparse_attention.models.attention_parts import parts_of_blocks
+from tf_sparse_attention.models.attention_parts import list_block_parts
 from tf_sparse_attention.types import Shape
 
 
@@ -50,7 +50,7 @@ class Plan:
         arguments["attention"]["reproduce_reference"] = layout.has_routing
         across = {"block_size": local["block_size"], "key_block_size": settings["memory_query_shape"][0]}
         parts = self._parts(across, {"share_qk": False}, layout.routed)
-        return arguments | {"cross_attention": parts_of_blocks(parts, layout.num_layers, num_local_layers)}
+        return arguments | {"cross_attention": list_block_parts(parts, layout.num_layers, num_local_layers)}
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Returns the arguments of the encoder's `Backbone`, which reads vectors."""

@@ -1,4 +1,4 @@
-"""Text without an end: one prompt is continued by chunks, with memory that does not grow."""
+"""Unbounded generation from one prompt in chunks, with constant memory."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from tf_sparse_attention.models.steps import cached_step, prefill_prompts
 from tf_sparse_attention.types import Tensor
 
 
-def stream_endless(
+def stream_unbounded(
     model: keras.Model,
     programs: Programs,
     prompt: Tensor,
@@ -33,35 +33,35 @@ def stream_endless(
     chunk_size: int,
     positions_in_cache: bool,
 ) -> Iterator[np.ndarray]:
-    """Returns an iterator over the ids of a prompt, if it has some, and of each chunk after it, int32 (n,).
+    """Return an iterator over the prompt, unless it is empty, and then each chunk, int32 (n,).
 
     Args:
-        model: a causal `LanguageModel` whose caches do not grow.
-        programs: of the model.
+        model: a causal `LanguageModel` with caches of constant size.
+        programs: compiled programs of the model.
         prompt: int (T,), without the start id.
-        strategy, seed, stop_token_ids: see `LanguageModel.generate`. The ids are those that it returns.
-        chunk_size: tokens a chunk.
+        strategy, seed, stop_token_ids: as for `LanguageModel.generate`, with the same results.
+        chunk_size: tokens per chunk.
         positions_in_cache: see `LanguageModel.stream`.
 
     Raises:
-        ValueError: for a model whose caches grow, and for strategies that look at the whole text.
+        ValueError: if the caches grow with the sequence, or `strategy` depends on the whole sequence.
     """
     check_has_cache(model)
-    # Refuses one that grows, before the first chunk is asked for.
+    # Raises an error here, before the first chunk, if the cache grows.
     model.init_cache(1, None, positions_in_cache=positions_in_cache)
     stops = check_stop_token_ids(stop_token_ids, model.vocabulary_size)
     chosen = get_strategy(strategy)
     if isinstance(chosen, BeamSearch) or chosen.adjust(chosen.values) is not None:
         raise ValueError(
-            "`strategy` must not be a beam search, nor look at the text so far, where `max_length` is None. "
-            f"Received: strategy={strategy!r}."
+            "`strategy` must not be a beam search or have `repetition_penalty` or `no_repeat_ngram` if `max_length` "
+            f"is None. Received: strategy={strategy!r}."
         )
     keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
     start = programs.get(
-        ("endless_start", positions_in_cache), lambda: functools.partial(_read_prompt, model, positions_in_cache)
+        ("unbounded_start", positions_in_cache), lambda: functools.partial(_prefill, model, positions_in_cache)
     )
     add = programs.get(
-        ("endless", chunk_size, *chosen.kind), lambda: functools.partial(_add, model, chosen, chunk_size)
+        ("unbounded", chunk_size, *chosen.kind), lambda: functools.partial(_add, model, chosen, chunk_size)
     )
     return _chunks(start, add, np.asarray(prompt, "int32"), keys, stops, chosen.values)
 
@@ -74,8 +74,8 @@ def _chunks(start, add, prompt, keys, stop_token_ids, values):
     if len(prompt):
         yield prompt
     while True:
-        given = np.array(last, "int32"), np.array(position, "int32"), keys, stop_token_ids, values
-        token_ids, length, cache = add(cache, *given)
+        arguments = np.array(last, "int32"), np.array(position, "int32"), keys, stop_token_ids, values
+        token_ids, length, cache = add(cache, *arguments)
         new = ops.convert_to_numpy(token_ids)[: int(ops.convert_to_numpy(length))]
         yield new
         position, last = position + len(new), new[-1]
@@ -83,13 +83,13 @@ def _chunks(start, add, prompt, keys, stop_token_ids, values):
             return
 
 
-def _read_prompt(model, positions_in_cache, prompt_ids, prompt_lengths):
-    """Returns the cache after all tokens of a prompt but the last one; see `prefill_prompts`."""
+def _prefill(model, positions_in_cache, prompt_ids, prompt_lengths):
+    """Return the cache for all tokens of a prompt except the last one; see `prefill_prompts`."""
     if not positions_in_cache:
         return prefill_prompts(model, prompt_ids, prompt_lengths, None)
     inputs = ops.pad(prompt_ids, [(0, 0), (1, 0)])  # the start id is 0
 
-    # Each token for itself: what a token sees of a prompt longer than the cache is what the cache holds just then.
+    # Token by token: each token attends to the current content of the cache, which can be shorter than the prompt.
     def read(index, cache):
         return index + 1, model.backbone.decode(ops.take(inputs, index[None], axis=1), cache, index)[1]
 
@@ -98,7 +98,7 @@ def _read_prompt(model, positions_in_cache, prompt_ids, prompt_lengths):
 
 
 def _add(model, strategy, chunk_size, cache, last, position, keys, stop_token_ids, values):
-    """Returns ids of a chunk after the token `last` at a position, int32 (C,), how many there are, and the cache."""
+    """Return the ids of a chunk after the token `last`, int32 (C,), their number, and the cache."""
     step = cached_step(model, position)
     nothing = ops.zeros((1, chunk_size), "int32")
     progress = begin(nothing, ops.zeros((1,), "int32"), chunk_size, state=cache)
