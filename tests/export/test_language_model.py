@@ -161,10 +161,16 @@ def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
     path = tmp_path / "model"
     path.mkdir()
     (path / "saved_model.pb").touch()
-    (path / "old").touch()
+    (path / "variables").mkdir()
+    (path / "variables" / "old").touch()
+    (path / "mine").touch()
+    with pytest.raises(ValueError, match=r"with only an earlier export.* Received: .*, with mine\."):
+        write_saved_model(path, model, {"double": scaled(2.0)}, "A model")
+    (path / "mine").unlink()
     assert write_saved_model(path, model, {"double": scaled(2.0)}, "A model") == path
     assert os.listdir(tmp_path) == ["model"]
-    assert {"README.md", "saved_model.pb", "variables"} <= set(os.listdir(path)) and "old" not in os.listdir(path)
+    assert {"README.md", "saved_model.pb", "variables"} <= set(os.listdir(path))
+    assert not (path / "variables" / "old").exists()
     before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
 
     def fail(module, folder, functions):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tf_sparse_attention.layers import LocalAttention
-from tf_sparse_attention.models.rebuilding import initialize_with_zeros
+from tf_sparse_attention.models import Backbone, NormOptions
+from tf_sparse_attention.models.rebuilding import initialize_with_zeros, rebuilt_backbone
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends draw random numbers")
 INITIALIZERS = [
@@ -68,3 +69,15 @@ def test_an_initializer_that_takes_the_numbers_of_the_process_leaves_them_usable
     with initialize_with_zeros():
         assert kernel(lambda shape, dtype: keras.random.normal(shape, dtype=dtype)).any()
     assert keras.ops.convert_to_numpy(keras.random.normal((3,))).any()
+
+
+def test_changes_that_add_or_drop_weights_are_refused():
+    part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
+    backbone = Backbone(None, 1, 4, [part], intermediate_dim=4, norm=NormOptions("pre", 1e-3))
+    for changes in ({"intermediate_dim": None}, {"norm": "post"}, {"num_layers": 2}):
+        with pytest.raises(ValueError, match="`changes` must keep the weights of the model"):
+            rebuilt_backbone(backbone, **changes)
+    kept = rebuilt_backbone(backbone, norm="pre", dropout=0.5).get_config()
+    assert kept["norm"] == {"placement": "pre", "epsilon": 1e-3} and kept["dropout"]["residual"] == 0.5
+    kept["attention"]["parts"].append("changed")
+    assert backbone.get_config()["attention"]["parts"] == [part]

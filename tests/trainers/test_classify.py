@@ -186,7 +186,7 @@ def test_a_classifier_can_begin_with_the_encoder_of_a_masked_language_model(make
     backbone = functools.partial(Backbone, 258, 1, 16, classify.VARIANTS["clustered"], 16)
     LanguageModel(backbone(causal=False)).save(tmp_path / "model.keras")
     config.model.start_from = str(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match=r"`config\.model\.num_layers` must be unset with config\.model\.start_from"):
+    with pytest.raises(ValueError, match=r"`config\.model\.attention` must be unset with config\.model\.start_from"):
         registry.make_task(config).make_model()
     config.model.update(num_layers=None, hidden_dim=None, intermediate_dim=None, attention=[])
     model = registry.make_task(config).make_model()

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from tests.pages import DOCS, blocks
@@ -59,12 +60,38 @@ def test_a_setting_of_ones_own_is_read_by_its_task_alone(get_config, monkeypatch
     assert registry.make_task(config).config.train.confidence == 0.9
 
 
+class Unfinished(Task):
+    """A task that lacks most members."""
+
+    settings, source = {}, None
+
+
+def test_missing_members_are_named(monkeypatch):
+    config = base.get_config()
+    monkeypatch.setattr(registry, "find_task_class", lambda name: Unfinished)
+    with pytest.raises(ValueError, match=r"`config.task` must be a task with `validation`"):
+        registry.make_task(config)
+    for call in (
+        lambda task: task.make_model(),
+        lambda task: task.generate(None, None),
+        lambda task: task.export(*"abcd"),
+    ):
+        with pytest.raises(ValueError, match=r"must be a task with `\w+`. Received: .*test_own_task, without it"):
+            call(Unfinished(config))
+
+
+@pytest.mark.parametrize("state", [["a"], {"labels": np.zeros(2)}, {1: "a"}])
+def test_a_state_that_is_no_plain_data_is_refused(tmp_path, state):
+    with pytest.raises(ValueError, match=r"`Task.get_state` must return a dictionary of plain data"):
+        workdir.save_state(tmp_path, state)
+
+
 @pytest.mark.parametrize("name", ["json", "no_such.task", "no_such_task", "", ".relative"])
 def test_a_module_without_a_task_is_none(name):
     config = base.get_config()
     config.task = name
     with pytest.raises(
-        ValueError, match=rf"or an importable module with a class `Task`\. Received: task={re.escape(name)}\."
+        ValueError, match=rf"or an importable module with a class `Task`: .* Received: task={re.escape(name)}\."
     ):
         registry.make_task(config)
 

@@ -324,8 +324,7 @@ def with_overrides(
 class EvaluationRun:
     """Files of one evaluation: its scores, and partial sums to resume it.
 
-    Scores on data other than the training data, or with other windows, have a separate file, see
-    `workdir.evaluation_path`.
+    Scores on data other than the training data have a separate file, see `workdir.evaluation_path`.
 
     Args:
         folder: run directory.
@@ -334,8 +333,7 @@ class EvaluationRun:
 
     Attributes:
         folder, devices: as above.
-        path: `pathlib.Path` of the scores. For the data and windows of the run, it is
-            WORKDIR/evaluation-SPLIT.json.
+        path: `pathlib.Path` of the scores. For the data of the run, it is WORKDIR/evaluation-SPLIT.json.
         settings: dictionary of the settings of batches in `config.data`.
         identity: plain data that identifies model, data, split, variant and settings.
     """
@@ -343,12 +341,8 @@ class EvaluationRun:
     def __init__(self, folder: str | os.PathLike, validation: Validation, devices: Any) -> None:
         source, split, variant = validation.task.source, validation.split, validation.variant
         self.folder, self.devices = folder, devices
+        self.path = workdir.evaluation_path(folder, split, source, variant)
         self.settings = {name: validation.task.config.data[name] for name in overrides.WINDOW_SETTINGS}
-        trained = workdir.load_config(folder).data
-        changed = [f"{name}_{x}" for name, x in self.settings.items() if name != "batch_size" and x != trained[name]]
-        self.path = workdir.evaluation_path(
-            folder, split, source, "-".join([*filter(None, [variant]), *changed]) or None
-        )
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.settings]
         self._partial: list[ResumableSums] = []
 

@@ -37,7 +37,7 @@ run = tf.saved_model.load(sys.argv[1]).signatures[sys.argv[2]]
 specs = run.structured_input_signature[1]
 result = run(**{name: tf.constant(value, specs[name].dtype) for name, value in json.loads(sys.argv[3]).items()})
 plain = {name: value.numpy().tolist()[0] for name, value in result.items()}
-print(json.dumps({name: x.decode("utf-8", "replace") if isinstance(x, bytes) else x for name, x in plain.items()}))
+print(json.dumps(plain, default=lambda x: x.decode("utf-8", "replace")))  # bytes, also inside lists
 """
 
 

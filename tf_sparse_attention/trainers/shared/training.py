@@ -10,6 +10,7 @@ import ml_collections
 from absl import logging
 
 from tf_sparse_attention.atomic_files import remove_stale
+from tf_sparse_attention.models import Model
 from tf_sparse_attention.trainers.shared import (
     callbacks,
     command_line,
@@ -120,6 +121,11 @@ class Run:
         # Set the seed after the data is open: preparation draws random numbers and runs only once.
         keras.utils.set_random_seed(config.seed)
         self.model = self.task.make_model()
+        if not (isinstance(self.model, Model) and hasattr(self.model, "backbone")):
+            raise ValueError(
+                "`Task.make_model` must return a `tsa.models.Model` with an attribute `backbone`, a model with "
+                f"`hidden_dim`. Received: {self.model!r}."
+            )
         self._training_model = components.with_memory(self.model, config.data.batch_size)
         optimizer = components.make_optimizer(config, self.model.backbone.hidden_dim)
         self._training_model.compile(optimizer, **self.task.compile_arguments(), **execution)

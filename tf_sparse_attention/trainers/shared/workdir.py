@@ -59,7 +59,7 @@ def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant
         split: name of the split.
         source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. If it is not the training
             data, the file name contains the name and a hash of the fingerprint, since names can be equal.
-        variant: name of a variant of the model or of the windows. Default: None, those of the training.
+        variant: name of a variant of the model. Default: None, the trained model.
     """
     return _result_path(workdir, "evaluation", split, source, variant, "json")
 
@@ -125,7 +125,20 @@ def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def save_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
-    """Write the result of `Task.get_state`."""
+    """Write the result of `Task.get_state`.
+
+    Raises:
+        ValueError: If the state is not a dictionary of plain data.
+    """
+    try:
+        is_plain = isinstance(state, dict) and set(json.loads(json.dumps(state))) == set(state)
+    except (TypeError, ValueError):  # such as an array
+        is_plain = False
+    if not is_plain:
+        raise ValueError(
+            "`Task.get_state` must return a dictionary of plain data by name, as in JSON. "
+            f"Received: {reprlib.repr(state)}."
+        )
     save_json(workdir, STATE, state)
 
 

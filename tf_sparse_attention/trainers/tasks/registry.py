@@ -21,6 +21,9 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
             from its default.
     """
     task_class = find_task_class(config.task)
+    for name in ("settings", "source", "validation"):
+        if not hasattr(task_class, name):
+            raise ValueError(f"`config.task` must be a task with `{name}`. Received: task={config.task}, without it.")
     check_read(config, config.task, task_class.settings)
     return task_class(config)
 
@@ -65,8 +68,8 @@ def find_task_class(name: str) -> Any:
     """
     module = f"tf_sparse_attention.trainers.tasks.{name}" if name in NAMES else name
     message = (
-        f"`config.task` must be one of {', '.join(NAMES)}, or an importable module with a class `Task`. "
-        f"Received: task={name}."
+        f"`config.task` must be one of {', '.join(NAMES)}, or an importable module with a class `Task`: run the "
+        f"command in the folder of the module, or add the folder to PYTHONPATH. Received: task={name}."
     )
     try:
         spec = importlib.util.find_spec(module)

@@ -68,7 +68,8 @@ def check_read(settings: ml_collections.ConfigDict, task: str, names: Names) -> 
             if value is not None and _plain(value) != _plain(default):
                 raise ValueError(
                     f"`config.{section}.{name}` must be unset for task={task}, which ignores it. "
-                    f"Received: {name}={value!r}. The default is {default!r}; see trainers/configs/base.py."
+                    f"Received: {name}={value!r}. The default is {default!r}; see trainers/configs/base.py. A task "
+                    "that reads a setting lists it in `Task.settings`."
                 )
 
 

@@ -50,12 +50,16 @@ class Task:
         return {}
 
     def training_batches(self) -> tsa.data.Batches:
-        """Return the batches of the training split, `(inputs, targets, weights)`."""
-        raise NotImplementedError
+        """Return the batches of the training split, `(inputs, targets, weights)`.
+
+        Weights are float32 with the shape of the loss per element, 0 for padding. All batches have the same number of
+        rows.
+        """
+        raise missing_member(self, "training_batches")
 
     def make_model(self) -> keras.Model:
-        """Create the model, seeded by `config.seed`."""
-        raise NotImplementedError
+        """Create the model, a `tsa.models.Model` with an attribute `backbone`. Random numbers are seeded before."""
+        raise missing_member(self, "make_model")
 
     def compile_arguments(self) -> dict[str, Any]:
         """Return "loss" and "weighted_metrics" for `keras.Model.compile`.
@@ -76,7 +80,7 @@ class Task:
             ValueError: If the task does not support the request.
             KeyboardInterrupt: If interrupted before the first sample. Later interruptions return the samples so far.
         """
-        raise NotImplementedError
+        raise missing_member(self, "generate")
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> "ExportTest":
         """Write a SavedModel, and return an example call of it.
@@ -86,7 +90,12 @@ class Task:
             path: folder of the SavedModel.
             jit_compile, weight_dtype: see `export_language_model`.
         """
-        raise NotImplementedError
+        raise missing_member(self, "export")
+
+
+def missing_member(task: Any, name: str) -> ValueError:
+    """Return the error for a task that lacks a member."""
+    return ValueError(f"`config.task` must be a task with `{name}`. Received: {type(task).__module__}, without it.")
 
 
 class Examples(NamedTuple):
