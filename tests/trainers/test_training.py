@@ -61,6 +61,14 @@ def test_a_run_leaves_the_model_the_figures_and_the_last_checkpoints(finished):
     assert [set(row) for row in rows if "loss" not in row] == [{"step", *validations}] * 2
 
 
+def test_a_model_without_checkpoints_is_not_replaced(finished_copy, tiny_config):
+    shutil.rmtree(finished_copy / workdir.CHECKPOINTS)
+    before = (finished_copy / workdir.MODEL).read_bytes()
+    with pytest.raises(ValueError, match="`workdir` must be new or have checkpoints, because training replaces"):
+        training.train(tiny_config, finished_copy)
+    assert (finished_copy / workdir.MODEL).read_bytes() == before
+
+
 def test_training_lowers_the_loss_and_moves_the_centroids(finished):
     folder, _ = finished
     losses = [row["loss"] for row in metrics_of(folder) if "loss" in row]
