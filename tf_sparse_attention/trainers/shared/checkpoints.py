@@ -290,22 +290,24 @@ class Checkpoints:
         Raises:
             ValueError: If all checkpoints are damaged or have another format.
         """
-        formats = set()
-        for step in reversed(self.steps()):
+        formats, steps = set(), self.steps()
+        for step in reversed(steps):
             try:
                 if self.is_complete(step):
                     return _read_metadata(self.path(step))
             except _OtherFormatError as error:
                 formats.add(error.format)
+        if self.steps() != steps:  # a running training has replaced them
+            return self.newest_metadata()
         if formats:
             raise ValueError(
                 f"`workdir` must have checkpoints of format {FORMAT}: finish the run with the version that started it, "
                 f"or start a new run in another directory. Received: format {formats.pop()} in {self.folder}."
             )
-        if self.steps():
+        if steps:
             raise ValueError(
                 "`workdir` must have a readable checkpoint. Remove the directory to start again. "
-                f"Received: {len(self.steps())} damaged checkpoints in {self.folder}."
+                f"Received: {len(steps)} damaged checkpoints in {self.folder}."
             )
         return None
 

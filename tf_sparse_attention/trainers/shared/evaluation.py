@@ -95,7 +95,10 @@ class Validation:
 
     @staticmethod
     def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
-        """Return the lines of an evaluation, pairs of a name and a text. A name that ends in a newline is a heading."""
+        """Return the lines of an evaluation, pairs of a name and a text. A name that ends in a newline is a heading.
+
+        The first line gets the data and split before its text, which is empty or begins with ": ".
+        """
         raise NotImplementedError
 
 
