@@ -24,12 +24,12 @@ import keras
 import numpy as np
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.sources.array_file import Form, read_arrays
+from tf_sparse_attention.data.sources.array_file import ArraySpec, read_arrays
 from tf_sparse_attention.trainers.configs import images
 from tf_sparse_attention.trainers.shared import components
 
 ROUND = 25  # steps between two values of the learning rate
-FORMS = {name: Form("uint8", "NHWC", is_needed=name == "x_train") for name in ("x_train", "x_heldout", "x_test")}
+FORMS = {name: ArraySpec("uint8", "NHWC", is_needed=name == "x_train") for name in ("x_train", "x_heldout", "x_test")}
 
 
 class Timed(keras.callbacks.Callback):
