@@ -60,8 +60,9 @@ class JsonLinesReader:
 
     Example:
 
-    >>> reader = JsonLinesReader("manpages.jsonl.gz", ("en", "fr"))
+    >>> reader = JsonLinesReader("manpages.jsonl", ("en", "fr"))
     >>> next(reader.examples("train"))["fr"]
+    'nom'
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str]) -> None:
