@@ -5,12 +5,12 @@ The variable FAULT says what:
 - "record": the names of files that it opens for writing are appended to the file FAULT_LOG.
 - "full": once it opens a file whose name matches FAULT_FILE, nothing more can be written, as on a full disk.
 - "kill": once it opens such a file, it is killed as soon as more than FAULT_BYTES bytes are in one.
-- "none": nothing.
+- "address": nothing, but addresses disk://FOLDER are folders of the local disk.
 - "no rights": the rights of root are given up, so that folders without write permission cannot be written.
 
-FAULT_NUMBER is the number of the file among those that match, from 0. Addresses disk://FOLDER are folders of the local
-disk. "full" and "kill" limit the size of files, so that writers in C++ are stopped too; the system then reports that a
-file is too large, where a full disk has no space left.
+FAULT_NUMBER is the number of the file among those that match, from 0. "full" and "kill" limit the size of files, so
+that writers in C++ are stopped too; the system then reports a file that is too large, where a full disk has no space
+left.
 """
 
 import ctypes
@@ -66,14 +66,14 @@ def give_up_rights() -> None:
 
 def main() -> None:
     """Sets the fault up and runs the program that is named first."""
-    from tests import remote_paths  # noqa: F401  # registers disk://
-
     fault = os.environ["FAULT"]
     if fault == "record":
         record(os.environ["FAULT_LOG"])
     elif fault == "no rights":
         give_up_rights()
-    elif fault != "none":
+    elif fault == "address":
+        from tests import remote_paths  # noqa: F401  # registers disk://
+    else:
         if fault == "kill":
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores

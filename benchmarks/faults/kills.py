@@ -38,7 +38,7 @@ def at_address(lab: Lab, count: int) -> Iterator[Trial]:
         for name in ("first", "second"):
             (folder / name).mkdir()
             places = {"TSA_CACHE_DIR": str(folder / name), "TMPDIR": str(folder / name)}
-            machines.append({"fault": {"FAULT": "none"}, "environment": places})
+            machines.append({"fault": {"FAULT": "address"}, "environment": places})
         after = _kill(lab, address, (number + lab.random.random()) / count, **machines[0])
         problem = lab.resumed(folder / "bucket" / "run", address, **machines[1])
         yield Trial(f"killed after {after:.1f} s", problem)

@@ -80,6 +80,16 @@ def test_missing_members_are_named(monkeypatch):
             call(Unfinished(config))
 
 
+def test_a_source_and_a_validation_may_be_attributes_of_the_task(monkeypatch):
+    class Complete(Unfinished):
+        def __init__(self, config, state=None):
+            super().__init__(config, state)
+            self.source = self.validation = "any"
+
+    monkeypatch.setattr(registry, "find_task_class", lambda name: Complete)
+    assert registry.make_task(base.get_config()).source == "any"
+
+
 @pytest.mark.parametrize("state", [["a"], {"labels": np.zeros(2)}, {1: "a"}])
 def test_a_state_that_is_no_plain_data_is_refused(tmp_path, state):
     with pytest.raises(ValueError, match=r"`Task.get_state` must return a dictionary of plain data"):

@@ -1,6 +1,7 @@
 """Checks of models and arguments before an export, and of the inputs of signatures in their graphs."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
 from tf_sparse_attention.models import LanguageModel
+from tf_sparse_attention.remote_files import as_path, raise_remote_errors
 from tf_sparse_attention.types import Tensor
 
 MAX_ROWS = 2**12
@@ -23,6 +25,27 @@ def check_backend(what: str) -> None:
             "In a process with KERAS_BACKEND=tensorflow load it with `keras.models.load_model` and export it. "
             f"Received: backend={keras.backend.backend()!r}."
         )
+
+
+def check_output_folder(path: str | os.PathLike, names: set[str], required: str | None = None) -> Any:
+    """Return the path of a folder to write, or raise a `ValueError` unless it is new, empty or an earlier export.
+
+    Args:
+        path: the folder, local or remote.
+        names: names of the files and folders that an export writes.
+        required: name of a file that every export has. Default: None.
+    """
+    folder = as_path(path)
+    with raise_remote_errors(folder):
+        found = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        is_file = folder.exists() and not folder.is_dir()
+    others = sorted(found - names)
+    if is_file or others or (found and required is not None and required not in found):
+        listed = f", with {others[0]}" if others else ""
+        raise ValueError(
+            f"`path` must be new, or a folder with only an earlier export, or empty. Received: path={path}{listed}."
+        )
+    return folder
 
 
 def check_kind(model: keras.Model, what: str, kinds: tuple[type, ...]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tf_sparse_attention.export.input_checks import check_output_folder
 from tf_sparse_attention.export.portable_functions import (
     SIGNATURES,
     Sizes,
@@ -17,7 +18,7 @@ from tf_sparse_attention.export.portable_functions import (
 )
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
 from tf_sparse_attention.models.encoder_tasks import EncoderTask
-from tf_sparse_attention.remote_files import as_path, output_folder, raise_remote_errors
+from tf_sparse_attention.remote_files import output_folder
 
 OPSET = 18
 
@@ -59,7 +60,7 @@ def export_onnx(
         >>> nats = session.run(["nats"], {"token_ids": token_ids})[0]
     """
     _check_packages()
-    folder = _check_path(path)
+    folder = check_output_folder(path, {f"{name}.onnx" for name in SIGNATURES})
     functions = portable_functions(model, signatures, Sizes(batch_size, sequence_length, max_length, source_length))
     contents = {name: _convert(model, function) for name, function in functions.items()}
     check_outputs(model, functions, "ONNX", _make_runner(model, contents))
@@ -79,15 +80,6 @@ def _check_packages():
             "ONNX files need tf2onnx and onnxruntime. Install them with `pip install 'tf-sparse-attention[onnx]'`. "
             f"The import failed with: {error}"
         ) from error
-
-
-def _check_path(path):
-    folder, names = as_path(path), {f"{name}.onnx" for name in SIGNATURES}
-    with raise_remote_errors(folder):
-        is_free = not folder.exists() or (folder.is_dir() and {file.name for file in folder.iterdir()} <= names)
-    if not is_free:
-        raise ValueError(f"`path` must be new, or a folder with only an earlier export. Received: path={path}.")
-    return folder
 
 
 def _convert(model, function):

@@ -12,9 +12,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.input_checks import check_backend
+from tf_sparse_attention.export.input_checks import check_backend, check_output_folder
 from tf_sparse_attention.export.weights import Weights
-from tf_sparse_attention.remote_files import SAVED_MODEL, as_path, output_folder, raise_remote_errors
+from tf_sparse_attention.remote_files import SAVED_MODEL, output_folder
 from tf_sparse_attention.types import Tensor
 from tf_sparse_attention.version import __version__
 
@@ -105,7 +105,7 @@ def write_saved_model(
     """
     check_backend("A SavedModel")
     checks.check_choice("weight_dtype", weight_dtype, (None, "int8"))
-    folder = _check_path(path)
+    folder = check_output_folder(path, WRITTEN, required=SAVED_MODEL)
     # A plain module: loading needs no class of Keras or of this library. TensorFlow saves the variables and the tables
     # of tokenizers that it finds in attributes.
     module = tf.Module(name="served")
@@ -119,20 +119,6 @@ def write_saved_model(
         tf.saved_model.save(module, os.fspath(temporary), functions)
         _check_written(temporary, signatures)
         (temporary / "README.md").write_text(readme, encoding="utf-8")
-    return folder
-
-
-def _check_path(path):
-    """Return the path of a SavedModel to write, or raise a `ValueError` for a file or a folder with other files."""
-    folder = as_path(path)
-    with raise_remote_errors(folder):
-        names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-        is_file = folder.exists() and not folder.is_dir()
-    if is_file or (names and SAVED_MODEL not in names) or names - WRITTEN:
-        found = f", with {sorted(names - WRITTEN)[0]}" if names - WRITTEN else ""
-        raise ValueError(
-            f"`path` must be new, or a folder with only an earlier export, or empty. Received: path={path}{found}."
-        )
     return folder
 
 

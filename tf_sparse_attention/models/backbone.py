@@ -133,11 +133,28 @@ class Backbone(CheckedInputs, Model):
         self.hidden_dim = hidden_dim
         self.num_layers = num_layers
         self.memory_length = memory_length
-        self._make_inputs(arguments["embedding"], arguments["dropout"], seed)
+        own_attention, norms, rates = (arguments[name] for name in ("attention", "norm", "dropout"))
+        self._make_inputs(arguments["embedding"], rates, seed)
         self.supports_masking = True  # encoder outputs may have a Keras mask; the output has none
-        self.blocks = self._make_blocks(**arguments)
+        self.blocks = make_blocks(
+            own_attention.parts,
+            num_layers,
+            dtype=self.dtype_policy,
+            num_local_layers=own_attention.num_local_layers,
+            reproduce_reference=own_attention.reproduce_reference,
+            cross_attention=arguments["cross_attention"],
+            intermediate_dim=intermediate_dim,
+            activation=activation,
+            activation_dropout=rates.activation,
+            dropout=rates.residual,
+            norm=norms.placement,
+            layer_norm_epsilon=norms.epsilon,
+            causal=causal,
+            remat=remat,
+            seed=seed,
+        )
         check_blocks(self.blocks, memory_length)
-        self.final_norm, norms = None, arguments["norm"]
+        self.final_norm = None
         if is_before(norms.placement):
             self.final_norm = make_norm(norms.placement, norms.epsilon, "final_norm", self.dtype_policy)
         self.build((None, None))
@@ -171,21 +188,6 @@ class Backbone(CheckedInputs, Model):
             return layers.AdaptiveEmbedding(vocabulary_size, size, **clusters, seed=seed, **common)
         start = keras.initializers.RandomNormal(stddev=size**-0.5, seed=seed)
         return keras.layers.Embedding(vocabulary_size, size, embeddings_initializer=start, **common)
-
-    def _make_blocks(
-        self, attention, norm, dropout, vocabulary_size, hidden_dim, embedding, memory_length, **arguments
-    ):
-        return make_blocks(
-            attention.parts,
-            num_local_layers=attention.num_local_layers,
-            reproduce_reference=attention.reproduce_reference,
-            activation_dropout=dropout.activation,
-            dropout=dropout.residual,
-            norm=norm.placement,
-            layer_norm_epsilon=norm.epsilon,
-            dtype=self.dtype_policy,
-            **arguments,
-        )
 
     @property
     def causal(self) -> bool:

@@ -29,6 +29,10 @@ from tf_sparse_attention.atomic_files import atomic_file, remove_stale
 from tf_sparse_attention.trainers.shared import damage
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 
+FORMAT = 2
+METADATA = "metadata.json"
+FILES = "files/"  # prefix of the run's files in the archive
+
 
 class Shard(NamedTuple):
     """Part of an array.
@@ -68,11 +72,6 @@ def as_numpy(variable: Any) -> np.ndarray:
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(ops.convert_to_tensor(variable), tiled=True))
-
-
-FORMAT = 2
-METADATA = "metadata.json"
-FILES = "files/"  # prefix of the run's files in the archive
 
 
 def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:

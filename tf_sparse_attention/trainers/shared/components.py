@@ -35,6 +35,25 @@ OPTIONS = {
         "tokens": "token_dropout",
     },
 }
+ALWAYS_COMPARED = ("memory_length", "causal")  # the trainer reads them from the configuration
+NOT_COMPARED = ("start_from", "preset", "reproduce_reference", "initialization")
+OPTIMIZERS = {
+    "adafactor": tsa.optimizers.Adafactor,
+    "adagrad": tsa.optimizers.Adagrad,
+    "adam": keras.optimizers.Adam,
+    "adamw": keras.optimizers.AdamW,
+}
+PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
+LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
+SIZES = ("num_layers", "hidden_dim", "attention")  # required settings of a new model
+# Required settings by schedule.
+SCHEDULES = {
+    "constant": (),
+    "rsqrt_normalized_decay": ("warmup_steps",),
+    "rsqrt_with_linear_warmup": ("warmup_steps",),
+    "noam": ("warmup_steps",),
+    "cosine": ("warmup_steps",),
+}
 
 
 def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -63,10 +82,6 @@ def settings_from_arguments(arguments: Config) -> dict[str, Any]:
             options = as_options(GROUPS[group], group, arguments[group])
             settings |= {name: getattr(options, option) for option, name in names.items()}
     return settings
-
-
-ALWAYS_COMPARED = ("memory_length", "causal")  # the trainer reads them from the configuration
-NOT_COMPARED = ("start_from", "preset", "reproduce_reference", "initialization")
 
 
 def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
@@ -119,25 +134,6 @@ def _matches(setting, actual):
     if isinstance(setting, (list, tuple)) and isinstance(actual, (list, tuple)):
         return len(setting) == len(actual) and all(_matches(*pair) for pair in zip(setting, actual, strict=True))
     return setting == actual
-
-
-OPTIMIZERS = {
-    "adafactor": tsa.optimizers.Adafactor,
-    "adagrad": tsa.optimizers.Adagrad,
-    "adam": keras.optimizers.Adam,
-    "adamw": keras.optimizers.AdamW,
-}
-PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
-LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
-SIZES = ("num_layers", "hidden_dim", "attention")  # required settings of a new model
-# Required settings by schedule.
-SCHEDULES = {
-    "constant": (),
-    "rsqrt_normalized_decay": ("warmup_steps",),
-    "rsqrt_with_linear_warmup": ("warmup_steps",),
-    "noam": ("warmup_steps",),
-    "cosine": ("warmup_steps",),
-}
 
 
 def make_text_source(config: ml_collections.ConfigDict) -> Any:
@@ -257,8 +253,8 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
         raise ValueError(f"`config.optimizer.name` must be one of {', '.join(OPTIMIZERS)}. Received: {name}.")
     for schedule_setting in ("learning_rate", "schedule", "warmup_steps", "decay_steps"):
         settings.pop(schedule_setting, None)
-    base = OPTIMIZERS[name]
-    known = {*inspect.signature(base).parameters, *inspect.signature(keras.optimizers.Optimizer).parameters}
+    kind = OPTIMIZERS[name]
+    known = {*inspect.signature(kind).parameters, *inspect.signature(keras.optimizers.Optimizer).parameters}
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(
@@ -266,5 +262,5 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
             f"Received: {settings[unknown[0]]}."
         )
     mixins = [tsa.optimizers.SkipNonfinite] if config.train.nonfinite == "skip" else []
-    optimizer_class = type(f"Measured{base.__name__}", (*mixins, tsa.optimizers.GradientNorm, base), {})
+    optimizer_class = type(f"Measured{kind.__name__}", (*mixins, tsa.optimizers.GradientNorm, kind), {})
     return optimizer_class(make_schedule(config, hidden_dim), **settings)

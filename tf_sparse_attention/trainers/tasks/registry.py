@@ -8,6 +8,7 @@ from typing import Any
 import ml_collections
 
 from tf_sparse_attention.trainers.tasks.settings import check_read
+from tf_sparse_attention.trainers.tasks.task import missing_member
 
 # Modules of this package with a task.
 NAMES = ("language_model", "masked", "translate", "answer", "image", "audio", "speech", "classify")
@@ -21,11 +22,15 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
             from its default.
     """
     task_class = find_task_class(config.task)
-    for name in ("settings", "source", "validation"):
-        if not hasattr(task_class, name):
-            raise ValueError(f"`config.task` must be a task with `{name}`. Received: task={config.task}, without it.")
+    if not hasattr(task_class, "settings"):
+        raise missing_member(task_class, "settings")
     check_read(config, config.task, task_class.settings)
-    return task_class(config)
+    task = task_class(config)
+    for name in ("source", "validation"):
+        # Not `hasattr` of the task, which would open the data of a property.
+        if not hasattr(task_class, name) and name not in vars(task):
+            raise missing_member(task_class, name)
+    return task
 
 
 def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | None = None) -> Any:

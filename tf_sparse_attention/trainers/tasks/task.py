@@ -55,11 +55,11 @@ class Task:
         Weights are float32 with the shape of the loss per element, 0 for padding. All batches have the same number of
         rows.
         """
-        raise missing_member(self, "training_batches")
+        raise missing_member(type(self), "training_batches")
 
     def make_model(self) -> keras.Model:
         """Create the model, a `tsa.models.Model` with an attribute `backbone`. Random numbers are seeded before."""
-        raise missing_member(self, "make_model")
+        raise missing_member(type(self), "make_model")
 
     def compile_arguments(self) -> dict[str, Any]:
         """Return "loss" and "weighted_metrics" for `keras.Model.compile`.
@@ -80,7 +80,7 @@ class Task:
             ValueError: If the task does not support the request.
             KeyboardInterrupt: If interrupted before the first sample. Later interruptions return the samples so far.
         """
-        raise missing_member(self, "generate")
+        raise missing_member(type(self), "generate")
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> "ExportTest":
         """Write a SavedModel, and return an example call of it.
@@ -90,12 +90,12 @@ class Task:
             path: folder of the SavedModel.
             jit_compile, weight_dtype: see `export_language_model`.
         """
-        raise missing_member(self, "export")
+        raise missing_member(type(self), "export")
 
 
-def missing_member(task: Any, name: str) -> ValueError:
-    """Return the error for a task that lacks a member."""
-    return ValueError(f"`config.task` must be a task with `{name}`. Received: {type(task).__module__}, without it.")
+def missing_member(task_class: type, name: str) -> ValueError:
+    """Return the error for a class of tasks that lacks a member."""
+    return ValueError(f"`config.task` must be a task with `{name}`. Received: {task_class.__module__}, without it.")
 
 
 class Examples(NamedTuple):
