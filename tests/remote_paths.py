@@ -8,7 +8,7 @@ from etils import epath
 
 
 class RemotePath(pathlib.PurePosixPath):
-    """What of `epath.Path` is used, on a file system of fsspec. Like a bucket it has no renames."""
+    """The used part of `epath.Path` on a file system of fsspec. Like a bucket, it cannot rename folders."""
 
     system = "memory"
 
@@ -54,6 +54,10 @@ class RemotePath(pathlib.PurePosixPath):
     def rmtree(self):
         if self.exists():
             self._files.rm(self._name, recursive=True)
+
+    def replace(self, target):
+        assert not self.is_dir()
+        self._files.mv(self._name, target._name)
 
     def unlink(self, missing_ok=False):
         if not missing_ok or self.exists():

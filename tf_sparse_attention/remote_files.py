@@ -1,6 +1,7 @@
 """Remote files such as gs://bucket/folder, copied as a whole through `etils.epath`.
 
-Renaming is not atomic in a bucket. So a writer of several files writes the file that marks them as complete last.
+A file is complete or absent. A folder cannot be renamed in a bucket, so the file that marks a folder as complete is
+written last.
 """
 
 import contextlib
@@ -127,11 +128,13 @@ def write_bytes(path: Any, content: bytes) -> None:
 
 
 def upload(source: pathlib.Path, target: Any) -> None:
-    """Copy a local file to a remote path."""
+    """Copy a local file to a remote path, through a file NAME.incomplete that is then renamed."""
     with open(source, "rb") as content, raise_remote_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
+        incomplete = target.with_name(f"{target.name}.incomplete")
+        with incomplete.open("wb") as file:
             _copy(content, file)
+        incomplete.replace(target)
 
 
 def download(source: Any, target: pathlib.Path) -> None:

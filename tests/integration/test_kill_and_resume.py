@@ -141,25 +141,29 @@ def test_a_run_at_an_address_that_is_killed_while_copying_goes_on_elsewhere_with
     command, uninterrupted, tmp_path, backend, monkeypatch
 ):
     pytest.importorskip(backend)
-    remote = command(f"disk://{tmp_path}/bucket/run", "tests.trainers.killed_copying")
-    for number, step in enumerate((3, 9, 18)):
-        monkeypatch.setenv("TSA_CACHE_DIR", str(tmp_path / f"machine-{number}"))
+    bucket = tmp_path / "bucket" / "run"
+    remote = command(f"disk://{bucket}", "tests.trainers.killed_copying")
+    for step, first in ((3, 0), (9, 0), (18, 6)):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / f"machine-{step}"))
+        (tmp_path / f"machine-{step}").mkdir()
         monkeypatch.setenv("KILLED_COPYING", f"step_{step:09d}.npz")
         status, said = run(remote, backend)
         assert status == -signal.SIGKILL, said
-        # The first time nothing is there yet, then the checkpoint before the one that was half copied.
-        assert f"from step {(0, 0, 6)[number]} to {NUM_STEPS}" in said
-    monkeypatch.setenv("TSA_CACHE_DIR", str(tmp_path / "machine-4"))
+        # Nothing is there at first; later the newest complete upload counts.
+        assert f"from step {first} to {NUM_STEPS}" in said
     monkeypatch.delenv("KILLED_COPYING")
     status, said = run(remote, backend)
     assert status == 0, said
     assert f"from step 15 to {NUM_STEPS}" in said
-    (copy,) = (tmp_path / "machine-4").iterdir()
-    assert_equal_runs(copy, uninterrupted(backend))
-    metrics = [folder / "metrics.jsonl" for folder in (tmp_path / "bucket" / "run", uninterrupted(backend))]
+    assert_equal_runs(bucket, uninterrupted(backend))
+    metrics = [folder / "metrics.jsonl" for folder in (bucket, uninterrupted(backend))]
     steps = [[json.loads(row)["step"] for row in path.read_text().splitlines()] for path in metrics]
     assert steps[0] == steps[1]
-    names = ("checkpoints", "metrics.jsonl", "model.keras", "tensorboard")
-    assert sorted(path.name for path in (tmp_path / "bucket" / "run").iterdir()) == sorted(names)
-    kept = sorted(path.name for path in (tmp_path / "bucket" / "run" / "checkpoints").iterdir())
-    assert kept == [f"step_{step:09d}" for step in (18, 21, 24)]
+    assert sorted(path.name for path in bucket.iterdir()) == [
+        "checkpoints",
+        "metrics.jsonl",
+        "model.keras",
+        "tensorboard",
+    ]
+    kept = sorted(path.name for path in (bucket / "checkpoints").iterdir())
+    assert kept == [f"step_{step:09d}.npz" for step in (18, 21, 24)]

@@ -2,8 +2,7 @@
 
 The remote folder has
 
-- checkpoints/step_000001000.npz: a checkpoint with all other files for resuming a run. Its checksums detect an
-  incomplete upload;
+- checkpoints/step_000001000.npz: a checkpoint with all other files for resuming a run;
 - tensorboard/, and at the end of the run metrics.jsonl and model.keras;
 - files of other commands: scores, samples and exports.
 """
