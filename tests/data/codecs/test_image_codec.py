@@ -121,7 +121,10 @@ def test_a_config_round_trip_gives_an_equal_codec():
             {"order": "blocks"},
             r"`block_shape` must be given for the order 'blocks'.*Received: order='blocks', block_sh",
         ),
-        ({"block_shape": (2, 2)}, r"`block_shape` must be given for .* None for other orders\. Received: order='raster'"),
+        (
+            {"block_shape": (2, 2)},
+            r"`block_shape` must be given for .* None for other orders\. Received: order='raster'",
+        ),
         (
             {"order": "blocks", "block_shape": (2, 4)},
             r"`block_shape` must divide the height and width of the image\. Received: block_shape=\(2, 4\), height=4",
