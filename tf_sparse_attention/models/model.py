@@ -15,7 +15,7 @@ from tf_sparse_attention.types import Config
 
 
 class TrainStepMixin:
-    """Training step of `Model`, as a mixin because Keras changes the base classes of functional models."""
+    """Training step of `Model`, as a mixin, because Keras changes the base classes of functional models."""
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with self._global_mean(args), data_parallel.deferred_updates():

@@ -292,7 +292,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
 
 _STRIDED = {"layer": "StridedAttention", "stride": 128}
 
-# The paper does not specify which form of heads (equations 6 to 8) these models use. All forms have the same size.
+# The paper does not specify the form of heads (equations 6 to 8). All forms have equal parameter counts.
 SPARSE_TRANSFORMERS = {
     "sparse_transformer_cifar10": _sparse_transformer(
         "section 7.1, 59 million parameters",
@@ -341,7 +341,7 @@ def _attention(layer, num_heads, num_key_value_heads, key_dim, **settings):
 
 
 def _gemma_3(source, num_layers, heads, window, **sizes):
-    """Create a preset of Gemma 3: of six layers, five have a window and short wavelengths, and the last is dense.
+    """Create a preset of Gemma 3: of every six layers, five have a window and short wavelengths, the last is dense.
 
     `heads` are (query heads, key-value heads, head size).
     """

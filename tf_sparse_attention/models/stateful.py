@@ -109,7 +109,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         is_whole = rows is not None and rows % self.batch_size == 0
         if not is_whole or (rows if is_dataset(x) or largest is None else min(rows, largest)) != self.batch_size:
             raise ValueError(
-                f"`x` must be batches of `batch_size` rows, {self.batch_size}. Batch a dataset by "
+                f"`x` must be batches of `batch_size` rows, {self.batch_size}. Batch a dataset with "
                 f"`batch({self.batch_size}, drop_remainder=True)`; pass `batch_size={self.batch_size}` with arrays. "
                 f"Received: {'batches of unknown' if rows is None else rows} rows."
             )

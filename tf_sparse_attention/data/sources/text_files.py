@@ -74,7 +74,7 @@ def list_texts(folder: pathlib.Path, paths: Iterable[pathlib.Path], skip_invalid
     """List the files with text, sorted by name. Empty and blank files are left out.
 
     Args:
-        folder: folder to which names are relative.
+        folder: base folder of the names.
         paths: files in `folder`.
         skip_invalid: whether to leave out files that are not UTF-8. Default False: they are an error.
 

@@ -102,7 +102,7 @@ def _is_prepared(builder):
 def _download_and_prepare(builder, local_dir, try_gcs):
     tfds = import_tfds()
     if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        tfds.disable_progress_bar()  # each update would be a line of the log
+        tfds.disable_progress_bar()  # each update would add a line to the log
     config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
     file_format = {} if has_tensorflow() else {"file_format": WITHOUT_TENSORFLOW}
     offline = (

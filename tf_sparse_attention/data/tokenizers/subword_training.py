@@ -92,7 +92,7 @@ class _Corpus:
         self._initial_suffixes = self._count_suffixes(set(self._alphabet))  # the first round of every search
 
     def vocabulary(self, min_count):
-        """Return the reserved subwords, then all characters and frequent strings, in the order of their counts."""
+        """Return the reserved subwords, then all characters and frequent strings, most frequent first."""
         ordered = self._most_frequent(self._candidates(self._initial_suffixes, min_count), min_count)
         for _ in range(1, self._num_iterations):
             suffixes = self._count_suffixes({*self._reserved, *ordered})
