@@ -17,10 +17,10 @@ SHORTEST = 64  # positions of the shortest bucket: shorter buckets save little t
 class LengthBuckets:
     """Sequences in buckets of similar length.
 
-    Bucket lengths are `max_length`, `max_length` / 2 and so on, down to `shortest`. A batch of half the length has
-    twice as many rows. All batches then cost about the same, few shapes are compiled, and only rows of the shortest
-    bucket can be more than half padding. A subclass defines `read(rows)`, which returns `(inputs, targets, weights)`;
-    empty rows have weight 0.
+    Bucket lengths are `max_length`, `max_length` / 2 and so on: all integers of at least `shortest`. A batch of half
+    the length has twice as many rows. All batches then cost about the same, few shapes are compiled, and only rows of
+    the shortest bucket can be more than half padding. A subclass defines `read(rows)`, which returns
+    `(inputs, targets, weights)`; empty rows have weight 0.
 
     Args:
         sizes: int (num_sequences,), length of each sequence.
