@@ -274,17 +274,20 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
             "`attention` must be AttentionOptions or .* Received: attention={'num_",
         ),
         ({"embedding": {"div_value": 2}}, "`embedding.cutoffs` must be given with `embedding.div_value`"),
-        ({"attention": LOCAL}, "one for each of the 2 blocks, put in a list. Received: attention={'layer': 'Local"),
+        (
+            {"attention": LOCAL},
+            "one for each of the 2 blocks. Put the dictionary in a list. Received: attention={'layer': 'Local",
+        ),
         ({"attention": []}, "`attention` must be a list of dictionaries"),
         (
             {"attention": [{"layer": "Nowhere"}]},
-            r"one of \[.*'LocalAttention', .* under 'layer'. Received: {'layer': 'No",
+            r"one of \[.*'LocalAttention', .* as 'layer'. Received: {'layer': 'No",
         ),
         (
             {"attention": [MixedAttention([LocalAttention(2, 4), LocalAttention(1, 4)])]},
             r"must list the parts of a .* with the parts \['LocalAttention', 'LocalAttention'\]",
         ),
-        ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "under 'layer'. Received: <MultiHeadAttention "),
+        ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "as 'layer'. Received: <MultiHeadAttention "),
         (
             {"attention": [{**ROUTING, "use_successor_values": True}], "causal": False},
             r"`causal` must be True with \w+ \(Successors\)",

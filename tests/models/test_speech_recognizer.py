@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused():
         ({"subsampling": 3}, r"`factor` must be one of"),
         ({"vocabulary_size": 0}, r"`vocabulary_size` must be"),
         ({"feature_mean": [1.0]}, r"`feature_mean` must be 12 finite numbers, one per feature\. Received: 1\."),
-        ({"feature_std": np.zeros(12)}, r"`feature_std` must be positive numbers\. Received: 0\.0 among them\."),
+        ({"feature_std": np.zeros(12)}, r"`feature_std` must be positive numbers\. Received: a value of 0\.0\."),
     ]:
         with pytest.raises(ValueError, match=message):
             SpeechRecognizer(**{"encoder": encoder, "vocabulary_size": V, "subsampling": 2, **arguments})
@@ -218,9 +218,7 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"`features` must be arrays \(frames, 5\) that are not empty\. Received: shape"
     ):
         model.transcribe([FEATURES[0, :0]])
-    with pytest.raises(
-        ValueError, match=r"`y_true` must have labels for which there are enough frames: .* need 5 frames"
-    ):
+    with pytest.raises(ValueError, match=r"`y_true` must fit the number of frames: .* need 5 frames"):
         CTCLoss()(np.array([[1, 1, 1]]), np.zeros((1, 4, 3)))
     for labels, message in [
         ([[1, -1]], r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: -1\."),

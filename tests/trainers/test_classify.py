@@ -218,7 +218,7 @@ def test_other_labels_are_not_those_of_the_run(finished, make_config, lines, tmp
         workdir.check_state(finished, registry.make_task(config).get_state())
     wanted = overrides.overridable_settings()
     wanted.data.update(path=str(tmp_path / "other.jsonl"), data_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=r"must be among those of training: 'beast', 'fruit', 'tool'\. Received: '"):
+    with pytest.raises(ValueError, match=r"must be among the training labels: 'beast', 'fruit', 'tool'\. Received: '"):
         evaluation.evaluate(finished, "test", wanted)
     one = [{**line, "label": "all"} for line in lines]
     (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, one)), encoding="utf-8")

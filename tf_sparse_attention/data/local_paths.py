@@ -8,14 +8,14 @@ from typing import Any
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.atomic_files import atomic_file
 
-COPIED = "copied.json"  # file next to a copy: size and time of each remote file and of its copy
+COPIED = "copied.json"  # file next to the copies: status of each remote file and of its copy
 
 
 def local_path(path: Any) -> Any:
     """Copy a remote file or folder, and return the path of the copy. Return local paths unchanged.
 
-    A file is copied again only if its size or time, or that of its copy, has changed. Copies of deleted files are
-    deleted. Copies are in `remote_files.cache_folder`.
+    A file is copied again only if the size or modification time of the file or of its copy has changed. If a remote
+    file no longer exists, its copy is deleted. Copies are in `remote_files.cache_folder`.
 
     Args:
         path: a local path, a remote path, or None.

@@ -8,13 +8,13 @@ def import_tfds() -> ModuleType:
     """Import and return `tensorflow_datasets`.
 
     Raises:
-        ImportError: If it, or a package that it needs, is not installed. The message names the extra to install.
+        ImportError: If `tensorflow_datasets` or one of its dependencies is not installed. The message names the extra.
     """
     try:
         import tensorflow_datasets
     except ImportError as error:
         raise ImportError(
-            "Reading data sets of TFDS needs tensorflow-datasets. Install it with "
+            "Reading TFDS data sets needs tensorflow-datasets. Install it with "
             "`pip install 'tf-sparse-attention[train]'`. "
             f"The import failed with: {error}"
         ) from error
@@ -25,7 +25,7 @@ def import_tensorflow_text() -> ModuleType:
     """Import and return `tensorflow_text`.
 
     Raises:
-        ImportError: If it is not installed. The message names the extra to install.
+        ImportError: If `tensorflow_text` is not installed. The message names the extra to install.
     """
     try:
         import tensorflow_text

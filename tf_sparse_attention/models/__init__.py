@@ -1,4 +1,4 @@
-"""Models built from the layers, and the presets they are made from."""
+"""Models built from the layers, and presets of published sizes."""
 
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.backbone_options import (

@@ -1,4 +1,4 @@
-"""Attention parts of a model: user input, plain data of configs, and layers."""
+"""Attention parts of a model, as user input, as config data and as layers."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ SERIALIZED = ("module", "class_name", "config", "registered_name")  # keys of a 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Attention part.
+    """Attention layer of a block, described by its class and arguments.
 
     Attributes:
         kind: class of the layer.
@@ -38,7 +38,7 @@ class Part:
         return dataclasses.replace(self, arguments=arguments, num_heads=num_heads)
 
     def make(self, index: int, name: str, seed: int | None, dtype: Any) -> keras.layers.Layer:
-        """Create the layer for block number `index`; `name` and `seed` are defaults."""
+        """Create the layer for block `index`; `name` and `seed` apply if the part does not set them."""
         arguments = dict(self.arguments)
         if self.is_config:
             if "seed" in arguments and arguments["seed"] is None:
@@ -100,7 +100,7 @@ def parse_attention(
     blocks = attention if differ else [attention]
     is_valid = listed and all(isinstance(parts, (list, tuple)) and len(parts) > 0 for parts in blocks)
     if not is_valid or (differ and len(blocks) != num_layers):
-        alone = ", put in a list" if isinstance(attention, dict) else ""
+        alone = ". Put the dictionary in a list" if isinstance(attention, dict) else ""
         forms = FORMS.format(num_layers=num_layers)
         raise ValueError(f"`{name}` must be {forms}{alone}. Received: {name}={attention!r:.100}.")
     made = [[parse_part(part, name) for part in parts] for parts in blocks]
@@ -134,9 +134,9 @@ def parse_part(part: Any, name: str = "attention") -> Part:
         if isinstance(layer, keras.layers.Layer):
             part = layer  # shorter in the message than its config
     raise ValueError(
-        f"`{name}` must be a list of attention layers (`tsa.layers.AttentionLayer`, or its form from "
+        f"`{name}` must be a list of attention layers (`tsa.layers.AttentionLayer`, or its serialized form from "
         "`keras.saving.serialize_keras_object`) or of dictionaries, each with one of "
-        f"{names} under 'layer'. Received: {part!r}."
+        f"{names} as 'layer'. Received: {part!r}."
     )
 
 

@@ -43,16 +43,16 @@ from tf_sparse_attention.types import Config, Tensor
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class Backbone(CheckedInputs, Model):
-    """Transformer without an output head: embedding, blocks with attention of any patterns, and a final norm.
+    """Transformer without an output head: embedding, blocks with any attention patterns, and a final norm.
 
     With `causal=False` it is an encoder. With `cross_attention` it is a decoder that reads the output of an encoder.
 
     Args:
-        vocabulary_size: V, number of token ids. None: the inputs are features, float (B, T, F), with F the `dim` of
-            `embedding`. Examples are audio frames, or tokens that another model has embedded.
+        vocabulary_size: V, number of token ids. None: the inputs are features, float (B, T, F), such as audio
+            frames or embedded tokens. F is the `dim` of `embedding`.
         num_layers: number of blocks.
         hidden_dim: D, channels of the residual stream.
-        attention: list of the attention layers of each block, the `parts` of `AttentionOptions`; or `AttentionOptions`.
+        attention: list of the attention layers of each block, see `parts` of `AttentionOptions`; or `AttentionOptions`.
         intermediate_dim: size inside the feed-forward. None: blocks have no feed-forward.
         activation: activation of the feed-forward, see `FeedForward`. Default "gelu".
         embedding: `EmbeddingOptions`. Default: one table of size `hidden_dim`, without positions.
@@ -60,14 +60,14 @@ class Backbone(CheckedInputs, Model):
             `NormOptions`. Default "pre".
         causal: whether to mask later tokens. Default True.
         dropout: dropout rate on the output of each sublayer, or `DropoutOptions`. Default 0.
-        memory_length: L, positions of the segment memory (Transformer-XL). `forward_with_memory` attends to the block
-            inputs of the L positions before a segment. The patterns of all parts must have `takes_memory`. Default 0:
-            no memory.
+        memory_length: L, positions of the segment memory (Transformer-XL). In `forward_with_memory`, blocks also attend
+            to their inputs at the L positions before a segment. The patterns of all parts must have `takes_memory`.
+            Default 0: no memory.
         remat: whether the backward pass recomputes the blocks, which takes less memory and more time. Default False.
         cross_attention: list of the cross-attention layers of each block, in the form of `attention`. They attend to
             the output of an encoder with the same `hidden_dim`. None: blocks have no cross-attention.
-        seed: integer seed of dropout, the initial embedding and the initial centroids. All other weights, and without a
-            seed these too, follow `keras.utils.set_random_seed`.
+        seed: integer seed of dropout, the initial embedding and the initial centroids. None: the seed of
+            `keras.utils.set_random_seed`, as for all other weights.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Each group of options may also be given as a dictionary of its attributes. `get_config` returns such dictionaries.
@@ -351,8 +351,8 @@ class Backbone(CheckedInputs, Model):
     ) -> dict[str, Any]:
         """Create the cache of empty sequences, for `prefill` and `decode`.
 
-        The cache is a dictionary by names of blocks and layers, down to tensors of static shape. Decoding with a cache
-        gives the results of a call for the whole sequence, without dropout, up to rounding.
+        The cache is a nested dictionary of tensors of static shape, by names of blocks and layers. Decoding with a
+        cache gives the results of a call for the whole sequence, without dropout, up to rounding.
 
         Args:
             batch_size: B, an integer or a scalar tensor.

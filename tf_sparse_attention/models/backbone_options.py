@@ -23,7 +23,7 @@ class AttentionOptions:
         num_local_layers: number of initial blocks with only local attention: `LocalAttention` gets the heads of all
             parts there. Must be less than `num_layers`, and 0 if `parts` has a list per block. Default 0.
         reproduce_reference: whether padding is masked only as keys, as in the published Routing Transformer; see
-            `TransformerBlock`. Padded tokens then belong to clusters. Default False.
+            `TransformerBlock`. Padding tokens are then assigned to clusters. Default False.
     """
 
     parts: Sequence[Any]
@@ -120,10 +120,10 @@ def as_options(kind: type[Options], name: str, value: Any) -> Options:
 
 
 def merge_arguments(arguments: Config, changes: Config) -> Config:
-    """Return arguments of `Backbone` with changes.
+    """Merge changes into the arguments of `Backbone`.
 
-    A dictionary in `changes` for one of the `GROUPS` changes only the options that it names, and a value that is not
-    `...Options` only the first option. `...Options` replace the whole group.
+    For each of the `GROUPS`, a dictionary in `changes` replaces only the options that it names, and an `...Options`
+    object replaces the whole group. Any other value replaces only the first option of the group.
     """
     merged = {**arguments, **changes}
     for name, kind in GROUPS.items():

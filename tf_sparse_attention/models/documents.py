@@ -24,7 +24,7 @@ def token_positions(is_token: Tensor, starts: Tensor | None = None) -> Tensor:
 def mark_first_tokens(block: keras.layers.Layer, global_mask: Tensor | None, starts: Tensor) -> Tensor | None:
     """Add the first tokens of each document to a global mask: int (B, T), or None if no token is global.
 
-    Attention layers only mark the first tokens of a row, not those of later documents.
+    Attention layers mark only the first tokens of a row, not the first tokens of later documents.
 
     Args:
         block: a `TransformerBlock`.

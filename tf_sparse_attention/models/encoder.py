@@ -1,4 +1,4 @@
-"""Bidirectional encoder with global tokens for long texts, as in Longformer and BigBird."""
+"""Bidirectional encoder with global tokens for long sequences, as in Longformer and BigBird."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -55,8 +55,8 @@ class Encoder(CheckedInputs, Model):
         inputs: int (B, T), token ids; or a dictionary with "token_ids" and optional keys. "padding_mask" (B, T): zero
             for padding. "token_type_ids", int (B, T): type of each token, default 0. "global_mask" (B, T): nonzero for
             global tokens, at most `num_global` per row. "segment_ids", int (B, T): document of each token of packed
-            rows, with contiguous documents. Attention stays within documents, and positions count from the start of
-            each. The first `num_first_global` tokens of each document, see `GlobalLocalAttention`, are global.
+            rows, with contiguous documents. Attention stays within documents, and positions restart in each
+            document. The first `num_first_global` tokens of each document, see `GlobalLocalAttention`, are global.
         training: whether to apply dropout.
 
     Returns:

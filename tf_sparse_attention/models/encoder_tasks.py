@@ -15,7 +15,7 @@ from tf_sparse_attention.types import Config, Tensor
 
 
 class EncoderTask(CheckedInputs, Model):
-    """Encoder, dropout, and a dense layer on its vectors.
+    """Encoder with dropout and a dense layer on its output vectors.
 
     Args:
         encoder: as for `SequenceClassifier`.
@@ -226,8 +226,8 @@ class SpanAnswerer(EncoderTask):
 
     Question and text are one sequence. p(answer) = p(start) p(end), as in BERT (Devlin et al. 2019, section 4.2) and in
     Longformer for TriviaQA. The loss is `keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)`
-    with targets int (B, 2): first and last token of the answer, or -1 for rows to ignore. To train on questions without
-    an answer, allow one token, such as the first, and use it as their target.
+    with targets int (B, 2): first and last token of the answer, or -1 for rows to ignore. For questions without an
+    answer, allow one more token, such as the first, and use that token as the target.
 
     Args:
         encoder: as for `SequenceClassifier`.
@@ -307,7 +307,7 @@ class SpanAnswerer(EncoderTask):
 def best_spans(
     start_scores: Tensor, end_scores: Tensor, max_length: int, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return start, end and score of the best span of at most `max_length` positions of each row. Cost: O(T L).
+    """Return start, end and score of the best span of each row, of at most `max_length` positions. Cost: O(T L).
 
     The score of a span is its start score plus its end score. Ties: the span that starts first, then the shortest.
 

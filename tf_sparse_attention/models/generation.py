@@ -13,8 +13,8 @@ from tf_sparse_attention.types import Tensor
 class Generation:
     """Mixin of `LanguageModel` for text generation.
 
-    Prompts are prefilled in one pass, and each new token costs as much as its position in a pass. A model that cannot
-    decode with a cache (`selection="top_k"`) needs a pass for each token, and logs a warning.
+    Prompts are prefilled in one pass, and each new token costs about as much as one position of a pass. A model that
+    cannot decode with a cache (`selection="top_k"`) needs one pass per token, and logs a warning.
     """
 
     _generator = None
@@ -47,7 +47,7 @@ class Generation:
             strategy: "random" (default: samples from the model's distribution), "greedy", "beam", a
                 `tf_sparse_attention.generation.Sampling` or `BeamSearch`, or a function (logits (B, V), keys) -> ids
                 (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in every call: each
-                function needs a new program.
+                new function compiles a new program.
             tokenizer: tokenizer of the training data, required for prompts of text. Only its ids are sampled, and the
                 results are text. Default None: the results are ids.
             seed: an integer: row i has the same result in every batch size. A sequence of one integer per row: the
@@ -55,8 +55,9 @@ class Generation:
             stop_token_ids: an id, or several, after which a row stops. Default 1, the end of a document. None: only
                 `max_length` stops a row.
             padding_mask: for an array of ids: bool (B, T), False for padding, on the left or the right.
-            return_log_probs: whether to also return the log-probability of each new token, including a stop id. It is
-                relative to all ids except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
+            return_log_probs: whether to also return the log-probability of each new token, including a stop id.
+                Probabilities are normalized over all ids of the `tokenizer`, or of the model without a tokenizer,
+                except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
 
         Returns:
             The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes

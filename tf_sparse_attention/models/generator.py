@@ -106,7 +106,7 @@ class Generator:
         num_ids: int | None = None,
         encoded: dict[str, Tensor] | None = None,
     ) -> list[Row]:
-        """Return the final rows, one per prompt; arguments and fields of rows as in `iterate`."""
+        """Return the final rows, one per prompt; see `iterate`."""
         *_, rows = self.iterate(prompts, max_length, strategy, seed, stop_token_ids, num_ids, encoded=encoded)
         return rows
 
@@ -130,7 +130,7 @@ class Generator:
             prompts: list of integer arrays (T,) of ids of the vocabulary, without the start id.
             max_length: maximum number of tokens in a row, including the prompt.
             strategy, seed, stop_token_ids: see `LanguageModel.generate`.
-            num_ids: number of ids to sample from, such as those of a tokenizer. Default None: all.
+            num_ids: number of ids to sample from, such as the vocabulary size of a tokenizer. Default None: all.
             chunk_size: tokens between two lists, an integer. Default None: only the final rows.
             encoded: with `cross_attention`: "encoder_sequence", float (B, S, D), one row per prompt, and optionally
                 "encoder_padding_mask", bool (B, S). Default None, for other models.

@@ -18,7 +18,7 @@ class Unpacked(NamedTuple):
         tokens: token ids, or features.
         padding_mask: bool (B, T), or None.
         segment_ids: int (B, T), or None.
-        further: inputs of only some blocks, by name.
+        further: additional inputs that only some blocks accept, by name.
     """
 
     tokens: Tensor
@@ -79,6 +79,6 @@ def select_masks(block: keras.layers.Layer, extra_masks: dict[str, Tensor]) -> d
 
 
 def select_block_inputs(block: keras.layers.Layer, further: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the inputs of a block, by name, that not all blocks accept."""
+    """Return the additional inputs that a block accepts, by name."""
     across = ENCODER_INPUTS if block.cross_attention is not None else ()
     return select_masks(block, further) | {name: further[name] for name in across if name in further}

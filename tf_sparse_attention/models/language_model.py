@@ -19,7 +19,7 @@ from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 
-SOFTMAX = 100  # derived seed, different from those of the embedding, because its clusters have the same shapes
+SOFTMAX = 100  # derived seed: the embedding has clusters of the same shapes, so its seeds must differ
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -33,8 +33,8 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     embedding size. Logits use the embedding matrix if `tie_embeddings` is True, otherwise a separate matrix.
 
     With an `AdaptiveEmbedding`, the output is an `AdaptiveSoftmax` with the same clusters, and logits are
-    log-probabilities. Training with `language_model_loss()` and metrics of this library then computes rare clusters
-    only for targets in them.
+    log-probabilities. Training with `language_model_loss()` and metrics of this library then evaluates each cluster of
+    rare ids only for the targets in this cluster.
 
     Args:
         backbone: a `Backbone`.
@@ -102,8 +102,8 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         Args:
             name: one of `tf_sparse_attention.models.PRESETS` or `DECODER_PRESETS`.
             vocabulary_size: V.
-            reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal;
-                otherwise they are "nearest".
+            reproduce_reference: whether routed heads select and average as published ("top_k"), which is not causal.
+                Default False: routed heads select "nearest".
             tie_embeddings, use_output_bias: as for the model.
             **overrides: arguments of `Backbone` that replace arguments of the preset. A dictionary for `attention`,
                 `embedding`, `norm` or `dropout` changes only the options that it names.
@@ -218,7 +218,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         else:
             x = ops.matmul(x, ops.transpose(ops.cast(self._embeddings(), x.dtype)))
             x = x + ops.cast(self.output_bias, x.dtype) if self.use_output_bias else x
-        # Half precision is not enough for the softmax over a large vocabulary.
+        # float32: half precision is not enough for the softmax over a large vocabulary.
         return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
     def _embeddings(self):

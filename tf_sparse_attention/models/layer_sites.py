@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-# Attributes of Keras and TensorFlow that only repeat references from other attributes.
+# Attributes of Keras and TensorFlow whose references to layers are also in other attributes.
 KERAS_ATTRIBUTES = {
     "_layers",
     "_operations",
@@ -26,7 +26,7 @@ class LayerSite:
 
     Attributes:
         path: names and attributes from the model to the layer, such as "transformer_layer_0._self_attention_layer".
-        index_path: the same path with indices for nodes of a graph, whose names may differ in a copy.
+        index_path: the same path with indices instead of the names of graph nodes, which may differ in a copy.
         layer: the layer.
         parent: the layer that contains it.
         attribute: attribute of the parent. None: the layer is a node of a functional graph.

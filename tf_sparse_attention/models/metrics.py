@@ -30,7 +30,7 @@ class LanguageModelLoss(keras.losses.Loss):
         reduction: as in Keras, default "sum_over_batch_size".
         dtype: dtype of the loss, default float32.
         label_smoothing: s in [0, 1). The loss is (1 - s) (-log p of the target) + s (mean of -log p over all ids), as
-            in `keras.losses.CategoricalCrossentropy`. Default 0; required for a model that returns nats.
+            in `keras.losses.CategoricalCrossentropy`. Must be 0 for a model that returns nats. Default 0.
 
     Raises:
         ValueError: if `label_smoothing` is invalid, or a call with label smoothing gets nats.
@@ -51,7 +51,7 @@ class LanguageModelLoss(keras.losses.Loss):
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        # A copy has no Keras mask. With one, Keras would divide by the number of targets again.
+        # A copy has no Keras mask. With a mask, Keras would divide by the number of targets again.
         return super().__call__(y_true, ops.copy(y_pred), sample_weight)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def language_model_loss(label_smoothing: float = 0.0) -> LanguageModelLoss:
 
     Args:
         label_smoothing: s in [0, 1). The loss is (1 - s) (-log p of the target) + s (mean of -log p over all ids).
-            Default 0; required for a model that returns nats.
+            Must be 0 for a model that returns nats. Default 0.
     """
     return LanguageModelLoss(label_smoothing=label_smoothing)
 
@@ -109,7 +109,7 @@ class TokenMetric(keras.metrics.Metric):
         self.tokens.assign_add(ops.sum(weights))
 
     def nats_per_token(self) -> Tensor:
-        """Return the mean of all tokens so far; 0 before the first token."""
+        """Return the mean nats per token so far; 0 before the first token."""
         return self.nats / ops.maximum(self.tokens, 1)
 
 
@@ -131,7 +131,7 @@ class Perplexity(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class PerplexityPerWord(TokenMetric):
-    """Perplexity per word, exp(nats per word), as reported for PG-19. It does not depend on the tokenizer.
+    """Perplexity per word, exp(nats per word), as reported for PG-19, comparable across tokenizers.
 
     Args:
         tokens_per_word: tokens of the split divided by its words.

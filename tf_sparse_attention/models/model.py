@@ -1,4 +1,4 @@
-"""Base class of models: a `keras.Model` whose training step updates averaged state of layers."""
+"""Base class of models: a `keras.Model` whose training step combines layer state across replicas."""
 
 import contextlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tf_sparse_attention.types import Config
 
 
 class TrainStepMixin:
-    """Training step of `Model`. Separate, because Keras changes the bases of the class of a functional model."""
+    """Training step of `Model`, as a mixin, because Keras changes the base classes of functional models."""
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         with self._global_mean(args), data_parallel.deferred_updates():
@@ -47,9 +47,10 @@ class TrainStepMixin:
     def shrink_windows(self, margin: int = 0) -> int | None:
         """Shrink the computed windows of adaptive spans to the current spans.
 
-        Outputs stay the same, up to rounding, and take less time and memory. Call it between training phases, not
-        during `fit`, and before inference or export. Models of this library are retraced if needed. A surrounding
-        `keras.Model`, `tf.function` or `jax.jit` is not. A window has one of 16 sizes, so few programs are compiled.
+        Outputs stay the same, up to rounding, and take less time and memory. Call this method between training phases,
+        not during `fit`, and before inference or export. Models of this library are retraced if needed. A surrounding
+        `keras.Model`, `tf.function` or `jax.jit` is not retraced. A window has one of 16 sizes, so few programs are
+        compiled.
 
         Args:
             margin: maximum growth of spans in the next training phase, in positions. Default 0.
@@ -97,8 +98,8 @@ class TrainStepMixin:
         return before is not None and before != now
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras averages a batch over replicas to find its shapes. This turns integers into floats, and fails for uneven
-        # rows and for several workers (keras#20585). `fit` may run outside the scope of the model's strategy.
+        # Keras averages a batch over replicas to find its shapes. Averaging turns integers into floats, and fails for
+        # uneven rows and for several workers (keras#20585). `fit` may run outside the scope of the model's strategy.
         strategy = getattr(self, "distribute_strategy", None)
         if iterator is not None and strategy is not None and strategy.num_replicas_in_sync > 1:
             iterator, data_batch = None, data_parallel.local_batch(strategy, next(iter(iterator)))
@@ -114,11 +115,11 @@ class FunctionalModel(LowRankMixin, TrainStepMixin, keras.Model):
 class Model(LowRankMixin, TrainStepMixin, keras.Model):
     """A `keras.Model` that also trains routing layers on several TensorFlow replicas.
 
-    On one device, and on JAX, it is a `keras.Model`. With several TensorFlow replicas, each routing layer stores sums
-    over its replica. After the gradients, the training step adds the sums of all layers in one reduction. Centroids,
-    weights and losses then equal those of one device with the joined batch.
+    On one device, and on JAX, it behaves like a `keras.Model`. With several TensorFlow replicas, each routing layer
+    stores sums over its replica. After the gradient update, the training step adds the sums of all layers in one
+    all-reduce. Centroids, weights and losses then equal the results of one device with the whole batch.
 
-    Subclass it, or create a functional model: `Model(inputs, outputs)`.
+    Subclass `Model`, or create a functional model: `Model(inputs, outputs)`.
 
     Example:
         >>> inputs = keras.Input((None, 64))

@@ -2,7 +2,7 @@
 
 Keys of a preset: "source", "sequence_length", "arguments" of `Backbone` without `vocabulary_size`, and "initialization"
 if it is not the default. Presets of encoder-decoders have arguments for "encoder" and "decoder" instead. Their
-"cross_attention" has as many local blocks as "attention".
+"cross_attention" has the same number of local blocks as "attention".
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def preset_arguments(name: str, reproduce_reference: bool = False, **overrides: 
     Args:
         name: a key of `PRESETS` or `DECODER_PRESETS`.
         reproduce_reference: whether routed heads select as published ("top_k"), which is not causal. Default False:
-            they select "nearest".
+            routed heads select "nearest".
         **overrides: arguments that replace arguments of the preset. A dictionary for `attention`, `embedding`, `norm`
             or `dropout` changes only the options that it names.
 

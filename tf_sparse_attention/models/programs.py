@@ -14,8 +14,8 @@ def compiled(function: Callable, model: keras.Model) -> Callable:
         model: a Keras model.
 
     Returns:
-        Function of arrays or tensors. Each new shape compiles a program, which takes seconds. Only compiled with
-        TensorFlow and JAX.
+        Function of arrays or tensors. Each new shape compiles a program, which takes seconds. Other backends than
+        TensorFlow and JAX run `function` without compilation.
     """
     program = _PROGRAMS.get(keras.backend.backend(), lambda function, model: function)(function, model)
     return lambda *arguments: program(*keras.tree.map_structure(ops.convert_to_tensor, arguments))

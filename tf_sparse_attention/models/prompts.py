@@ -107,7 +107,7 @@ def _check_prompt(name, vocabulary_size, remove_start_id, prompt):
 def _remove_padding(prompts, padding_mask):
     mask = np.asarray(padding_mask.numpy() if hasattr(padding_mask, "numpy") else padding_mask)
     if not np.isin(mask, (0, 1)).all():
-        raise ValueError(f"`padding_mask` must be True and False. Received: padding_mask={padding_mask!r}.")
+        raise ValueError(f"`padding_mask` must contain only True and False. Received: padding_mask={padding_mask!r}.")
     ids, mask = np.asarray(prompts), mask.astype(bool)
     if ids.ndim != 2 or ids.shape != mask.shape or len(ids) == 0:
         raise ValueError(

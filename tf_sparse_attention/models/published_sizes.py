@@ -292,7 +292,7 @@ def _sparse_transformer(source, num_layers, num_heads, hidden_dim, grid, attenti
 
 _STRIDED = {"layer": "StridedAttention", "stride": 128}
 
-# The paper does not specify the form of heads (equations 6 to 8) of these models. All have equal parameter counts.
+# The paper does not specify the form of heads (equations 6 to 8). All forms have equal parameter counts.
 SPARSE_TRANSFORMERS = {
     "sparse_transformer_cifar10": _sparse_transformer(
         "section 7.1, 59 million parameters",
@@ -323,7 +323,7 @@ SPARSE_TRANSFORMERS = {
         dropout=0.01,
     ),
     "sparse_transformer_music": _sparse_transformer(
-        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, because the paper has none",
+        "section 7.4, 152 million parameters for 65,536 samples; sizes as for ImageNet, because the paper gives none",
         num_layers=48,
         num_heads=16,
         hidden_dim=512,
@@ -341,7 +341,7 @@ def _attention(layer, num_heads, num_key_value_heads, key_dim, **settings):
 
 
 def _gemma_3(source, num_layers, heads, window, **sizes):
-    """Create a preset of Gemma 3: five of six layers have a window and short wavelengths, the sixth is dense.
+    """Create a preset of Gemma 3: of every six layers, five have a window and short wavelengths, the last is dense.
 
     `heads` are (query heads, key-value heads, head size).
     """
@@ -373,7 +373,7 @@ _GPT_OSS = "gpt-oss model card (OpenAI 2025, arXiv 2508.10925)"
 
 DECODERS = {
     "gemma3_1b": _gemma_3(
-        f"{_GEMMA_3}, the model of one billion weights",
+        f"{_GEMMA_3}, the model of one billion parameters",
         num_layers=26,
         heads=(4, 1, 256),
         window=512,

@@ -1,4 +1,4 @@
-"""Copies of models with changed arguments, weights by path, and models without random initialization."""
+"""Copies of models with changed arguments, weights by path, and initialization with zeros."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tf_sparse_attention.models.backbone_options import merge_arguments
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
 
-# The models inside a model, by its class.
+# Attributes that hold the models inside a model, by class.
 PARTS: dict[type[keras.Model], tuple[str, ...]] = {
     LanguageModel: ("backbone",),
     SequenceToSequence: ("encoder", "decoder"),
@@ -38,7 +38,7 @@ def initialize_with_zeros() -> Iterator[None]:
 
 
 def _create_without_random(next_creator, **kwargs):
-    """Create a `tf.Variable`, of zeros instead of random numbers."""
+    """Create a `tf.Variable` with zeros instead of random numbers."""
     if callable(kwargs.get("initial_value")):
         kwargs["initial_value"] = _zeros_for_random(kwargs["initial_value"])
     return next_creator(**kwargs)
@@ -76,12 +76,12 @@ def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
-    """Create a `LanguageModel` with the weights of another one, not compiled.
+    """Create an uncompiled copy of a `LanguageModel` with changed arguments and the same weights.
 
     Args:
         model: a `LanguageModel`.
-        **changes: arguments of its `Backbone` that change, except those that change the shape of a weight. A dictionary
-            of options changes only the options that it names.
+        **changes: arguments of its `Backbone` to change, which must keep the shapes of all weights. A dictionary of
+            options changes only the options that it names.
     """
     dtype = changes.get("dtype", model.dtype_policy)
     with initialize_with_zeros():
@@ -91,7 +91,7 @@ def rebuilt(model: LanguageModel, **changes: Any) -> LanguageModel:
 
 
 def rebuilt_backbone(backbone: Backbone, **changes: Any) -> Backbone:
-    """Create a `Backbone` with the weights of another one; arguments as in `rebuilt`."""
+    """Create a copy of a `Backbone` with changed arguments and the same weights; see `rebuilt`."""
     with initialize_with_zeros():
         changed = Backbone(**merge_arguments(backbone.get_config(), changes))
     return _copy_weights(backbone, changed)

@@ -35,13 +35,13 @@ def check_labels(name: str, labels: Tensor, num_ids: int | None = None) -> None:
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 class CTCLoss(keras.losses.Loss):
-    """Mean CTC loss per label, in nats. p of a row's labels is summed over all alignments.
+    """Mean CTC loss per label, in nats. The probability of the labels of a row is summed over all alignments.
 
     Called with labels, int (B, U), 0 for padding on the right, and the output of a `SpeechRecognizer`,
     log-probabilities (B, T, V + 1) with the blank first. Rows with a `sample_weight` of 0 are left out. A row without
-    labels adds -log p of a blank in every frame to the numerator. The loss of a batch without labels is this sum. In a
-    step of `tsa.models.Model` on several TensorFlow replicas, the mean is over the labels of all replicas. Always
-    computed in float32; see `tf_sparse_attention.ops.ctc.ctc_loss`.
+    labels adds -log p of a blank in every frame to the numerator. For a batch without labels, the loss is the
+    numerator. In a step of `tsa.models.Model` on several TensorFlow replicas, the mean is over the labels of all
+    replicas. Always computed in float32; see `tf_sparse_attention.ops.ctc.ctc_loss`.
 
     Note: `keras.losses.CTC` averages the losses of rows; `CTCLoss` divides their sum by the number of labels.
 
@@ -96,7 +96,7 @@ def _check_labels(labels, log_probs):
         return
     row = int((needed > available).argmax())
     raise ValueError(
-        "`y_true` must have labels for which there are enough frames: one per label, and a blank between equal labels. "
+        "`y_true` must fit the number of frames: one per label, and one per blank between equal labels. "
         f"Received: labels that need {needed[row]} frames, and {available[row]} frames in row {row}."
     )
 

@@ -24,7 +24,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
     """Encoder-decoder: logits of the next target token, given a source and the previous target tokens.
 
     Encoder and decoder are `Backbone`s with any patterns. The encoder is bidirectional; the decoder is causal and has
-    `cross_attention`. Vaswani et al. 2017, "Attention is all you need"; Roy et al. 2021 for documents.
+    `cross_attention`. Sources: Vaswani et al. 2017, "Attention is all you need"; Roy et al. 2021.
 
     Source and target embeddings are separate by default. If the encoder has no vocabulary and as many features as the
     decoder's embedding, the decoder's embedding also embeds source ids. With `tie_embeddings`, the output weights are
@@ -37,7 +37,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: dictionary with the names of KerasHub. "encoder_token_ids", int (B, S), or, for an encoder without a
+        inputs: dictionary with the keys of KerasHub. "encoder_token_ids", int (B, S), or, for an encoder without a
             vocabulary, "encoder_features", float (B, S, F). "decoder_token_ids", int (B, T): the targets shifted right
             by one after id 0. "encoder_padding_mask", bool (B, S), and "decoder_padding_mask", bool (B, T): optional,
             False for padding. "encoder_segment_ids", int (B, S), and "decoder_segment_ids", int (B, T): optional, both
@@ -89,7 +89,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
             source_vocabulary_size: vocabulary size of the encoder's embedding. None: no such embedding; the encoder
                 takes features, or ids embedded by the decoder.
             reproduce_reference: whether routed heads and padding work as published, which is not causal. Default False:
-                routed heads select "nearest" in the decoder, "top_keys" in its cross-attention.
+                routed heads select "nearest" in the decoder, "top_keys" in cross-attention, "top_k" in the encoder.
             tie_embeddings, use_output_bias: as for `LanguageModel`.
             **overrides: replacements for arguments of both `Backbone`s. A dictionary for `attention`, `embedding`,
                 `norm` or `dropout` changes only the options that it names. `cross_attention`, `dim` of `embedding` and
@@ -132,7 +132,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         """Return the encoder inputs of the decoder: "encoder_sequence", float (B, S, D), and optional masks.
 
         Args:
-            inputs: as in a call, only keys of the encoder are used.
+            inputs: as in a call; only keys of the encoder are used.
             training: as in a call.
         """
         masks = {name: inputs[name] for name in ENCODER_MASKS if inputs.get(name) is not None}

@@ -42,13 +42,13 @@ class SourceGeneration:
         """Generate a target for each source.
 
         Args:
-            sources: `str`, `bytes`, or a sequence of ids; or a list, array or tensor of these, as the prompts of
+            sources: `str`, `bytes`, or a sequence of ids; or a list, array or tensor of these, like the prompts of
                 `LanguageModel.generate`. No end id is added. Append the end id if sources in training had one.
             max_length: maximum number of tokens in a target.
             strategy: see `LanguageModel.generate`. Default "greedy"; "beam" is usual for translation.
             tokenizer: tokenizer of the targets. Only its ids are sampled, and the results are text. Default None: the
                 results are ids.
-            source_tokenizer: tokenizer of sources of text. None: `tokenizer`.
+            source_tokenizer: tokenizer for text sources. None: `tokenizer`.
             seed, stop_token_ids, return_log_probs: as for `LanguageModel.generate`.
 
         Returns:

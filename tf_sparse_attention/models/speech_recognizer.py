@@ -23,9 +23,9 @@ INPUTS = ("features", "padding_mask")
 class SpeechRecognizer(Model):
     """Speech recognizer that is trained with `CTCLoss`: log-probabilities of labels and of the blank for each frame.
 
-    Features are normalized and subsampled (`FrameSubsampling`). A bidirectional encoder of any attention patterns reads
-    the recording, and a dense layer computes the label scores of each frame (Graves et al. 2006). Vyas et al. 2020,
-    section 4.1, use this model with clustered attention.
+    Features are normalized and subsampled (`FrameSubsampling`). A bidirectional encoder with any attention patterns
+    reads the recording, and a dense layer computes the label scores of each frame (Graves et al. 2006). Vyas et al.
+    2020, section 4.1, use this model with clustered attention.
 
     Args:
         encoder: a `Backbone` without a vocabulary and with `causal=False`. Positions must come from its `embedding` or
@@ -79,7 +79,7 @@ class SpeechRecognizer(Model):
         self.feature_mean = _checked_statistics("feature_mean", feature_mean, self.num_features)
         self.feature_std = _checked_statistics("feature_std", feature_std, self.num_features)
         if self.feature_std is not None and min(self.feature_std) <= 0:
-            raise ValueError(f"`feature_std` must be positive numbers. Received: {min(self.feature_std)} among them.")
+            raise ValueError(f"`feature_std` must be positive numbers. Received: a value of {min(self.feature_std)}.")
         self.frame_subsampling = FrameSubsampling(
             subsampling, encoder.embedding_dim, dtype=self.dtype_policy, name="frame_subsampling"
         )
@@ -156,10 +156,10 @@ class SpeechRecognizer(Model):
     def with_attention(self, attention: Sequence[Any]) -> "SpeechRecognizer":
         """Return a copy with the same weights and different attention.
 
-        For example, to approximate dense attention by clustered attention (Vyas et al. 2020, table 1).
+        Clustered attention, for example, can approximate dense attention (Vyas et al. 2020, table 1).
 
         Args:
-            attention: as in `Backbone`, with the same weights.
+            attention: as in `Backbone`, with the same names and shapes of weights.
 
         Raises:
             ValueError: if the names or shapes of weights differ.

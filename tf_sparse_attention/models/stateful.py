@@ -29,8 +29,8 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
     `StatefulModel` around the same model.
 
     Args:
-        model: a `LanguageModel` whose backbone has a positive `memory_length`. It has the trained weights: save, export
-            and sample from this model.
+        model: a `LanguageModel` whose backbone has a positive `memory_length`. This model has the trained weights:
+            save it, export it and sample from it.
         batch_size: B, rows per batch.
         **kwargs: `name`, `dtype`, `trainable`.
 
@@ -86,7 +86,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         )
 
     def _with_checked(self, run, x, *args, **kwargs):
-        """Raise a `ValueError` for another number of rows before compilation; see `CheckedInputs`."""
+        """Raise a `ValueError` for a wrong number of rows before compilation; see `CheckedInputs`."""
         arguments = inspect.signature(run).bind(x, *args, **kwargs).arguments
         if arguments.get("validation_data") is not None or arguments.get("validation_split"):
             raise ValueError(
@@ -101,7 +101,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         return (self._check_rows(batch) for batch in x) if isinstance(x, Iterator) else x
 
     def _check_rows(self, x, largest=None):
-        """Return `x`, or raise a `ValueError` for another number of rows. `largest`: batch size of arrays, or None."""
+        """Return `x`, or raise a `ValueError` for a wrong number of rows. `largest`: batch size of arrays, or None."""
         first = keras.tree.flatten(x.element_spec if is_dataset(x) else x)[0]
         if not getattr(first, "shape", None):
             return x  # unknown before the first batch
@@ -109,7 +109,7 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         is_whole = rows is not None and rows % self.batch_size == 0
         if not is_whole or (rows if is_dataset(x) or largest is None else min(rows, largest)) != self.batch_size:
             raise ValueError(
-                f"`x` must be batches of `batch_size` rows, {self.batch_size}. Batch a dataset by "
+                f"`x` must be batches of `batch_size` rows, {self.batch_size}. Batch a dataset with "
                 f"`batch({self.batch_size}, drop_remainder=True)`; pass `batch_size={self.batch_size}` with arrays. "
                 f"Received: {'batches of unknown' if rows is None else rows} rows."
             )

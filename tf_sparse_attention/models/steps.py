@@ -28,7 +28,7 @@ class Decoder(NamedTuple):
 
 
 def make_decoder(model: keras.Model) -> Decoder:
-    """Create the `Decoder` of a model: with a KV cache, or if unsupported, with a full pass for each token."""
+    """Create the `Decoder` of a model: with a KV cache, or if unsupported, with a full pass per token."""
     if model.cache_unsupported_reason is None:
         return Decoder(cached_step(model), functools.partial(prefill_prompts, model))
     logging.warning(
@@ -110,7 +110,7 @@ def full_pass_step(model: keras.Model) -> Callable:
 
 
 def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
-    """Create a step with the minimum as logits of ids from `num_ids` on, such as ids beyond the tokenizer."""
+    """Create a step that sets the logits of ids >= `num_ids` to the minimum, such as ids that a tokenizer lacks."""
 
     def limited_step(inputs, index, state):
         logits, state = step(inputs, index, state)

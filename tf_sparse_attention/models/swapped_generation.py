@@ -20,10 +20,10 @@ class SwappedGeneration:
     """Mixin for generating KerasHub models that uses the KV caches of replaced attention.
 
     KerasHub allocates a cache of the full length for every layer, and writes the prompt into it, including padding. A
-    window needs fewer positions, and content-based patterns cache other tensors. So the cache of this model is a
-    dictionary of the cache that the model itself handles, and the caches of the layers for the tokens before the first
-    step. Samplers accept it. If a layer cannot decode with a cache, is used several times, or the model generates
-    differently, the caches of KerasHub are used.
+    window needs fewer positions, and content-based patterns cache other tensors. So this model returns a dictionary
+    instead: "model" is the cache of KerasHub, and "layers" are the caches of the replaced layers for the tokens before
+    the first step. KerasHub samplers accept this dictionary. The KerasHub caches are used if a layer cannot decode
+    with a cache, is called several times per pass, or has a prompt of another length than the KerasHub cache.
     """
 
     def generate_step(self, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ def prompt_length_scope(length: Size) -> Iterator[None]:
 
 
 def _attention_layers(model):
-    """Return the attention layers that replaced dense ones, without duplicates."""
+    """Return the attention layers that replaced dense attention, without duplicates."""
     attentions = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
     return list({id(layer): layer for layer in attentions}.values())
 

@@ -48,10 +48,10 @@ PADDING_MASKS = ("decoder_padding_mask", "padding_mask")
 
 @keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)
 class SwappedModel:
-    """Mixin for models and layers with replaced attention, to save and load them.
+    """Mixin that saves and loads models and layers with replaced attention.
 
-    The saved config has the config of the dense model, and path and config of each `SwappedAttention`. Loading creates
-    the dense model and replaces its attention.
+    The saved config has the config of the dense model, and the path and config of each `SwappedAttention`. Loading
+    creates the dense model and replaces its attention.
     """
 
     def get_config(self) -> Config:
@@ -60,7 +60,7 @@ class SwappedModel:
         for site in find_layer_sites(self):
             if not isinstance(site.layer, SwappedAttention):
                 continue
-            # A shared layer has a config at the first site, and the path of the first site at later ones.
+            # A shared layer has a config at the first site, and the path of the first site at later sites.
             first_path = first_paths.setdefault(id(site.layer), site.index_path)
             is_first = first_path == site.index_path
             swapped[site.index_path] = keras.saving.serialize_keras_object(site.layer) if is_first else first_path
@@ -93,7 +93,7 @@ class SwappedModel:
 
 
 def note_omitted_arguments(layer: keras.layers.Layer, names: Iterable[str]) -> None:
-    """Add constructor arguments to the saved config of a layer that `get_config` of its class omits.
+    """Add constructor arguments that `get_config` of a layer omits to its saved config.
 
     Args:
         layer: layer or model. Values come from attributes with the same names.
@@ -107,7 +107,7 @@ def _omitted_names(layer):
 
 
 def wrap_for_saving(model: keras.layers.Layer) -> keras.layers.Layer:
-    """Make the classes of a model and of all layers around replaced ones `SwappedModel`s, and return the model."""
+    """Change the classes of a model and of all layers that contain replaced attention to `SwappedModel`s."""
     sites = find_layer_sites(model)
     paths = [site.index_path for site in sites if isinstance(site.layer, SwappedAttention)]
     for site in sites:
@@ -132,7 +132,7 @@ def swapped_class(dense_class: type) -> type:
     if backbone_class is not None:  # KerasHub finds the class of a task by this attribute
         attributes["backbone_cls"] = swapped_class(backbone_class)
     swapped = type(dense_class)(f"Swapped{dense_class.__name__}", (*mixins, dense_class), attributes)
-    # Files have the name of the mixin, which loads all classes because the config names the dense class. KerasHub
+    # Files have the name of the mixin. It loads all classes, because the config names the dense class. KerasHub
     # searches for the name of each class.
     keras.saving.register_keras_serializable(package=PACKAGE, name=COMMON_NAME)(swapped)
     keras.saving.get_custom_objects().update(
@@ -157,8 +157,8 @@ def _dense_config(model):
 def swap(site: LayerSite, swapped: SwappedAttention) -> None:
     """Replace a built dense attention by a `SwappedAttention`.
 
-    KerasHub decoders create a mask of all pairs of positions, O(T^2), for dense attention. That method is replaced by
-    one that returns only the parts of the mask.
+    KerasHub decoders have a method that creates a mask of all pairs of positions, O(T^2), for dense attention. `swap`
+    replaces this method by a function that returns only the parts of the mask.
 
     Args:
         site: `LayerSite` of a dense attention.

@@ -13,7 +13,7 @@ class TargetsAsInputs:
 
     If the loss is `language_model_loss()` and all metrics are from this library, `fit` and `evaluate` pass the targets
     as an input, and the model returns their -log p in nats. Other losses and metrics get log-probabilities of the full
-    vocabulary. Subclasses set `loss_from_targets` to True if this is cheaper.
+    vocabulary. Subclasses set `loss_from_targets` to True if the loss from targets is cheaper.
     """
 
     loss_from_targets = False

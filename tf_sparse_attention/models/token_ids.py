@@ -32,14 +32,14 @@ def check_range(name: str, ids: np.ndarray, vocabulary_size: int) -> None:
     if wrong.size:
         raise ValueError(
             f"`{name}` must be token ids from 0 to {vocabulary_size - 1}, the vocabulary of the model. "
-            f"Received: {int(wrong[0])} among them."
+            f"Received: id {int(wrong[0])}."
         )
 
 
 class CheckedInputs:
     """Mixin that checks the token ids in the data of `fit`, `evaluate` and `predict`.
 
-    Arrays, `tf.data.Dataset`s and generators are checked, also as validation data. A `keras.utils.PyDataset` or another
+    Arrays, `tf.data.Dataset`s and generators are checked, also in validation data. A `keras.utils.PyDataset` or another
     loader is not checked.
     """
 
@@ -68,7 +68,7 @@ class CheckedInputs:
         try:
             return run(x, *args, **kwargs)
         except Exception as error:
-            # TensorFlow raises it inside the dataset, with a long trace of all surrounding programs.
+            # TensorFlow raises this error inside the dataset, with a long trace of all surrounding programs.
             if isinstance(error, ValueError) or OUT_OF_RANGE not in str(error):
                 raise
         raise ValueError(

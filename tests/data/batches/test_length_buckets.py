@@ -45,6 +45,6 @@ def test_messages_have_the_names_of_items_and_positions(caplog):
         LengthBuckets([5, 300, 70], 1, 256, names=("utterance", "frame"))
     assert "1 of 3 utterances are left out: they have more than 256 frames." in caplog.text
     assert "Batches have 2 shapes, which are compiled separately: 2 x 128, 4 x 64." in caplog.text
-    message = r"`max_length`, .*, must be at least .* frames in the shortest utterance, 5\. Received: 4\."
+    message = r"`max_length` \(.*\) must be at least .* frames in the shortest utterance, 5\. Received: 4\."
     with pytest.raises(ValueError, match=message):
         LengthBuckets([5], 1, 4, names=("utterance", "frame"))

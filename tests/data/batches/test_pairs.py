@@ -123,8 +123,8 @@ def test_empty_texts_are_counted_and_kept(tmp_path, caplog):
     both = [open_token_store(Texts(each, name, tmp_path), ByteTokenizer(), "train") for name, each in texts.items()]
     buckets = PairBuckets(*both, 2, 256)
     assert buckets.num_empty == {"source": 2, "target": 2} and not buckets.is_too_long.any()
-    assert "2 of 4 pairs have an empty source; none is left out." in caplog.text
-    assert "2 of 4 pairs have an empty target; none is left out." in caplog.text
+    assert "2 of 4 pairs have an empty source; they are not left out." in caplog.text
+    assert "2 of 4 pairs have an empty target; they are not left out." in caplog.text
     assert sorted(pairs_of(elements(buckets.evaluation_batches()))) == [("", ""), ("", "y"), ("a", "x"), ("c", "")]
 
 

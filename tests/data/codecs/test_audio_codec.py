@@ -48,7 +48,7 @@ def test_invalid_samples_and_ids_are_an_error():
     with pytest.raises(ValueError, match=r"`samples` must be int16\. Received: float64 of shape \(3,\)"):
         CODEC.encode(np.zeros(3))
     for wrong in (0, 257):
-        with pytest.raises(ValueError, match=rf"`ids` must be in \[1, 257\)\. Received: {wrong} among them"):
+        with pytest.raises(ValueError, match=rf"`ids` must be in \[1, 257\)\. Received: id {wrong}"):
             CODEC.decode([5, wrong])
     with pytest.raises(ValueError, match=r"`sample_rate` must be a positive integer\. Received: sample_rate=0"):
         AudioCodec(0)

@@ -220,7 +220,7 @@ def test_a_field_without_its_files_or_files_without_their_field_are_errors(tmp_p
     with pytest.raises(ValueError, match=r"`path` must hold files \.jsonl or \.jsonl\.gz\. Received: path="):
         open_source(path=tmp_path, text_field="body")
     written(tmp_path / "a.jsonl")
-    with pytest.raises(ValueError, match=r"For JSON lines give the field with the text, `text_field`\. Received"):
+    with pytest.raises(ValueError, match=r"For JSON lines, set `text_field` to the field with the text\. Received"):
         open_source(path=tmp_path)
     with pytest.raises(ValueError, match=r"must have the fields body\. Received: lines with 'de', 'en', 'split'\."):
         open_source(path=tmp_path, text_field="body")

@@ -51,7 +51,7 @@ def test_texts_without_a_label_are_counted(opened, caplog):
 
 
 def test_a_label_outside_the_classes_is_an_error(opened):
-    with pytest.raises(ValueError, match=r"among those of training: 'no', 'yes'\. Received: 'perhaps' of example 0 "):
+    with pytest.raises(ValueError, match=r"among the training labels: 'no', 'yes'\. Received: 'perhaps' of example 0 "):
         opened().class_ids("test", ["no", "yes"])
 
 

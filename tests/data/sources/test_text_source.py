@@ -336,7 +336,7 @@ def test_a_failed_or_slow_download_names_the_setting_for_local_files(error, monk
             time.sleep(0.01)
         raise error
 
-    message = r"big_text/1.0.0 is downloaded on first use.*--config.data.local_dir=FOLDER. Received: no route"
+    message = r"big_text/1.0.0 is downloaded on first use.*--config.data.local_dir=FOLDER\)\. Received: no route"
     with pytest.raises(ConnectionError, match=message):
         preparation._download_and_prepare(_Builder(prepare), None, False)
     assert "Retrying" not in caplog.text

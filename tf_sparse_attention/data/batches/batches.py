@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_sparse_attention.checks import check_count
 
-ENDLESS = 2**62  # number of batches of an endless data set
+ENDLESS = 2**62  # number of batches of an infinite data set
 NUM_THREADS, PREFETCH = 2, 4  # reader threads, and batches in the buffer
 
 
@@ -30,14 +30,14 @@ class Rows(NamedTuple):
 class Batches:
     """Numbered batches, each a pure function of its number.
 
-    So training can start at any step, and a resumed run gets the batches of an uninterrupted run. `batches[k]` is batch
+    Training can start at any step, and a resumed run gets the batches of an uninterrupted run. `batches[k]` is batch
     k, `(inputs, targets, weights)` as NumPy arrays.
 
     Args:
-        plan: function of a number that returns the `Rows` of the batch.
-        read: function of `Rows` that returns `(inputs, targets, weights)`.
-        num_batches: number of batches. Default: None, endless.
-        steps_per_epoch: batches per epoch of endless batches. Default: None, `num_batches`.
+        plan: function from a batch number to the `Rows` of the batch.
+        read: function from `Rows` to `(inputs, targets, weights)`.
+        num_batches: number of batches. Default: None, infinite.
+        steps_per_epoch: number of batches per epoch. Default: None, `num_batches`.
         has_fixed_shapes: whether all batches have the same shapes. Default True.
 
     Example:
@@ -102,9 +102,9 @@ class Batches:
             stop: number after the last batch. Default: None, all batches.
 
         Returns:
-            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`. On TensorFlow, Keras
-            would make the batch size of a Grain data set dynamic, which TPUs do not support, and infer shapes from two
-            batches.
+            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`. With a Grain data set on
+            TensorFlow, Keras would infer shapes from two batches and make the batch size dynamic, which TPUs do not
+            support.
         """
         import keras
 

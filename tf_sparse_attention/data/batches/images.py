@@ -11,14 +11,14 @@ from tf_sparse_attention.data.codecs.image_codec import ImageCodec
 def image_batches(
     images: np.ndarray, codec: ImageCodec, batch_size: int, seed: int = 0, use_flips: bool = False
 ) -> Batches:
-    """Return endless batches of images in random order.
+    """Return infinite batches of images in random order.
 
-    An epoch has each image once. A batch may hold the end of one epoch and the start of the next.
+    An epoch contains each image once. A batch can contain the end of an epoch and the start of the next.
 
     Args:
         images: uint8 (N, H, W, C), an array in memory or on disk, such as from `ImageSource.array`.
         codec: `ImageCodec` for this shape.
-        batch_size: images in a batch, over all replicas.
+        batch_size: images per batch, over all replicas.
         seed: integer in [0, 2**63). Default 0.
         use_flips: whether to flip a random half of the images horizontally in each epoch. Default False.
 
@@ -48,7 +48,7 @@ def image_batches(
         epoch, position = np.divmod(rows.items, len(images))
         chosen = images[shuffled_index(position, seed, epoch, len(images))]
         if use_flips:
-            # One generator per image, so that the result does not depend on the size of the batch or on the process.
+            # One generator per image, so that the result does not depend on the batch size or the process.
             draws = [np.random.Generator(np.random.Philox(key=[seed, int(item)])).random() for item in rows.items]
             chosen = np.where(np.array(draws)[:, None, None, None] < 0.5, chosen[:, :, ::-1], chosen)
         return pack_images(codec.encode(chosen))
@@ -66,7 +66,7 @@ def image_evaluation_batches(
 
     Args:
         images, codec, batch_size: see `image_batches`.
-        max_images: maximum number of images, evenly spread over all. Default: None, all.
+        max_images: maximum number of images, evenly spaced over all images. Default: None, all.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `pack_images`.
@@ -93,7 +93,7 @@ def image_evaluation_batches(
 
 
 def pack_images(ids: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Return inputs, targets and weights of a language model of images.
+    """Return inputs, targets and weights for a language model of images.
 
     Args:
         ids: int32 (B, T), from `ImageCodec.encode`; rows of zeros are empty.

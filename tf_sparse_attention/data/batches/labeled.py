@@ -19,8 +19,8 @@ class LabeledBuckets(LengthBuckets):
     Args:
         store: `TokenStore`.
         classes: int (num_documents,), the class id of each document.
-        batch_size: texts in a batch of the longest bucket.
-        max_length: maximum positions in a row.
+        batch_size: texts per batch in the longest bucket.
+        max_length: maximum number of positions per row.
         chosen: numbers of the documents to read. Default: None, all.
 
     Attributes:
@@ -79,7 +79,7 @@ def pack_texts(documents: Sequence[np.ndarray], length: int, num_rows: int | Non
     """Return the inputs of a `tsa.models.SequenceClassifier`, "token_ids" int32 and "padding_mask" bool (B, T).
 
     Args:
-        documents: ids of each document with its end id. Id 0 is added before them.
+        documents: ids of each document with its end id. Id 0 is prepended to each document.
         length: T, the maximum row length; longer rows are truncated.
         num_rows: B; rows without a document have only id 0. Default: None, the number of documents.
     """

@@ -17,14 +17,14 @@ SHORTEST = 64  # positions of the shortest bucket: shorter buckets save little t
 class LengthBuckets:
     """Sequences in buckets of similar length.
 
-    The lengths of buckets halve from `max_length` down to `shortest`, and a batch of half the length has twice as many
-    rows. So all batches cost about the same, few shapes are compiled, and outside the shortest bucket no row is more
-    than half padding. A subclass defines `read(rows)`, which returns `(inputs, targets, weights)`; empty rows have
-    weight 0.
+    Bucket lengths are `max_length`, `max_length` / 2 and so on: all integers of at least `shortest`. A batch of half
+    the length has twice as many rows. All batches then cost about the same, few shapes are compiled, and only rows of
+    the shortest bucket can be more than half padding. A subclass defines `read(rows)`, which returns
+    `(inputs, targets, weights)`; empty rows have weight 0.
 
     Args:
         sizes: int (num_sequences,), length of each sequence.
-        batch_size: rows in a batch of the longest bucket.
+        batch_size: rows per batch in the longest bucket.
         max_length: length of the longest bucket. Longer sequences are left out; a warning reports their number.
         shortest: minimum length of a bucket. Default 64.
         names: names of a sequence and of a position in messages. Default ("pair", "token").
@@ -63,7 +63,7 @@ class LengthBuckets:
         if self.is_too_long.all():
             shortest = f", {sizes.min()}" if len(sizes) else ""
             raise ValueError(
-                f"`max_length`, in a configuration `data.sequence_length`, must be at least the number of {position}s "
+                f"`max_length` (`data.sequence_length` in a configuration) must be at least the number of {position}s "
                 f"in the shortest {item}{shortest}. Received: {self.max_length}."
             )
         if self.is_too_long.any():
@@ -97,10 +97,10 @@ class LengthBuckets:
                 plans.append(Rows(len(plans), items, length=length))
         return plans
 
-    read: Callable[..., Any]  # function of `Rows`, and of options of a subclass
+    read: Callable[..., Any]  # arguments: `Rows` and options of a subclass
 
     def training_batches(self, seed: int = 0, **options: Any) -> Batches:
-        """Return endless random batches. An epoch has each sequence once.
+        """Return infinite batches in random order. An epoch contains each sequence once.
 
         Args:
             seed: integer in [0, 2**63). Default 0.

@@ -16,16 +16,16 @@ class PairBuckets(LengthBuckets):
     Args:
         source: `TokenStore`. Its document i is paired with document i of `target`.
         target: `TokenStore`.
-        batch_size: pairs in a batch of the longest bucket.
+        batch_size: pairs per batch in the longest bucket.
         max_length: maximum tokens of a source and of a target. Longer pairs are left out; a warning reports their
             number.
         as_prefix: whether a pair is one sequence for a language model, the source followed by the target; see
-            `pack_prefixes`. `max_length` is then the maximum of their summed lengths. Default False: two sequences for
-            an encoder-decoder; see `pack_pairs`.
+            `pack_prefixes`. `max_length` then limits the summed lengths. Default False: two sequences for an
+            encoder-decoder; see `pack_pairs`.
 
     Attributes:
-        num_empty: dictionary of the numbers of empty documents of "source" and "target". Their pairs are used like all
-            others: an empty document has only its end id.
+        num_empty: dictionary with the number of empty documents of "source" and "target". Pairs with empty documents
+            are not left out: an empty document has only its end id.
         lengths, is_too_long, num_batches: see `LengthBuckets`.
 
     Raises:
@@ -53,7 +53,7 @@ class PairBuckets(LengthBuckets):
         self.num_empty = {side: int(np.sum(sizes <= 1)) for side, sizes in zip(("source", "target"), both, strict=True)}
         for side, count in self.num_empty.items():
             if count:
-                logging.warning("%d of %d pairs have an empty %s; none is left out.", count, len(both[0]), side)
+                logging.warning("%d of %d pairs have an empty %s; they are not left out.", count, len(both[0]), side)
         super().__init__(np.add(*both) if as_prefix else np.maximum(*both), batch_size, max_length)
 
     def read(self, rows: Rows, use_source: bool = True) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -80,7 +80,7 @@ class PairBuckets(LengthBuckets):
 
 
 def pack_pairs(sources: np.ndarray, targets: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Return inputs, targets and weights of a `tsa.models.SequenceToSequence`.
+    """Return inputs, targets and weights for a `tsa.models.SequenceToSequence`.
 
     Args:
         sources: int32 (B, S), 0 for padding on the right.
@@ -102,7 +102,7 @@ def pack_pairs(sources: np.ndarray, targets: np.ndarray) -> tuple[dict[str, np.n
 
 
 def pack_prefixes(ids: np.ndarray, is_target: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Return inputs, targets and weights of a language model that is scored on some of its tokens.
+    """Return inputs, targets and weights for a language model that is scored on some of its tokens.
 
     Args:
         ids: int32 (B, T), 0 for padding on the right.
@@ -110,8 +110,8 @@ def pack_prefixes(ids: np.ndarray, is_target: np.ndarray) -> tuple[dict[str, np.
 
     Returns:
         `(inputs, targets, weights)`: inputs {"token_ids", "padding_mask"}, the ids shifted right by one after id 0;
-        targets, the ids where `is_target` and 0 elsewhere; weights, float32 (B, T), 1 where `is_target`. So a loss is
-        the mean over scored tokens.
+        targets, the ids where `is_target` and 0 elsewhere; weights, float32 (B, T), 1 where `is_target`. A loss
+        is then the mean over scored tokens.
     """
     exists = ids != 0
     before = np.where(exists, np.pad(ids[:, :-1], [(0, 0), (1, 0)]), 0)

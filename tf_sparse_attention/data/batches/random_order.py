@@ -12,13 +12,13 @@ NUM_ROUNDS = 6
 def random_order(seed: int, epoch: int, stream: int, count: int) -> np.ndarray:
     """Return a random permutation of `count` numbers, int64 (count,), the same on every machine.
 
-    Orders of different seeds, epochs or streams are independent. They come from raw bits of NumPy's Philox generator
+    Orders of different seeds, epochs or streams are independent. Orders use raw bits of NumPy's Philox generator
     (Salmon et al. 2011), which NumPy promises never to change, unlike `Generator.permutation`.
 
     Args:
         seed: integer in [0, 2**63).
         epoch: integer in [0, 2**63).
-        stream: number of the order, for several orders of one seed and epoch.
+        stream: number that selects one of several orders for the same seed and epoch.
         count: length of the permutation.
     """
     return np.argsort(_random_bits(seed, epoch, stream, count), kind="stable")
@@ -28,10 +28,10 @@ def shuffled_index(index: np.ndarray, seed: int, epoch: np.ndarray, size: int) -
     """Return elements of the random permutations of epochs, without computing long permutations as a whole.
 
     Orders of different seeds or epochs are independent. A permutation of more than 2^16 numbers is a cycle-walking
-    cipher. A Feistel network of six rounds encrypts numbers with the bits of `size - 1`, repeatedly until the result is
-    below `size`: less than twice on average. Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains".
-    Note: `tf.random.experimental.index_shuffle` has correlations of up to 0.76 between the orders of neighbouring seeds
-    and epochs. For a size of 2^n + 1 with an even n from 16 on it is not a permutation.
+    cipher. A Feistel network of six rounds encrypts numbers with as many bits as `size - 1`, repeatedly until the
+    result is below `size`: less than twice on average. Source: Black and Rogaway 2002, "Ciphers with arbitrary finite
+    domains". Note: `tf.random.experimental.index_shuffle` has correlations of up to 0.76 between the orders of
+    adjacent seeds and epochs. For a size of 2^n + 1 with even n >= 16, its result is not a permutation.
 
     Args:
         index: int64 (B,) in [0, size).
@@ -64,7 +64,7 @@ def _window_order(seed, epoch, size):
 
 
 def _walk_cycles(numbers, size, keys):
-    """Encrypt each number repeatedly until it is below `size`. This ends because the cipher is a permutation."""
+    """Encrypt each number repeatedly until it is below `size`. The loop ends because the cipher is a permutation."""
     bits = (size - 1).bit_length()
     results = _encrypt(numbers, bits, keys)
     beyond = np.flatnonzero(results >= size)

@@ -13,23 +13,23 @@ from tf_sparse_attention.data.stores.token_store import TokenStore
 def segment_batches(
     store: TokenStore, batch_size: int, sequence_length: int, seed: int = 0, use_packing: bool = True
 ) -> Batches:
-    """Return endless batches of consecutive segments of a token store: row b continues row b of the batch before.
+    """Return infinite batches of consecutive segments: row b continues row b of the previous batch.
 
-    The stream is cut into `batch_size` parts of equal length, one per row. An epoch starts at a random offset, wraps
+    The tokens are cut into `batch_size` parts of equal length, one per row. An epoch starts at a random offset, wraps
     around the end of the stream, and reads each part in order, except for an incomplete last segment. Source: Dai et
     al. 2019, "Transformer-XL".
 
     Args:
         store: `TokenStore` with at least one segment per row.
-        batch_size: rows of a batch.
-        sequence_length: tokens in a segment.
+        batch_size: rows per batch.
+        sequence_length: tokens per segment.
         seed: integer in [0, 2**63). Default 0.
         use_packing: whether documents are separate sequences. If False, a row is one sequence per epoch. Default True.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, (B, T) each. Inputs: "token_ids", int32, the previous token, or 0 at
         the start of a document; "segment_ids", int32, equal in all segments of a document; "padding_mask", bool.
-        Row b of a batch continues row b of the batch before.
+        Row b of a batch continues row b of the previous batch.
 
     Raises:
         ValueError: If an argument is out of range or the store is too small.
@@ -70,21 +70,21 @@ def evaluation_segments(
 ) -> Batches:
     """Cut a token store into consecutive segments that score every token once.
 
-    Like `evaluation_batches`, but row b continues row b of the batch before. So a model with segment memory
-    (`tf_sparse_attention.models.StatefulModel`, new or reset) has the preceding tokens as context.
+    Like `evaluation_batches`, but row b continues row b of the previous batch. A new or reset
+    `tf_sparse_attention.models.StatefulModel` then has the preceding tokens in its segment memory as context.
 
     Args:
         store: `TokenStore`.
-        batch_size: rows of a batch.
-        sequence_length: tokens in a segment.
+        batch_size: rows per batch.
+        sequence_length: tokens per segment.
         use_packing: whether documents are separate sequences. Default True.
-        max_windows: maximum number of segments, from the start of each row, rounded up to full batches. Default: None,
-            all.
+        max_windows: maximum number of segments, rounded up to full batches. Only the first segments of each row are
+            used. Default: None, all.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, (B, T) each. Inputs: "token_ids", int32, the previous token, or 0 at
         the start of a document; "segment_ids", int32, equal in all segments of a document; "padding_mask", bool.
-        Row b of a batch continues row b of the batch before.
+        Row b of a batch continues row b of the previous batch.
 
     Raises:
         ValueError: If a size is not positive.
@@ -123,7 +123,7 @@ def read_segments(
     Args:
         store: `TokenStore`.
         starts: int (B,), position of the first token of each segment; positions wrap around the end.
-        length: tokens in a segment.
+        length: tokens per segment.
         epoch: epoch number, which changes the document ids.
         use_packing: whether documents have different ids and so do not attend to each other.
         stop: int (B,), position after the last token of each row. Default: None, no end.

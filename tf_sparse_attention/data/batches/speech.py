@@ -67,18 +67,18 @@ SHORTEST = 200  # frames of the shortest bucket, two seconds
 class SpeechBuckets(LengthBuckets):
     """Recordings of a store in buckets of similar length.
 
-    Recordings are left out if they are too long, have unknown labels, have no transcript (empty, or "nan" or "<NA>" in
-    characters, the missing values of pandas), or have too few frames: one per label, plus a blank between equal labels.
-    The log reports how many recordings are left out.
+    Recordings are left out if they are too long or have unknown labels, no transcript, or too few frames. CTC needs
+    one frame per label and one per blank between equal labels. Character transcripts "nan" and "<NA>", the missing
+    values of pandas, count as no transcript. The log reports how many recordings are left out.
 
     Args:
         store: `SpeechStore`.
-        batch_size: recordings in a batch of the longest bucket.
+        batch_size: recordings per batch in the longest bucket.
         max_length: frames of the longest bucket.
         subsampling: subsampling factor of the model. Default 1.
 
     Attributes:
-        numbers: int (num_usable,), numbers of the usable recordings in the store.
+        numbers: int (num_usable,), numbers in the store of the usable recordings, including those that are too long.
         left_out: number of recordings left out by reason: "unknown_labels", "empty", "missing_transcript",
             "more_labels_than_frames", "too_long".
         lengths, num_batches: see `LengthBuckets`.
@@ -152,12 +152,12 @@ class SpeechBuckets(LengthBuckets):
         return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
 
     def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None, **options: Any) -> Batches:
-        """Return endless random batches, see `LengthBuckets.training_batches`.
+        """Return infinite batches in random order; see `LengthBuckets.training_batches`.
 
         Args:
             seed: integer in [0, 2**63), of the order and the masks. Default 0.
             masks: feature bands to mask. Default: None, no masks.
-            **options: none.
+            **options: no further options.
 
         Raises:
             ValueError: If the seed or a mask is out of range.

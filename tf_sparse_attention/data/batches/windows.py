@@ -19,16 +19,16 @@ def training_batches(
     use_packing: bool = True,
     mask_rate: float = 0.0,
 ) -> Batches:
-    """Return endless batches of random windows of a token store.
+    """Return infinite batches of random windows of a token store.
 
     An epoch cuts the stream into max(1, num_tokens // sequence_length) windows from a random offset, wrapping around
-    the end, and visits them in random order. Each token is seen at most once per epoch. A batch may hold the end of one
-    epoch and the start of the next. A stream shorter than one window is padded.
+    the end, and visits them in random order. Each token is read at most once per epoch. A batch can contain the end of
+    an epoch and the start of the next. A stream shorter than one window is padded.
 
     Args:
         store: `TokenStore`.
-        batch_size: windows in a batch, over all replicas.
-        sequence_length: tokens in a window.
+        batch_size: windows per batch, over all replicas.
+        sequence_length: tokens per window.
         seed: integer in [0, 2**63). Default 0.
         use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
         mask_rate: fraction of the tokens that is masked, for bidirectional models, see `pack_masked`. Default 0: the
@@ -86,14 +86,14 @@ def evaluation_batches(
     the same shape. Bits per byte are the summed loss in nats, divided by ln 2 and `store.num_bytes`; end ids are scored
     too, as part of the text. The perplexity per word is exp(summed loss / `store.num_words`).
 
-    Note: each window starts without context, so longer windows give better scores even for the same model. `overlap`
-    gives each token after the first window at least that much context. It multiplies the cost by
+    Note: each window starts without context, so longer windows give better scores even for the same model. With
+    `overlap`, each token after the first window has at least `overlap` tokens of context. The cost grows by the factor
     sequence_length / (sequence_length - overlap).
 
     Args:
         store: `TokenStore`.
-        batch_size: windows in a batch, over all replicas.
-        sequence_length: tokens in a window.
+        batch_size: windows per batch, over all replicas.
+        sequence_length: tokens per window.
         use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
         max_windows: maximum number of windows to score, evenly spread over the stream. Default: None, all.
         mask_rate: fraction of the tokens that is masked and scored, the same tokens each time, see `pack_masked`.
@@ -166,8 +166,8 @@ def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length:
 
     Args:
         tokens: array (num_tokens,) of ids, a memory map.
-        starts: integers (B,), position of the first token of each window; beyond the end the window is empty.
-        length: tokens in a window.
+        starts: integers (B,), position of the first token of each window. A window that starts beyond the end is empty.
+        length: tokens per window.
         wrap: whether windows continue at position 0 after the end of the stream, up to their start. The rest of a
             window is padded with 0 on the right.
 
@@ -190,10 +190,10 @@ def pack_windows(
     """Turn windows of a stream of documents into inputs, targets and weights of a language model.
 
     Target t is token t of the window. The input at t is the token before it, or the start id 0 at the first position of
-    the window and at the first token of every document. So packing does not change the inputs of a document. Segment t
-    is the number, from 1, of the document of target t.
+    the window and at the first token of every document. So packing does not change the inputs of a document. Segment
+    id t is the 1-based number, within the window, of the document of target t.
 
-    For documents "ab" and "c" and the end id 1 (a, b, c are their ids), a window of 6:
+    Example: a window of 6 tokens with the documents "ab" and "c" and the end id 1 (a, b, c are token ids):
 
     ```
     targets      a b 1 c 1 0
@@ -207,10 +207,10 @@ def pack_windows(
         end_id: the id that ends a document. Default 1. 0: documents are separated by padding, which is not scored.
         use_packing: whether documents are separate sequences. If False the window is one sequence: there are no
             segments, and the input after the end of a document is the end id. Default True.
-        padded: whether there may be padding, so that a "padding_mask" is needed. Default True.
+        padded: whether windows can have padding, so that inputs need a "padding_mask". Default True.
 
     Returns:
-        `(inputs, targets, weights)` as `keras.Model.fit` takes them: inputs {"token_ids", "segment_ids"}, int32 (B, T)
+        `(inputs, targets, weights)` for `keras.Model.fit`: inputs {"token_ids", "segment_ids"}, int32 (B, T)
         (without "segment_ids" if `use_packing` is False), and "padding_mask", bool (B, T), if `padded`; targets int32
         (B, T); weights float32 (B, T), 1 on tokens and 0 on padding. Inputs and segments are 0 on padding.
     """
@@ -232,14 +232,14 @@ def masked_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: flo
 
     Args:
         numbers: integers (B,), numbers of the windows.
-        length: tokens in a window.
+        length: tokens per window.
         rate: fraction of masked positions.
         seed: integer in [0, 2**63). Default 0.
 
     Returns:
         Bool array (B, length).
     """
-    # One generator per window, so that the result does not depend on the size of the batch or on the process.
+    # One generator per window, so that the result does not depend on the batch size or the process.
     draws = [np.random.Generator(np.random.Philox(key=[seed, int(number)])).random(length) for number in numbers]
     return np.array(draws).reshape(len(numbers), length) < rate
 
@@ -249,7 +249,7 @@ def pack_masked(
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Turn windows of a stream of documents into inputs with masked tokens, and the targets to predict.
 
-    As `pack_windows`, but the input at t is token t, or 0 if it is masked. Masked tokens are the targets; other
+    Like `pack_windows`, but the input at t is token t, or 0 if token t is masked. Masked tokens are the targets; other
     positions have target 0 and weight 0. Source: Devlin et al. 2019, "BERT", section 3.1.
     Note: differs in that every masked token becomes id 0; BERT keeps or replaces one in five.
 

@@ -33,7 +33,7 @@ class AudioCodec:
     decoded as 3 units.
 
     Args:
-        sample_rate: samples per second of written files. Ids do not depend on it.
+        sample_rate: samples per second of written files. Ids are independent of the rate.
 
     Raises:
         ValueError: If `sample_rate` is not a positive integer.
@@ -85,8 +85,8 @@ class AudioCodec:
             ids: integers of any shape: sequence, array or tensor.
 
         Returns:
-            int16 array or tensor of the same shape. Ids of tensors are clipped to [1, 257), because a check would slow
-            the graph down.
+            int16 array or tensor of the same shape. Ids in tensors are clipped to [1, 257), because a check would slow
+            down the graph.
 
         Raises:
             ValueError: If an id of a sequence or array is not in [1, 257).
@@ -99,7 +99,7 @@ class AudioCodec:
         ids = np.asarray(ids)
         wrong = ids[(ids < NUM_SPECIAL) | (ids >= self.vocabulary_size)]
         if wrong.size:
-            raise ValueError(f"`ids` must be in [1, 257). Received: {wrong[0]} among them.")
+            raise ValueError(f"`ids` must be in [1, 257). Received: id {wrong[0]}.")
         return table[ids.astype(np.int32) - NUM_SPECIAL]
 
     def tokenize(self, content: bytes) -> np.ndarray:

@@ -21,8 +21,8 @@ class ImageCodec:
 
     The order "raster" is row, column, channel. The order "blocks" visits blocks in raster order, and the bytes of each
     block in raster order. `grid` has the axes for a `GridEmbedding`: (H, W, C) for "raster", and
-    (H / h, W / w, h, w, C) for "blocks". In the order "blocks", an image row is encoded by the sum of two
-    vectors, of the axes H / h and h.
+    (H / h, W / w, h, w, C) for "blocks". With "blocks", the embedding of an image row is the sum of two vectors, one
+    from the axis H / h and one from the axis h.
 
     For a `LocalAttention2D` with blocks of h x w pixels, set `width=W * C`, `block_shape=(h, w * C)`, and `order` to
     the order of the codec. In the order "blocks", (h, w) must be the `block_shape` of the codec.
@@ -63,7 +63,7 @@ class ImageCodec:
         checks.check_choice("order", order, ORDERS)
         if (block_shape is None) == (order == "blocks"):
             raise ValueError(
-                "`block_shape` must be given for the order 'blocks' only. "
+                "`block_shape` must be given for the order 'blocks', and must be None for other orders. "
                 f"Received: order={order!r}, block_shape={block_shape}."
             )
         self.height, self.width, self.channels, self.order = height, width, channels, order
@@ -126,8 +126,8 @@ class ImageCodec:
             ids: integers (B, T) or (T,): sequence, array or tensor.
 
         Returns:
-            uint8 array or tensor (B, H, W, C) or (H, W, C). Ids of tensors are clipped to [1, 257), because a check
-            would slow the graph down.
+            uint8 array or tensor (B, H, W, C) or (H, W, C). Ids in tensors are clipped to [1, 257), because a check
+            would slow down the graph.
 
         Raises:
             ValueError: If `ids` has another shape, or an id of a sequence or array is not in [1, 257).
@@ -136,7 +136,7 @@ class ImageCodec:
             ids = np.asarray(ids)
             wrong = ids[(ids < NUM_SPECIAL) | (ids >= self.vocabulary_size)]
             if wrong.size:
-                raise ValueError(f"`ids` must be in [1, 257). Received: {wrong[0]} among them.")
+                raise ValueError(f"`ids` must be in [1, 257). Received: id {wrong[0]}.")
         if len(ids.shape) not in (1, 2) or ids.shape[-1] != self.length:
             raise ValueError(
                 f"`ids` must have the shape (B, {self.length}) or ({self.length},). Received: {ids.shape}."
@@ -152,7 +152,7 @@ class ImageCodec:
         return self._to_image(np.arange(self.length))
 
     def num_ids_above(self, row: int) -> int:
-        """Return the number of ids before every id of row `row` and below; `row` is 0 to H."""
+        """Return the number of ids before the first id of the image rows `row` to H - 1; `row` is in [0, H]."""
         return int(self.positions()[row:].min(initial=self.length))
 
     def _to_sequence(self, images):
@@ -188,7 +188,7 @@ def _lead(x: Any, num_axes: int) -> tuple[int, ...]:
 
 def _reshaped(x, shape):
     if not is_tensor(x):
-        # An empty batch has no size that -1 could stand for.
+        # NumPy cannot infer the size -1 of an empty batch.
         return np.reshape(x, (len(x), *shape[1:]) if shape[0] == -1 else shape)
     import tensorflow as tf
 

@@ -30,13 +30,12 @@ FORMS = {
 class AudioSource(MediaSource):
     """Recordings of a data set, all with the same sample rate.
 
-    Made by `open_audio`. `open_token_store(source, codec, split)` writes them to disk once, as ids of 2 bytes, for
-    `training_batches` and `evaluation_batches`. Each recording is a document.
+    Made by `open_audio`. `open_token_store(source, codec, split)` writes the recordings to disk once, as 2-byte ids,
+    for `training_batches` and `evaluation_batches`. Each recording is a document.
 
     Args:
-        reader: examples of the splits, with a `name` and a `fingerprint`.
-        decode: function of an example that returns a recording with samples and sample rate, or the reason why it is
-            invalid.
+        reader: `Reader` of the data set.
+        decode: function from an example to a `Recording`, or to the reason why the example cannot be decoded.
         data_dir: folder for token stores.
         sample_rate: samples per second that all recordings must have. None: the rate of the first recording.
 
@@ -70,14 +69,14 @@ class AudioSource(MediaSource):
         """Iterate over the recordings of a split, always in the same order.
 
         Args:
-            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+            split: name of a split, or of a part in TFDS syntax ("train[:1%]").
 
         Returns:
             Iterator of int16 (T,). Several channels are averaged and rounded.
 
         Raises:
-            ValueError: If there is no such split. Raised after the last recording if recordings have another sample
-                rate or no samples, or cannot be read. The message has their number and the name of the first.
+            ValueError: If the split does not exist. After the last recording: if recordings have another sample rate
+                or no samples, or cannot be read. The message has the number of invalid recordings and the first name.
         """
         rate = self.sample_rate
 
@@ -104,15 +103,15 @@ def open_audio(
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> AudioSource:
-    """Open a data set of audio. Data sets of TFDS are downloaded and prepared on first use.
+    """Open a data set of audio. TFDS data sets are downloaded and prepared on first use.
 
     A file NAME.npz has the arrays `audio`, int16 (S,); `offsets`, integers (N + 1,): recording n is
-    `audio[offsets[n]:offsets[n + 1]]`; `sample_rate`, an integer; and optionally `is_test`, bool (N,). All other
-    recordings are the split train. Recordings are in the order of their content hashes, so each part of a split is a
-    fair sample.
+    `audio[offsets[n]:offsets[n + 1]]`; `sample_rate`, an integer; and optionally `is_test`, bool (N,): the split test.
+    All other recordings are the split train. Recordings are in the order of their content hashes, so each part of a
+    split is a representative sample.
 
     Args:
-        tfds: name of a data set of TFDS with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
+        tfds: name of a TFDS data set with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
         path: instead of `tfds`, a folder of WAV files of 16-bit PCM, or a file NAME.npz. Subfolders named train,
             validation and test are the splits. Otherwise files are split by the hash of their content (about 90/5/5).
         sample_rate: samples per second that all recordings must have. None: the rate of the data set, or of the first

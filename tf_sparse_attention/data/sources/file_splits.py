@@ -20,12 +20,12 @@ SPLITS = ("train", "validation", "test")
 # Percentiles of the hash: below the first for training, below the second for validation, the rest for testing.
 TRAIN_BELOW, VALIDATION_BELOW = 90, 95
 BLOCK = 1 << 20  # bytes per read
-RECENT = 2.0  # seconds: a second change within this time may keep the modification time
+RECENT = 2.0  # seconds: a file that changes twice within this time may keep its modification time
 T = TypeVar("T")
 
 
 class Scan(NamedTuple):
-    """Result of one pass over a file: hash, size in bytes, and position of the first byte that is not UTF-8, if any."""
+    """Hash and size in bytes of a file, whether it is blank, and the position of the first byte that is not UTF-8."""
 
     digest: str
     size: int
@@ -35,7 +35,7 @@ class Scan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DataFile:
-    """A file, or the bytes `begin` to `end` of it; `name` is relative to the folder of the data set, with "/"."""
+    """File, or its bytes from `begin` to `end`. `name` is the path in the folder of the data set, with "/"."""
 
     name: str
     path: pathlib.Path
@@ -77,7 +77,7 @@ def open_content(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def content_digest(content: bytes) -> str:
-    """Return a hash, 32 hexadecimal digits. It decides the split of a content."""
+    """Return a hash of 32 hexadecimal digits, which decides the split of the content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
@@ -102,7 +102,7 @@ def _remember(function: Callable[[pathlib.Path], T]) -> Callable[[pathlib.Path],
 def file_fingerprint(path: pathlib.Path) -> str:
     """Return a hash of the bytes of a file, 16 hexadecimal digits."""
     with path.open("rb") as file:
-        # The fastest of hashlib, 1.2 GB per second. It detects changes, not attacks.
+        # The fastest hash of hashlib, 1.2 GB per second. SHA-1 detects changes, not attacks.
         return hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).hexdigest()[:16]
 
 
@@ -122,7 +122,7 @@ def scan_file(path: pathlib.Path) -> Scan:
 
 
 def _invalid_byte(decoder, block, position):
-    """Decode a block, an empty one at the end, and return the position of its first invalid byte, or None."""
+    """Decode a block (empty at the end) and return the position of its first invalid byte, or None."""
     begin = position - len(decoder.getstate()[0])
     try:
         decoder.decode(block, final=not block)
@@ -132,15 +132,15 @@ def _invalid_byte(decoder, block, position):
 
 
 def fingerprint_files(files: Mapping[str, Sequence[DataFile]], further: Iterable[str] = ()) -> str:
-    """Return a hash, 16 hexadecimal digits, of the splits, names, contents and cuts of files, and of `further`."""
+    """Return a hash, 16 hexadecimal digits, of splits, names, contents and byte ranges of files, and of `further`."""
     lines = [f"{split} {file.digest} {file.begin} {file.end} {file.name}" for split in files for file in files[split]]
     return content_digest("\n".join([*lines, *further]).encode("utf-8", errors="surrogateescape"))[:16]
 
 
 def assign_split(digest: str) -> str:
-    """Return the split of a content by its hash: 90 % "train", 5 % "validation" and 5 % "test".
+    """Return the split for a content hash: 90 % "train", 5 % "validation" and 5 % "test".
 
-    Names have no effect: equal contents are in one split, and contents keep their split when others are added.
+    File names have no effect: equal files are in one split, and a file keeps its split when other files are added.
     """
     percent = _percent(digest)
     return SPLITS[0] if percent < TRAIN_BELOW else SPLITS[1] if percent < VALIDATION_BELOW else SPLITS[2]
@@ -156,14 +156,14 @@ def split_by_hash(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
 
 
 def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
-    """Assign files to three non-empty splits, like `assign_split` if the sizes of its splits are within bounds.
+    """Assign files to three non-empty splits, as `assign_split` does if the sizes of its splits are within bounds.
 
-    Contents are ranked by their hash: the last ones are for testing, then come validation and training. Testing and
-    validation have the sizes of `assign_split`, but at least 1 and at most max(1, a tenth of all contents). Below 20
-    contents each has one. Names and order have no effect, and equal files are in one split.
+    Different contents are sorted by hash. The highest hashes are for testing, the next for validation, the rest for
+    training. Testing and validation have the sizes of `assign_split`, but at least 1 and at most max(1, a tenth of all
+    contents), so 1 each below 20 contents. Names and order have no effect, and equal files are in one split.
 
-    With a few hundred contents or more, the bounds rarely apply, so a file keeps its split when others are added or
-    removed. Fixed shares of the ranks would not have this property.
+    With a few hundred contents or more, the bounds rarely apply. A file then keeps its split when other files are added
+    or removed, which would not hold for splits of fixed sizes.
 
     Raises:
         ValueError: If there are fewer than 3 different contents.
@@ -193,7 +193,7 @@ def list_files(
     Args:
         folder: the folder.
         find: function that returns the files of the data set in a folder.
-        others: glob pattern of all files next to them.
+        others: glob pattern of files to warn about if `find` does not return them.
         kind: description of the files of the data set, for warnings.
 
     Returns:

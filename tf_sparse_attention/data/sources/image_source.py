@@ -20,7 +20,7 @@ from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
-PREFIX = "x_"  # of array names
+PREFIX = "x_"  # prefix of array names
 FORMS = {f"{PREFIX}*": ArraySpec("uint8", "NHWC", is_needed=False)}
 
 
@@ -28,8 +28,8 @@ class ImageSource(MediaSource):
     """Images of a data set, all with the same shape. Made by `open_images`.
 
     Args:
-        reader: examples of the splits, with a `name` and a `fingerprint`.
-        decode: function of an example that returns an image, uint8 (H, W, C), or the reason why it is invalid.
+        reader: `Reader` of the data set.
+        decode: function from an example to an image, uint8 (H, W, C), or to the reason why it cannot be decoded.
         data_dir: folder for the files of `array`.
         image_shape: (H, W, C). None: the shape of the first image.
 
@@ -53,7 +53,7 @@ class ImageSource(MediaSource):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of each image."""
+        """Shape of each image, (H, W, C)."""
         if self._shape is None:
             self._shape = self._first().shape
         return self._shape
@@ -62,14 +62,14 @@ class ImageSource(MediaSource):
         """Iterate over the images of a split, always in the same order.
 
         Args:
-            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+            split: name of a split, or of a part in TFDS syntax ("train[:1%]").
 
         Returns:
             Iterator of uint8 (H, W, C).
 
         Raises:
-            ValueError: If there is no such split. Raised after the last image if images have another shape or more than
-                8 bits per channel, or cannot be read. The message has their number and the name of the first.
+            ValueError: If the split does not exist. After the last image: if images have another shape or more than 8
+                bits per channel, or cannot be read. The message has the number of invalid images and the first name.
         """
         shape = self.shape
 
@@ -83,7 +83,7 @@ class ImageSource(MediaSource):
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
         """Return the images of a split as a memory-mapped array, which is written on first use; see `ArrayStore.open`.
 
-        It takes N H W C bytes: 154 MB for the training split of CIFAR-10, 15.7 GB for that of ImageNet-64.
+        The array takes N H W C bytes: 154 MB for the training split of CIFAR-10, 15.7 GB for ImageNet-64.
 
         Args:
             split: see `images`.
@@ -130,10 +130,10 @@ def open_images(
     data_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> ImageSource:
-    """Open a data set of images. Data sets of TFDS are downloaded and prepared on first use.
+    """Open a data set of images. TFDS data sets are downloaded and prepared on first use.
 
     Args:
-        tfds: name of a data set of TFDS with an image in each example, such as "cifar10" or
+        tfds: name of a TFDS data set with an image in each example, such as "cifar10" or
             "downsampled_imagenet/64x64".
         path: instead of `tfds`, a folder of PNG and JPEG files, or a file NAME.npz of arrays uint8 (N, H, W, C) with
             names such as "x_train" for the split train. Image files have 1 (gray), 3 (RGB) or 4 (RGBA) channels;

@@ -35,20 +35,20 @@ class JsonLinesReader:
     """Lines of a file NAME.jsonl or NAME.jsonl.gz, or of all such files in a folder.
 
     An example is {field: text} of a line that has all fields. Integers are converted to text. Lines are read one at a
-    time, so memory use does not grow with the file. Opening a file takes the time of hashing it.
+    time, so memory use does not grow with the file. Opening a file hashes its bytes.
 
-    The field "split" is "train", "validation" or "test", in every line or in none. Without it, the hash of the line's
-    texts decides (about 90/5/5). If a folder has subfolders train, validation or test, these are the splits.
-    Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so a
-    sorted file has fair parts. They need one pass that counts the lines.
+    The field "split" is "train", "validation" or "test", in every line or in none. Without this field, the hash of the
+    texts of a line decides its split (about 90/5/5). Subfolders named train, validation or test are the splits.
+    Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so
+    parts of a sorted file are representative samples. The first part needs an extra pass that counts the lines.
 
     Lines that lack a field, or have null or NaN in it (missing values of pandas), are left out. A warning at the end of
     a pass reports their number.
 
     Args:
         path: the file, UTF-8, or a folder of such files.
-        fields: names of text fields. Names joined with "+", such as "question+passages", are one text, and so is a list
-            of texts. Blank lines separate the parts.
+        fields: names of text fields. Names joined with "+", such as "question+passages", form one text; so does a field
+            with a list of texts. Blank lines separate the joined texts.
 
     Attributes:
         name: name for logs and files.
@@ -156,7 +156,7 @@ class JsonLinesReader:
         )
 
     def _text(self, line, field, file, number):
-        """Return the text of a field; several names or a list of texts are joined by blank lines."""
+        """Return the text of a field; several names or a list of texts are joined with blank lines."""
         texts = []
         for name in _field_names([field]):
             for value in line[name] if isinstance(line[name], list) else [line[name]]:
@@ -214,5 +214,5 @@ def _field_names(fields):
 
 
 def _coprime_step(count):
-    """Return an integer near 0.618 * count without a common divisor with it."""
+    """Return an integer near 0.618 * count that is coprime to `count`."""
     return next(step for step in itertools.count(round(0.618 * count)) if math.gcd(step, max(count, 1)) == 1)

@@ -14,7 +14,7 @@ from tf_sparse_attention.data.sources.readers import warn_once
 from tf_sparse_attention.data.sources.text_source import TextSource
 from tf_sparse_attention.data.sources.tfds_reader import find_text_feature, open_tfds
 
-MAX_NAMED = 20  # labels in a message
+MAX_NAMED = 20  # maximum number of labels in a message
 
 
 class LabeledSource:
@@ -46,7 +46,7 @@ class LabeledSource:
         The empty label is valid; a warning reports how many texts have it.
 
         Raises:
-            ValueError: If the data set has no such split, or the split has no labels, like the test splits of GLUE.
+            ValueError: If the split does not exist, or the split has no labels, like the test splits of GLUE.
         """
         labels = [example[self.label_feature] for example in self.text.reader.examples(split)]
         if self._class_names is None:
@@ -74,7 +74,7 @@ class LabeledSource:
             if label not in ids:
                 known = ", ".join(map(repr, classes[:MAX_NAMED])) + ", ..." * (len(classes) > MAX_NAMED)
                 raise ValueError(
-                    f"The labels of {self.text.name} must be among those of training: {known}. "
+                    f"The labels of {self.text.name} must be among the training labels: {known}. "
                     f"Received: {label!r} of example {number} of the split {split}."
                 )
         return np.array([ids[label] for label in labels], np.int32)
@@ -91,13 +91,13 @@ def open_labeled(
     """Open a data set of texts with labels.
 
     Args:
-        text_feature: field with the text. For JSON lines also several fields as one text, "title+text". None: "text"
-            for JSON lines; for TFDS the only string feature that is no file name, id or URL.
+        text_feature: field with the text. JSON lines also accept joined fields, "title+text". None: "text" for JSON
+            lines; for TFDS the only string feature that is not a file name, id or URL.
         label_feature: field with the label: a string or an integer for JSON lines, a `ClassLabel` or text for TFDS.
             None: "label" for JSON lines, the only `ClassLabel` for TFDS.
-        tfds: name of a data set of TFDS, such as "imdb_reviews" or "glue/sst2".
-        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, see `JsonLinesReader`. Lines without
-            one of the fields are left out, and the field "split" can give the split of a line.
+        tfds: name of a TFDS data set, such as "imdb_reviews" or "glue/sst2".
+        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, see `JsonLinesReader`. Lines that
+            lack a field are left out, and the field "split" can specify the split of a line.
         data_dir: see `open_source`.
         **options: `local_dir` and `try_gcs`, see `open_source`.
 
@@ -137,7 +137,7 @@ def _find_label_feature(features, text_feature, name):
         return names["ClassLabel"][0]
     if name is None or name not in names["ClassLabel"] + names["Text"] or name == text_feature:
         raise ValueError(
-            "`label_feature` must be a feature with classes or text, and not the feature of the texts. "
+            "`label_feature` must be a feature with classes or text, and differ from `text_feature`. "
             f"Received: label_feature={name}, with classes in {names['ClassLabel']} and text in {names['Text']}."
         )
     return name

@@ -15,7 +15,7 @@ class LogMel:
 
     Each sample is reduced by `pre_emphasis` times the previous sample. Windows are Hamming windows, and the power is
     |FFT|^2 divided by the size of the FFT (the next power of two). Bands are triangular and evenly spaced on the mel
-    scale. N samples have 1 + (N - window) // hop frames. Recordings shorter than a window are padded with silence.
+    scale. N samples give 1 + (N - window) // hop frames. Recordings shorter than a window are padded with silence.
 
     Args:
         sample_rate: samples per second. Default 16,000.

@@ -22,7 +22,7 @@ class MediaSource:
 
     Args:
         reader: the `Reader` of the data set.
-        decode: function of an example that returns an item, or a string with the reason why it cannot be read.
+        decode: function from an example to an item, or to a string with the reason why it cannot be read.
         data_dir: folder for prepared data.
 
     Attributes:
@@ -83,8 +83,8 @@ def open_media_files(
 
     An example is {"name": name of the file, "content": bytes}. Subfolders named train, validation or test are the
     splits. Otherwise files are split by the hash of their content (about 90/5/5, no split is empty, equal files are in
-    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. Warnings name
-    other files that are left out, and splits without a folder if other splits have one.
+    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. Warnings
+    report other files that are left out, and missing folders of splits.
 
     Args:
         path: the folder.

@@ -57,17 +57,17 @@ def open_pairs(
     """Open a data set of pairs of texts, from two fields of each example.
 
     Args:
-        source: field of the input text, such as a language. For JSON lines also several fields as one text,
+        source: field of the input text, such as a language. JSON lines also accept joined fields,
             "question+passages", and fields with a list of texts.
         target: field of the output text.
-        tfds: name of a data set of TFDS with these text features, such as "wmt14_translate/de-en" or
+        tfds: name of a TFDS data set with these text features, such as "wmt14_translate/de-en" or
             "ted_hrlr_translate/pt_to_en".
-        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz. Lines without one of the fields are
-            left out; see `JsonLinesReader`.
+        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz. Lines that lack a field are left
+            out; see `JsonLinesReader`.
         unit: for JSON lines, "document" (default) or "paragraph". Blank lines separate paragraphs. Paragraphs are
-            paired if both texts have the same number of them; other documents are left out.
+            paired if both texts have the same number of paragraphs; other documents are left out.
         target_end: for JSON lines, a line that ends targets, such as the heading of a section that only translations
-            have. The last such line and all lines after it are left out. None: targets are whole.
+            have. The last such line and all lines after it are left out. None: targets are not cut.
         data_dir: see `open_source`.
         **options: `local_dir` and `try_gcs`, see `open_source`.
 
@@ -88,7 +88,7 @@ def open_pairs(
     if path is None:
         if (unit, target_end) != (UNITS[0], None):
             raise ValueError(
-                "`unit` and `target_end` must have their defaults for a data set of TFDS. "
+                "`unit` and `target_end` must have their defaults for a TFDS data set. "
                 f"Received: tfds={tfds}, unit={unit!r}, target_end={target_end!r}."
             )
         fields = source, target

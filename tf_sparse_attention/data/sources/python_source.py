@@ -14,7 +14,7 @@ from tf_sparse_attention.data.sources.text_files import list_texts
 tfds: Any = import_tfds()
 
 # Installed packages, compiled files and build-dependent files are not part of the library. Tests are left out because
-# many systems package Python without them. They are two thirds of the bytes, and include generated tables and files
+# many systems package Python without tests. Tests are two thirds of the bytes, and include generated tables and files
 # with deliberate errors.
 EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 EXCLUDED_PREFIXES = ("config-", "_sysconfigdata", "_sysconfig_vars")
@@ -82,7 +82,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager  # Nothing is downloaded.
-        # TFDS cannot write empty splits, which only a library of a few files has.
+        # TFDS cannot write empty splits, which occur only for a library of a few files.
         return {split: self._generate_examples(files) for split, files in split_by_hash(self._files).items() if files}
 
     def _generate_examples(self, files):

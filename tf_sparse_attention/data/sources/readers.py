@@ -29,10 +29,10 @@ class Reader(Protocol):
         """Iterate over the examples of a split, always in the same order.
 
         Args:
-            split: name of a split, a part ("train[:90%]", "train[100:]") or a sum ("train+test") in the syntax of TFDS.
+            split: name of a split, a part ("train[:90%]", "train[100:]") or a sum ("train+test") in TFDS syntax.
 
         Raises:
-            ValueError: If there is no such split.
+            ValueError: If the split does not exist.
         """
 
 
@@ -68,7 +68,7 @@ class ListReader:
 
 
 class Part(NamedTuple):
-    """A split, or a slice of it with bounds such as "10%" or "-5"; "" is no bound."""
+    """Split, or slice of a split with bounds such as "10%" or "-5"; "" is no bound."""
 
     split: str
     begin: str | None = None
@@ -80,7 +80,7 @@ class Part(NamedTuple):
         return self.begin is not None
 
     def indices(self, count: int) -> range:
-        """Return the indices of the part for `count` examples, or raise a `ValueError` if a bound is beyond them."""
+        """Return the indices of the part for `count` examples, or raise a `ValueError` if a bound exceeds `count`."""
         return range(count)[self._bound(self.begin, count) : self._bound(self.end, count)]
 
     def _bound(self, text, count):
@@ -100,7 +100,7 @@ def parse_split(split: str, name: str, known: Sequence[str]) -> list[Part]:
     Args:
         split: the split.
         name: name of the data set, for the error.
-        known: names of its splits.
+        known: names of the splits of the data set.
     """
     matches = [_PART.fullmatch(term) for term in re.split(r"\s*\+\s*", split)]
     parts = [Part(*match.groups()) for match in matches if match and match[1] in known]

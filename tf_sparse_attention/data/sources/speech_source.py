@@ -48,13 +48,13 @@ class SpeechSource:
     """Recordings of a data set of speech with transcripts. Made by `open_speech`.
 
     Args:
-        reader: examples of the splits, with a `name` and a `fingerprint`.
-        decode: function of an example and its name that returns features, float32 (T, F), and labels.
+        reader: `Reader` of the data set.
+        decode: function from an example and its name to features, float32 (T, F), and labels.
         data_dir: folder for prepared features.
         num_features: F, features per frame.
         unit: unit of the labels, "phone" or "character".
         description: plain data that describes how features are computed from audio.
-        labels: all labels, or None if only the transcripts have them.
+        labels: all labels. None: the labels that occur in the transcripts.
 
     Attributes:
         name: name for logs and folders.
@@ -86,10 +86,10 @@ class SpeechSource:
         """Iterate over the recordings of a split, always in the same order.
 
         Args:
-            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+            split: name of a split, or of a part in TFDS syntax ("train[:1%]").
 
         Raises:
-            ValueError: If there is no such split, or a recording cannot be read.
+            ValueError: If the split does not exist, or a recording cannot be read.
         """
         for number, example in enumerate(self._reader.examples(split)):
             name = example.get("name", f"{split}[{number}]")
@@ -121,10 +121,10 @@ def open_speech(
 
     Args:
         path: a file NAME.npz of features and labels, or a folder of WAV files.
-        tfds: instead of `path`, the name of a data set of TFDS with one recording and one text per example, such as
+        tfds: instead of `path`, the name of a TFDS data set with one recording and one text per example, such as
             "librispeech".
         data_dir: folder of TFDS and of prepared features. None: the default of TFDS.
-        local_dir, try_gcs: see `open_source`; for `tfds`.
+        local_dir, try_gcs: for `tfds`, see `open_source`.
         **log_mel: arguments of `LogMel`; not for a file of features.
 
     Raises:

@@ -38,10 +38,11 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
     - `path` holds one or two different contents: each file is cut like a single file.
 
     Files NAME.gz are decompressed, and `pattern` matches them too: "**/*.txt" also matches NAME.txt.gz. Hidden and
-    blank files are left out. The order is that of the content hashes, so each part of a split is a fair sample.
+    blank files are left out. Files are in the order of their content hashes, so each part of a split is a
+    representative sample.
 
-    Warnings name splits without a folder if other splits have one, files outside these folders, and files next to the
-    documents that `pattern` does not match.
+    Warnings report missing folders of splits, files outside these folders, and files next to the documents that
+    `pattern` does not match.
 
     Args:
         path: the folder or file.
@@ -59,7 +60,7 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
         splits = _split(root, files)
     if not splits:
         has_json = root.is_dir() and any(path.name.endswith(JSON_LINES) for path in root.rglob("*"))
-        hint = " For JSON lines give the field with the text, `text_field`." if has_json else ""
+        hint = " For JSON lines, set `text_field` to the field with the text." if has_json else ""
         raise ValueError(
             f"`path` must hold text files that match `pattern`.{hint} Received: path={path}, pattern={pattern}."
         )
@@ -73,8 +74,8 @@ def list_texts(folder: pathlib.Path, paths: Iterable[pathlib.Path], skip_invalid
     """List the files with text, sorted by name. Empty and blank files are left out.
 
     Args:
-        folder: the folder that names are relative to.
-        paths: files in it.
+        folder: base folder of the names.
+        paths: files in `folder`.
         skip_invalid: whether to leave out files that are not UTF-8. Default False: they are an error.
 
     Raises:
@@ -134,6 +135,6 @@ def _refuse_json_lines(path):
         return
     if isinstance(line, dict):
         raise ValueError(
-            "`text_field` must be the field with the text of JSON lines, in the trainers --config.data.text_field. "
+            "`text_field` must be the field with the text of JSON lines (in the trainers: --config.data.text_field). "
             f"Received: text_field=None, for {path} with the fields {', '.join(map(repr, line)) or 'none'}."
         )

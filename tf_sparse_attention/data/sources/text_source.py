@@ -20,8 +20,8 @@ class TextSource:
     """Documents of a data set. Made by `open_source`.
 
     Args:
-        reader: examples of the splits, with a `name` and a `fingerprint`.
-        text_feature: field of its examples with the text, a string or UTF-8 bytes.
+        reader: `Reader` of the data set.
+        text_feature: field with the text of an example, a string or UTF-8 bytes.
         data_dir: folder for prepared data.
 
     Attributes:
@@ -36,20 +36,20 @@ class TextSource:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits. Prepares a data set of TFDS, and reads all JSON lines."""
+        """Names of the splits. Prepares a TFDS data set, and reads all JSON lines."""
         return self.reader.splits
 
     def documents(self, split: str) -> Iterator[bytes]:
         """Iterate over the documents of a split, always in the same order.
 
         Args:
-            split: name of a split, or a part of one in the syntax of TFDS ("train[:1%]").
+            split: name of a split, or of a part in TFDS syntax ("train[:1%]").
 
         Returns:
-            Iterator of `bytes`, one per document (UTF-8 in all data sets of TFDS).
+            Iterator of `bytes`, one per document (UTF-8 in all TFDS data sets).
 
         Raises:
-            ValueError: If the data set has no such split.
+            ValueError: If the split does not exist.
         """
         texts = (example[self.text_feature] for example in self.reader.examples(split))
         return (text.encode() if isinstance(text, str) else text for text in texts)
@@ -67,11 +67,11 @@ def open_source(
 ) -> TextSource:
     """Open a text data set.
 
-    Data sets of TFDS are downloaded and prepared on first use. Local files are read in place.
+    TFDS data sets are downloaded and prepared on first use. Local files are read in place.
 
     Args:
-        tfds: name of a data set of TFDS with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
-            "python_source", the source code of the Python standard library. It needs no download and is the default.
+        tfds: name of a TFDS data set with configuration ("tiny_shakespeare", "pg19", "wiki40b/en"), or
+            "python_source", the source code of the Python standard library, which is the default and needs no download.
         path: instead of `tfds`, a folder of text files or one text file, plain or NAME.gz. For remote paths such as
             gs://bucket/books, all sources read a local copy. Folders named train, validation and test are the splits.
             Otherwise files are split by the hash of their content, and a single file is cut (about 90/5/5).
@@ -80,8 +80,8 @@ def open_source(
             copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For other data
             sets: the manual folder of TFDS, with files of the same name and checksum as the downloads (input.txt for
             "tiny_shakespeare").
-        text_feature: name of the feature with the text, for `tfds`. None: the only string feature that is no
-            file name, id or URL.
+        text_feature: name of the feature with the text, for `tfds`. None: the only string feature that is not a file
+            name, id or URL.
         data_dir: folder of TFDS and of token stores, local or in a bucket. None: the default of TFDS
             (~/tensorflow_datasets).
         try_gcs: whether prepared data may be read from the public bucket of TFDS.
@@ -139,7 +139,7 @@ def official_word_count(name: str, split: str, num_documents: int) -> int | None
     Args:
         name: full name of the data set, such as "pg19/0.1.1".
         split: name of the split. Parts ("test[:1]") have no published count.
-        num_documents: documents that were read. Only a complete split has a published count.
+        num_documents: number of documents read. Only a complete split has a published count.
 
     Example:
 

@@ -32,7 +32,7 @@ def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, tr
     """Return the `tfds.core.DatasetBuilder` of a data set; `PythonSource` for the name None.
 
     Raises:
-        ValueError: If there is no such data set or configuration.
+        ValueError: If the data set or configuration does not exist.
         DamagedDataError: If the description of prepared data in `data_dir` is damaged.
         ConnectionError: If the catalogue of the data set cannot be reached.
         ImportError: If tensorflow-datasets is not installed.
@@ -64,7 +64,7 @@ def _unknown_name(tfds, name):
     known, base = tfds.list_builders(), name_without_config(name)
     if base not in known:
         return (
-            "`tfds` must be the name of a data set of TFDS; use `path` for a file or a folder of text files."
+            "`tfds` must be the name of a TFDS data set; use `path` for a file or a folder of text files."
             f"{did_you_mean(name, known)} Received: tfds={name}."
         )
     config = name.partition("/")[2].partition(":")[0]
@@ -102,12 +102,12 @@ def _is_prepared(builder):
 def _download_and_prepare(builder, local_dir, try_gcs):
     tfds = import_tfds()
     if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        tfds.disable_progress_bar()  # each update would be a line of the log
+        tfds.disable_progress_bar()  # each update would add a line to the log
     config = tfds.download.DownloadConfig(manual_dir=local_dir, try_download_gcs=try_gcs)
     file_format = {} if has_tensorflow() else {"file_format": WITHOUT_TENSORFLOW}
     offline = (
         f"{builder.info.full_name} is downloaded on first use. Without a network, put the files of the download into a "
-        "folder and set `local_dir`, in the trainers --config.data.local_dir=FOLDER"
+        "folder and set `local_dir` (in the trainers: --config.data.local_dir=FOLDER)"
     )
     try:
         # TFDS prints notes; standard output belongs to the calling program.
@@ -124,7 +124,7 @@ def _download_and_prepare(builder, local_dir, try_gcs):
         if isinstance(error, ModuleNotFoundError):
             raise ModuleNotFoundError(
                 f"Preparing {builder.info.full_name} needs the package {error.name}: pip install "
-                f"{str(error.name).replace('_', '-')}. Or read a prepared copy: `data_dir`, `try_gcs`.",
+                f"{str(error.name).replace('_', '-')}. Or read a prepared copy with `data_dir` or `try_gcs`.",
                 name=error.name,
             ) from error
         reason = _disk_error(error, builder.data_dir_root)
@@ -297,7 +297,7 @@ class TfdsReader:
         """Iterate over the examples of a split, `bytes` for text and arrays for other features; see `Reader.examples`.
 
         Raises:
-            ValueError: If there is no such split.
+            ValueError: If the split does not exist.
             ImportError: If the format of the prepared data needs TensorFlow, which is not installed.
         """
         # Mocks of TFDS can have no splits.
@@ -311,7 +311,7 @@ class TfdsReader:
             raise ImportError(
                 f"Reading {self.name} needs TensorFlow, because it was prepared as "
                 f"{self._builder.info.file_format.value}. Install TensorFlow, or prepare the data in another folder: "
-                "set `data_dir`, in the trainers --config.data.data_dir=FOLDER."
+                "set `data_dir` (in the trainers: --config.data.data_dir=FOLDER)."
             )
         # One file at a time: otherwise the order depends on the number of readers.
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -332,10 +332,10 @@ def open_tfds(
     local_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> TfdsReader:
-    """Open a data set of TFDS. For other arguments and errors see `text_source.open_source`.
+    """Open a TFDS data set. For other arguments and errors see `text_source.open_source`.
 
     Args:
-        find_fields: function of the `tfds.features.FeaturesDict` that returns the names of the features to read.
+        find_fields: function from the `tfds.features.FeaturesDict` to the names of the features to read.
     """
     local, variant = _checked_folder(local_dir), ""
     if local is not None and name_without_config(str(name)) == "pg19":
@@ -386,7 +386,7 @@ def _is_string(feature):
 
 
 def find_media_feature(features: Any, kind: str, item: str) -> str:
-    """Return the name of the only feature of a kind ("Image", "Audio"). If there are several: "image" or "audio".
+    """Return the name of the only feature of a kind ("Image", "Audio"); of several, return "image" or "audio".
 
     Raises:
         ValueError: If there is no such feature, or the choice is ambiguous.

@@ -34,13 +34,13 @@ def damage_message(remove: str | os.PathLike, problem: str) -> str:
 class ArrayStore:
     """Arrays and metadata of a split of a data set.
 
-    Arrays are read on use. The first opening in a process verifies all checksums.
+    Arrays are memory-mapped. All checksums are verified once per process.
 
     Args:
         folder: folder of the store.
 
     Attributes:
-        metadata: dictionary of "identity", see `open`, and the metadata from `write`.
+        metadata: dictionary with "identity" and the metadata from `write`; see `open`.
         arrays: read-only `np.memmap` by name.
 
     Raises:
@@ -62,16 +62,16 @@ class ArrayStore:
     ) -> Self:
         """Open the store of a data set, and write it first if it does not exist.
 
-        The name of the store's folder has a hash of the identity, so each data set has a separate store. A store is
-        written to a temporary folder, which is then renamed. So a killed process leaves no incomplete store, and if two
-        processes write a store at once, the store of one of them remains. If `root` is a remote path such as
-        gs://bucket/stores, a local copy is read, and a new store is uploaded.
+        The folder name contains a hash of `identity`, so each data set has a separate store. A store is written to a
+        temporary folder, which is then renamed. A killed process leaves no incomplete store. If two processes write a
+        store at the same time, one of the two stores is kept. If `root` is a remote path such as gs://bucket/stores, a
+        local copy is read, and a new store is uploaded.
 
         Args:
             root: folder of all stores.
-            name: readable part of the name of the store's folder.
-            identity: plain data that identifies the content.
-            write: function of an `ArrayWriter` that writes the arrays and returns further metadata, plain data.
+            name: readable part of the folder name.
+            identity: JSON-serializable data that identifies the content.
+            write: function that writes the arrays with an `ArrayWriter` and returns more metadata, JSON-serializable.
 
         Raises:
             DamagedDataError: If the store is damaged or incomplete, or has another identity.
@@ -138,7 +138,7 @@ class ArrayWriter:
             file.close()
 
     def append(self, name: str, rows: np.ndarray) -> None:
-        """Append rows (n, ...) to an array. All rows must have the dtype and shape of the first."""
+        """Append rows (n, ...) to an array. All rows must have the same dtype and shape."""
         rows = np.ascontiguousarray(rows)
         if name not in self._files:
             self._files[name] = (self._folder / _file_name(name)).open("wb")
@@ -199,7 +199,7 @@ def _open_array(folder, name, saved):
 
 
 def _check_file(path, saved, remove, name):
-    """Compare the file of an array with its metadata. Errors call it `name` and say to delete `remove`."""
+    """Compare the file of an array with its metadata. Errors call the file `name` and say to delete `remove`."""
     try:
         status = path.stat()
     except FileNotFoundError as error:
@@ -220,7 +220,7 @@ def _crc32(path):
 
 
 def _download(remote, local):
-    """Copy a remote store to a local folder, if it is complete."""
+    """Copy a remote store to a local folder, unless the store is incomplete."""
     if not remote_files.exists(remote / METADATA):
         return
     with atomic_folder(local) as temporary:

@@ -23,8 +23,8 @@ class SpeechStore(ArrayStore):
         unit: unit of the labels, "phone" or "character".
         num_utterances: number of recordings.
         num_features: F, features per frame.
-        num_frames: int64 (num_utterances,).
-        num_labels: int64 (num_utterances,); 0 for an empty transcript.
+        num_frames: int64 (num_utterances,), frames per recording.
+        num_labels: int64 (num_utterances,), labels per recording; 0 for an empty transcript.
         mean, std: float32 (F,), statistics of the features over all frames.
         has_unknown: bool (num_utterances,), whether a transcript has labels that are not in `labels`. These labels are
             left out.
@@ -47,7 +47,7 @@ class SpeechStore(ArrayStore):
         return np.asarray(self.arrays["features"][self._frame_offsets[index] : self._frame_offsets[index + 1]])
 
     def label_ids(self, index: int) -> np.ndarray:
-        """Return the label ids of a recording, int32 (U,), from 1 on."""
+        """Return the 1-based label ids of a recording, int32 (U,)."""
         return np.asarray(self.arrays["labels"][self._label_offsets[index] : self._label_offsets[index + 1]])
 
     def transcript(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -56,7 +56,7 @@ class SpeechStore(ArrayStore):
 
 
 def join_labels(ids: Sequence[int] | np.ndarray, labels: Sequence[str], unit: str) -> str:
-    """Convert label ids, from 1 on, to text, with spaces between phones."""
+    """Convert 1-based label ids to text, with spaces between phones."""
     return label_separator(unit).join(labels[int(label) - 1] for label in ids)
 
 
@@ -73,8 +73,8 @@ def open_speech_store(
     Args:
         source: `SpeechSource`.
         split: name of the split.
-        labels: all labels. Default: None, the labels of the source, or of this split if the source does not list them.
-            So open the training split first, and the other splits with its `store.labels`.
+        labels: all labels. Default: None, the labels of the source. If the source lists no labels: the labels of this
+            split. Then open the training split first, and pass its `store.labels` for the other splits.
         folder: folder of all stores, local or remote. Default: None, "speech_stores" in the `data_dir` of the source.
 
     Returns:
@@ -124,7 +124,7 @@ def _write(writer, source, split, labels):
     if not frame_ends[-1]:
         raise ValueError(f"`split` must have recordings. Received: split={split} of {source.name}.")
     names = sorted(ids) if is_open else list(ids)
-    order = np.zeros(len(ids) + 1, "int32")  # sorted labels have rising ids
+    order = np.zeros(len(ids) + 1, "int32")  # sorted labels get ascending ids
     order[[ids[label] for label in names]] = np.arange(1, len(names) + 1)
     writer.append("labels", order[np.array(label_ids, "int64")])
     writer.append("frame_offsets", np.array(frame_ends, "int64"))
@@ -132,7 +132,7 @@ def _write(writer, source, split, labels):
     mean, squares = sums / frame_ends[-1]
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     logging.info("%s, %s: %d recordings, %d frames.", source.name, split, len(frame_ends) - 1, frame_ends[-1])
-    statistics = {"mean": mean.tolist(), "std": np.where(std > 1e-4, std, 1.0).tolist()}  # constant features
+    statistics = {"mean": mean.tolist(), "std": np.where(std > 1e-4, std, 1.0).tolist()}  # 1: constant features
     return {"labels": names, "unit": source.unit, "has_unknown": unknown, **statistics}
 
 

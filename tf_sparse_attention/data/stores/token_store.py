@@ -24,7 +24,7 @@ class TokenStore(ArrayStore):
         num_tokens: number of ids, including the end ids.
         num_documents: number of documents.
         num_bytes: UTF-8 bytes of the text, the divisor of bits per byte.
-        num_words: words between white space, the divisor of perplexity per word on PG-19.
+        num_words: number of words between white space, the divisor of perplexity per word on PG-19.
         end_id, vocabulary_size: as in the tokenizer.
 
     Raises:

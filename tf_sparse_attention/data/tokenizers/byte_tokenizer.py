@@ -17,10 +17,10 @@ class ByteTokenizer(Tokenizer):
     """Tokenizer of UTF-8 bytes: byte b has the id b + 2.
 
     Id 0 is padding and the start token before the first token of a document; id 1 ends a document. The vocabulary has
-    258 ids. The loss of a byte-level language model, in nats, divided by ln 2 is bits per byte.
+    258 ids. Bits per byte are the loss of a byte-level language model, in nats per token, divided by ln 2.
 
-    Python text gives NumPy arrays. For tensors the tokenizer uses core TensorFlow ops only, so it works inside
-    `tf.data`, and in a SavedModel without this library and tensorflow-text.
+    Python text is converted to NumPy arrays. Tensors need only core TensorFlow ops, so the tokenizer works inside
+    `tf.data`, and in a SavedModel without this library or tensorflow-text.
 
     Example:
 
@@ -62,8 +62,8 @@ class ByteTokenizer(Tokenizer):
 
         Returns:
             `str` for Python ids; bytes that are not valid UTF-8 (part of a character) become U+FFFD. `tf.string` tensor
-            () or (B,) with the exact bytes for tensors. Ids of tensors that are outside the vocabulary are left out,
-            because a check would slow the graph down.
+            () or (B,) with the exact bytes for tensors. In tensors, ids outside the vocabulary are left out, because a
+            check would slow down the graph.
 
         Raises:
             ValueError: If Python ids are not a flat sequence of integers in [0, 258).

@@ -12,8 +12,8 @@ from tf_sparse_attention.types import Config
 class SentencePieceTokenizer(TextTokenizer):
     """Tokenizer of a SentencePiece model (Kudo and Richardson 2018): piece i has the id i + 2.
 
-    Not lossless: the model normalises text, and characters that it lacks become its unknown piece. Needs
-    tensorflow-text, in a SavedModel too.
+    Not lossless: the model normalizes text, and unknown characters become its unknown piece. Needs tensorflow-text,
+    also in a SavedModel.
 
     Args:
         model: content of a model file, `bytes`, or its base64 encoding, `str`.
@@ -41,7 +41,7 @@ class SentencePieceTokenizer(TextTokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> "SentencePieceTokenizer":
-        """Load the tokenizer of a model file, NAME.model."""
+        """Load a tokenizer from a model file, NAME.model."""
         path = pathlib.Path(path).expanduser()
         if not path.is_file():
             raise ValueError(f"`path` must be a SentencePiece model file. Received: path={path}.")

@@ -1,8 +1,8 @@
 """Subword tokenization of tensors, with core TensorFlow ops only.
 
-All tables are constants: they need no initialisation in `tf.data` and no tracking in a SavedModel. Most words of a text
-occur often, and most are a single subword. So each distinct word is looked up once. Only words that are not a subword
-are split, all in parallel.
+All tables are constants: they need no initialization in `tf.data` and no tracking in a SavedModel. Most words of a
+document are frequent and are a single subword, so each distinct word is looked up once. All words that are not a
+subword are split in parallel.
 """
 
 import sys
@@ -94,7 +94,7 @@ class SubwordGraph:
             shape = [tf.size(rest), len(self._lengths)]
             parts = (tf.broadcast_to(x, shape) for x in (rest[:, None], starts[:, None], self._lengths[None]))
             matches = self._look_up(tf.strings.substr(*parts))
-            longest = tf.argmax(matches >= 0, axis=1)  # the first match, because lengths are in falling order
+            longest = tf.argmax(matches >= 0, axis=1)  # the first match, because lengths are in descending order
             chosen = tf.gather(matches, longest, batch_dims=1)
             tf.debugging.assert_non_negative(chosen, "`vocabulary` must have each of its characters as a subword.")
             taken = tf.minimum(tf.gather(self._lengths, longest), left)

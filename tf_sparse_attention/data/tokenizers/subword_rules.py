@@ -23,7 +23,7 @@ _ESCAPED = re.compile(r"\\(?:u|\\|([0-9]+);)")
 
 
 def split_words(text: str) -> list[str]:
-    """Split a text into words."""
+    """Split text into words."""
     words = WORDS.findall(text)
     # A single space at either end of the text is a word.
     return words[:1] + [word for word in words[1:-1] if word != " "] + words[1:][-1:]
@@ -58,7 +58,7 @@ def _character(match):
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Join words to a text, with a space between consecutive alphanumeric words."""
+    """Join words to text, with a space between consecutive alphanumeric words."""
     pieces, previous = [], False
     for word in words:
         is_alphanumeric = word[0].isalnum()
@@ -69,9 +69,9 @@ def join_words(words: Iterable[str]) -> str:
 
 @functools.cache
 def alphanumeric_class() -> str:
-    """Return a character class of letters and numbers for regular expressions of TensorFlow.
+    """Return a character class of letters and numbers for TensorFlow regular expressions.
 
-    It lists code points, because TensorFlow and Python may use different versions of Unicode.
+    The class lists code points, because TensorFlow and Python may use different versions of Unicode.
     """
     ranges, first = [], None
     for code in range(sys.maxunicode + 2):

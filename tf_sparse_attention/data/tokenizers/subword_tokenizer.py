@@ -27,19 +27,19 @@ MAX_CACHE_SIZE = 1_000_000  # words, about 200 MB
 class SubwordTokenizer(Tokenizer):
     """Lossless subword tokenizer with the ids of tensor2tensor's `SubwordTextEncoder`.
 
-    Text is split into words, runs of alphanumeric or of other characters. Each word, with "_" appended, is split into
+    Text is split into words: runs of alphanumeric or of other characters. Each word, with "_" appended, is split into
     subwords by greedy longest-match-first search. Characters that the vocabulary lacks are encoded as numbers, so all
     UTF-8 text has ids. Id 0 is padding and the start token; id 1 ends a document.
 
-    Python text gives NumPy arrays, at about 7 MB of text per second. For tensors the tokenizer uses core TensorFlow ops
-    only, so it works inside `tf.data`, and in a SavedModel without this library.
+    Python text is converted to NumPy arrays, about 7 MB of text per second. Tensors need only core TensorFlow ops, so
+    the tokenizer works inside `tf.data`, and in a SavedModel without this library.
 
     Args:
         vocabulary: the subwords, beginning with "<pad>_" and "<EOS>_". A repeated subword has its last id.
 
     Raises:
-        ValueError: If the vocabulary does not begin with these two, or lacks one of the characters \\\\_u;0123456789,
-            which escape sequences need.
+        ValueError: If the vocabulary does not begin with "<pad>_" and "<EOS>_", or lacks one of the characters
+            \\\\_u;0123456789, which escape sequences need.
 
     Example:
 
@@ -68,7 +68,7 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> "SubwordTokenizer":
-        """Load the tokenizer of a vocabulary file, with one subword per line, quoted or not.
+        """Load a tokenizer from a vocabulary file, with one subword per line, quoted or not.
 
         Raises:
             ValueError: If the file is missing, empty or not UTF-8, or the vocabulary is invalid.
@@ -121,8 +121,8 @@ class SubwordTokenizer(Tokenizer):
             ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged.
 
         Returns:
-            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. Ids of tensors that are outside the
-            vocabulary are left out. Incomplete words are decoded as far as they go.
+            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. In tensors, ids outside the vocabulary are
+            left out. An incomplete last word is included.
 
         Raises:
             ValueError: If Python ids are not a flat sequence of integers in the vocabulary.

@@ -18,10 +18,10 @@ def train_subwords(
 ) -> SubwordTokenizer:
     """Train a `SubwordTokenizer` with the most frequent subwords of a corpus.
 
-    Each round splits all words into the subwords of the round before. A string is selected if it starts where one of
+    Each round splits all words into the subwords of the previous round. A string is selected if it starts where one of
     these subwords starts and has at least a minimum count. Longer strings are selected first, and their counts are
-    subtracted from the counts of their prefixes. All characters of the corpus are selected. The minimum count is found
-    by bisection: the size is within 1 % of the target, or as close as possible.
+    subtracted from the counts of their prefixes. All characters of the corpus are selected. Bisection finds the minimum
+    count for which the number of subwords is within 1 % of the target, or as close as possible.
 
     Source: the vocabulary builder of tensor2tensor, which the published Routing Transformers use.
     Note: differs in that a newline is not a subword. A newline never occurs in encoded words, and would
@@ -29,7 +29,7 @@ def train_subwords(
 
     Args:
         documents: iterable of `str` or UTF-8 `bytes`. Only word counts are kept in memory.
-        vocabulary_size: target number of ids, the two special ones included.
+        vocabulary_size: target number of ids, including the two special ids.
         max_length: maximum number of characters of a subword. Default: None, no limit.
         num_iterations: number of rounds. Default 4.
 
@@ -92,7 +92,7 @@ class _Corpus:
         self._initial_suffixes = self._count_suffixes(set(self._alphabet))  # the first round of every search
 
     def vocabulary(self, min_count):
-        """Return the reserved subwords, then by count all characters and the strings that occur `min_count` times."""
+        """Return the reserved subwords, then all characters and frequent strings, most frequent first."""
         ordered = self._most_frequent(self._candidates(self._initial_suffixes, min_count), min_count)
         for _ in range(1, self._num_iterations):
             suffixes = self._count_suffixes({*self._reserved, *ordered})
@@ -114,7 +114,7 @@ class _Corpus:
         return suffixes
 
     def _candidates(self, suffixes, min_count):
-        """Count the prefixes of suffixes: single characters, and strings that occur `min_count` times.
+        """Count the prefixes of suffixes: single characters, and strings that occur at least `min_count` times.
 
         Strings with a rarer prefix are too rare, so they are not counted.
         """

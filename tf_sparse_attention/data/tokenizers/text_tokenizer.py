@@ -73,12 +73,12 @@ class TextTokenizer(Tokenizer):
         """Convert ids to text. Special ids are left out.
 
         Args:
-            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged. Ids of tensors
-                that are outside the vocabulary are left out.
+            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged. In tensors, ids
+                outside the vocabulary are left out.
 
         Returns:
-            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. Not always the original text: spaces,
-            unknown characters and, for some vocabularies, capitals and accents are lost.
+            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. The text can differ from the original:
+            spaces, unknown characters and, for some vocabularies, capitals and accents are lost.
 
         Raises:
             ValueError: If Python ids are not a flat sequence of integers in the vocabulary.

@@ -12,7 +12,7 @@ class Tokenizer:
     """Base class of the tokenizers, which convert text to ids and back.
 
     Id 0 is padding and the start token before the first token of a document; id 1 ends a document. Text never has these
-    ids. Python text gives NumPy arrays, tensors give tensors. A subclass defines `tokenize`, `detokenize`,
+    ids. Python text is converted to arrays, tensors to tensors. A subclass defines `tokenize`, `detokenize`,
     `vocabulary_size` and, if its constructor has arguments, `get_config`.
     """
 
@@ -22,7 +22,7 @@ class Tokenizer:
     num_special = 2
     is_lossless = True  # whether `detokenize` restores every text exactly
     needs_tensorflow_text = False  # whether tensorflow-text is needed, in a SavedModel too
-    trackable: Any = None  # object with the tables of the ops, which a SavedModel must hold, or None
+    trackable: Any = None  # object whose tables a SavedModel must track, or None
 
     @property
     def vocabulary_size(self) -> int:

@@ -15,11 +15,11 @@ class WordPieceTokenizer(TextTokenizer):
     """WordPiece tokenizer of BERT (Devlin et al. 2019): piece i of the vocabulary has the id i + 2.
 
     Not lossless: decoding puts single spaces between words and punctuation marks, words that the vocabulary cannot
-    represent become "[UNK]", and `lowercase` removes capitals and accents. Needs tensorflow-text, in a SavedModel too.
+    represent become "[UNK]", and `lowercase` removes capitals and accents. Needs tensorflow-text, also in a SavedModel.
 
     Args:
         vocabulary: the pieces, with "[UNK]". Pieces inside words begin with "##".
-        lowercase: whether text is converted to lower case without accents first. Default True.
+        lowercase: whether to first convert text to lower case and remove accents. Default True.
 
     Raises:
         ValueError: If the vocabulary lacks "[UNK]" or repeats a piece.
@@ -46,7 +46,7 @@ class WordPieceTokenizer(TextTokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lowercase: bool = True) -> "WordPieceTokenizer":
-        """Load the tokenizer of a vocabulary file, with one piece per line."""
+        """Load a tokenizer from a vocabulary file, with one piece per line."""
         return cls(read_lines(path), lowercase)
 
     @property
