@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -151,20 +151,19 @@ class SpeechBuckets(LengthBuckets):
             features[row, : len(frames)], mask[row, : len(frames)], labels[row, : len(ids)] = frames, True, ids
         return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
 
-    def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None, **options: Any) -> Batches:
+    def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None) -> Batches:
         """Return infinite batches in random order; see `LengthBuckets.training_batches`.
 
         Args:
             seed: integer in [0, 2**63), of the order and the masks. Default 0.
             masks: feature bands to mask. Default: None, no masks.
-            **options: no further options.
 
         Raises:
             ValueError: If the seed or a mask is out of range.
         """
         if masks is not None:
             masks.check()
-        return super().training_batches(seed, masks=masks, mask_seed=seed, **options)
+        return self._shuffled_batches(seed, masks=masks, mask_seed=seed)
 
 
 def _is_missing(store):
