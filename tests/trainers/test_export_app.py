@@ -43,7 +43,7 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
     np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / 11, rtol=1e-5)
     # `score` has windows of the training length.
-    assert "consecutive windows of 64," in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
+    assert "consecutive windows of 64 tokens." in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
