@@ -1,4 +1,4 @@
-"""Images of 32 x 32 pixels as byte sequences: kinds of attention heads with equally many weights.
+"""Images of 32 x 32 pixels as byte sequences: attention patterns compared at equal numbers of weights.
 
 Command:   tsa-train --config=images --config.data.tfds=cifar10 \
            --config.data.train_split=train[:96%] --config.data.validation_split=train[96%:] --workdir=runs/images
@@ -8,7 +8,7 @@ Command:   tsa-train --config=images --config.data.tfds=cifar10 \
            Instead of TFDS, a folder of PNG or JPEG files, or a file NAME.npz with arrays x_train, ...:
            --config.data.path=PATH and the names of its splits
            Variants: --config=images:mixed (default), local and routed heads; :local, windows of 128 bytes; :local_2d,
-           blocks of 4 x 4 pixels and adjacent blocks; :strided, a row of the image and the bytes above; :top_k, the
+           blocks of 4 x 4 pixels and adjacent blocks; :strided, the last image row and the bytes above; :top_k, the
            published selection of routed heads, which is not causal: its score is not a likelihood
            All variants for the same time, on one NVIDIA H200: KERAS_BACKEND=jax python -m benchmarks.images
            --path=NAME.npz --seconds=30 --batch_size=20 --dtype=mixed_bfloat16

@@ -53,7 +53,7 @@ def from_description(description: dict[str, Any]) -> Any:
     """Create a tokenizer from the result of `describe`.
 
     Raises:
-        ValueError: If its class is not in the library.
+        ValueError: If the class of the tokenizer is not in the library.
     """
     classes = {kind.__name__: kind for kind in KINDS.values()}
     if description.get("class") not in classes:
