@@ -87,7 +87,7 @@ def _model():
         "num_encoder_layers": placeholder(int),  # None: num_layers
         "pooling": "first",  # classify: output at id 0 before the text (first), or mean over all tokens (mean)
         "share_embeddings": True,  # whether encoder and decoder share an embedding
-        "subsampling": 1,  # speech: factor by which the frame rate is reduced: 1, 2 or 4
+        "subsampling": 1,  # speech: frames per encoder position: 1, 2 or 4
         "sinusoidal": False,  # whether sinusoidal positions are added to the inputs of the first block
         "num_local_layers": placeholder(int),  # initial blocks with only local heads
         "causal": True,  # whether later tokens are masked
@@ -146,7 +146,7 @@ def _train():
         "model_parallel": 1,  # JAX: devices per model replica; must divide the number of devices
         "nonfinite": "stop",  # on NaN or infinite loss or weights: stop, or skip such updates
         "shrink_windows_every": 0,  # steps between updates of the windows of adaptive spans; 0: never
-        "shrink_windows_margin": 64,  # positions by which spans can grow between updates
+        "shrink_windows_margin": 64,  # maximum growth of spans between updates, in positions
         "deterministic": True,  # whether runs are reproducible bit for bit; slower on a GPU
     }
 

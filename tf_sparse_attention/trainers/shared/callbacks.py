@@ -75,7 +75,7 @@ class StepCallback(keras.callbacks.Callback):
     """Base class of callbacks that count the steps of a run, including steps before it was resumed.
 
     Args:
-        start: step at which `fit` starts. Default 0.
+        start: step at which `fit` starts. Default: 0.
 
     Attributes:
         step: number of training steps of the run so far.

@@ -194,7 +194,7 @@ class Checkpoints:
 
     Args:
         folder: folder of the checkpoints; created by the first `save`.
-        keep: number of newest checkpoints to keep. Default 3.
+        keep: number of newest checkpoints to keep. Default: 3.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:

@@ -124,7 +124,7 @@ def _export_portable(folder, kind, signatures):
         )
     lengths = {"sequence_length": length, "max_length": length, "source_length": length}
     path = getattr(tsa.export, write)(model, workdir.open_workdir(folder) / name, signatures=signatures, **lengths)
-    return {"path": str(path), "test_result": f"outputs for random rows of length {length} match those of the model"}
+    return {"path": str(path), "test_result": f"outputs for random rows of length {length} match the model"}
 
 
 def in_float32(model: Any) -> Any:

@@ -54,7 +54,7 @@ class RemoteRun(LocalRun):
         address: address with a scheme of `etils.epath`, such as "gs://bucket/run".
         keep: number of newest checkpoints to keep at the address. Default: 3.
         is_read: whether the run is only read. Calls with the same newest checkpoint then share a local folder, so that
-            interrupted evaluations resume. Default False: a new temporary folder.
+            interrupted evaluations resume. Default: False, a new temporary folder.
     """
 
     def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:

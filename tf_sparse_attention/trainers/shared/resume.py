@@ -18,7 +18,7 @@ CHANGEABLE_SETTINGS = (
     "data.validation_split",
     "data.vocabulary",
 )
-# Must not change, although their section can.
+# Settings that cannot change, although their section can.
 FIXED_SETTINGS = ("train.dtype",)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.local_paths import local_path
 
-# By name in a configuration, see `base.TOKENIZERS`. Except bytes, tokenizers are loaded from a file.
+# Tokenizers by their name in a configuration, see `base.TOKENIZERS`. All except bytes are loaded from a file.
 KINDS: dict[str, Any] = {
     "bytes": tsa.data.ByteTokenizer,
     "subword": tsa.data.SubwordTokenizer,

@@ -174,7 +174,7 @@ def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = 
     Args:
         workdir: run directory.
         model: the model.
-        is_chief: whether this process writes the file. Default True.
+        is_chief: whether this process writes the file. Default: True.
     """
     trained = {name: as_numpy(variable) for name, variable in state_variables(model).items()}
     if not is_chief:

@@ -22,7 +22,7 @@ class Task:
         state: result of `get_state` when the run started. Default: None, computed from the data.
 
     Attributes:
-        config: as above.
+        config: see above.
         settings: names of the settings that this task reads in addition to `settings.COMMON`, by section.
         source: the data, with a `name` and a `fingerprint`.
         validation: subclass of `Validation` that scores the model.
