@@ -1,1 +1,1 @@
-"""What a training survives: kills, full disks, damaged files, bad data and the like."""
+"""Fault-injection tests of training: kills, full disks, damaged files and invalid data."""

@@ -1,9 +1,11 @@
-"""What a training survives: `make faults` or `python -m benchmarks.faults [ROW ...]`.
+"""Fault-injection tests of training: `make faults` or `python -m benchmarks.faults [ROW ...]`.
 
-Each row does something to a tiny training, a trial a process or two: it survives if it ends with the same bits as one
-that was left alone, or refuses in one line and goes on from there once the fault is gone. Anything else, a traceback,
-another result or a process that hangs, is lost. Prints each trial as it ends, and a table of rows. Hours in all; rows
-and the number of their trials can be chosen.
+Each trial injects a fault into a tiny training run of one or two processes. The run survives if it ends with the same
+bits as an undisturbed run. It also survives if it exits with a one-line error; if the fault can be removed, the same
+command must then resume the run. A traceback, another result or a hanging process counts as lost.
+
+The command prints each trial when it ends, and a table of rows. All rows take hours. The arguments select the rows and
+the number of trials.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from benchmarks.faults.lab import Lab, Trial
 
 
 class Row(NamedTuple):
-    """A row of the table: what is done, the function that tries it, and how many trials there are."""
+    """Row of the table: the fault, the function that runs its trials, and the number of trials."""
 
     title: str
     run: Callable[[Lab, int], Iterator[Trial]]
@@ -32,16 +34,16 @@ ROWS = {
     "workers": Row("one of two workers killed", kills.two_workers, 21),
     "full": Row("disk full, at every kind of file", disk.full_disk, 30),
     "damaged": Row("damaged files", content.damaged, 30),
-    "data": Row("bad data", content.bad_data, len(content.BAD_DATA)),
+    "data": Row("invalid data", content.bad_data, len(content.BAD_DATA)),
     "trainers": Row("two trainers in one folder", kills.two_trainers, 3),
     "read-only": Row("read-only folders", disk.read_only, 5),
-    "paths": Row("odd paths", disk.odd_paths, len(disk.ODD) + 1),
+    "paths": Row("unusual paths", disk.odd_paths, len(disk.ODD) + 1),
     "memory": Row("memory stays flat", memory.flat, 10),
 }
 
 
 def table(found: dict[str, list[Trial]]) -> str:
-    """Returns rows of fault, tried, survived and lost, and below them what was lost."""
+    """Format a table of the numbers of tried, survived and lost trials per fault, and list the lost trials."""
     lines = [f"{'fault':<36}{'tried':>8}{'survived':>10}{'lost':>6}"]
     for name, trials in found.items():
         lost = sum(trial.problem is not None for trial in trials)
@@ -51,18 +53,18 @@ def table(found: dict[str, list[Trial]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the rows that are asked for."""
+    """Run the selected rows. Exit with status 1 if a trial is lost."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; default: all")
-    parser.add_argument("--trials", type=int, help="of each row, at most; default: as many as the table asks for")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"rows to run, of {', '.join(ROWS)}; default: all")
+    parser.add_argument("--trials", type=int, help="maximum number of trials per row; default: the number of the row")
     parser.add_argument(
         "--workdir", type=pathlib.Path, default=pathlib.Path("runs/faults"), help="default: %(default)s"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of what is random in trials; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the trials; default: %(default)s")
     options = parser.parse_args(argv)
     unknown = [name for name in options.rows if name not in ROWS]
     if unknown:
-        parser.error(f"ROW must be of {', '.join(ROWS)}. Received: {unknown[0]}.")
+        parser.error(f"`ROW` must be one of {', '.join(ROWS)}. Received: {unknown[0]}.")
     lab = Lab(options.workdir, options.seed)
     found: dict[str, list[Trial]] = {}
     for name in options.rows or ROWS:

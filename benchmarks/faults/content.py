@@ -1,4 +1,4 @@
-"""Files that are damaged, and data that are bad."""
+"""Trials with damaged files and with invalid data."""
 
 import gzip
 import json
@@ -11,9 +11,9 @@ DAMAGES = ("truncated", "empty", "flipped", "noise", "removed", "doubled")
 
 
 def damaged(lab: Lab, count: int) -> Iterator[Trial]:
-    """Damages a file of a run that is half done, or of its prepared data, and gives the same command again.
+    """Damage a file of an unfinished run, or of its prepared data, and run the same command again.
 
-    Survived: it is refused in one line, or ends as if nothing had been damaged.
+    The run survives if it exits with a one-line error, or ends with the result of an undisturbed run.
     """
     half = lab.new("half")
     lab.run(half / "run", data_dir=half / "data")
@@ -57,27 +57,27 @@ def _lines(*lines):
 
 FIELD = ["--config.data.text_field=body"]
 GOOD = {"body": "some words " * 40}
-# Files by name, and further flags; a path that ends with a slash is an empty folder.
+# Contents of files by path, and further flags. A path that ends with "/" is an empty folder.
 BAD_DATA = {
-    "no such folder": ({}, []),
+    "a missing folder": ({}, []),
     "an empty folder": ({"empty/": b""}, []),
     "empty files": ({"a.txt": b"", "b.txt": b" \n"}, []),
-    "no UTF-8": ({"a.txt": b"words \xff\xfe words" * 99}, []),
+    "invalid UTF-8": ({"a.txt": b"words \xff\xfe words" * 99}, []),
     "a binary file": ({"a.txt": bytes(range(256)) * 40}, []),
     "zeros": ({"train/a.txt": b"\0" * 5000, "validation/a.txt": b"\0" * 500}, []),
-    "a cut gzip file": ({"a.txt.gz": gzip.compress(b"some words " * 999)[:-30]}, []),
+    "a truncated gzip file": ({"a.txt.gz": gzip.compress(b"some words " * 999)[:-30]}, []),
     "no validation split": ({"train/a.txt": b"some words " * 999}, []),
     "a text shorter than a window": ({"a.txt": b"short"}, []),
-    "one line without an end": ({"a.txt": b"abcdefgh" * 100_000}, []),
-    "a broken line of JSON": ({"a.jsonl": _lines(GOOD, '{"body": "x', GOOD)}, FIELD),
-    "a field that is no text": ({"a.jsonl": _lines(GOOD, {"body": {"x": 1}})}, FIELD),
+    "a long line without a line break": ({"a.txt": b"abcdefgh" * 100_000}, []),
+    "an invalid JSON line": ({"a.jsonl": _lines(GOOD, '{"body": "x', GOOD)}, FIELD),
+    "a field that is not text": ({"a.jsonl": _lines(GOOD, {"body": {"x": 1}})}, FIELD),
     "lines without the field": ({"a.jsonl": _lines({"text": "x"})}, FIELD),
-    "JSON lines without a field named": ({"a.jsonl": _lines(GOOD)}, []),
+    "JSON lines without the setting text_field": ({"a.jsonl": _lines(GOOD)}, []),
 }
 
 
 def bad_data(lab: Lab, count: int) -> Iterator[Trial]:
-    """Trains on data that are no text, or not enough: refused in one line, or trained to the end."""
+    """Train on invalid data. The run must exit with a one-line error, or train to the end."""
     for number, (name, (files, flags)) in enumerate(list(BAD_DATA.items())[:count]):
         folder = lab.new(f"bad-{number}")
         for file, content in files.items():

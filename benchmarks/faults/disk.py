@@ -1,4 +1,4 @@
-"""Disks that are full, folders that cannot be written, and odd names of folders."""
+"""Trials with full disks, read-only folders and unusual folder names."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ ODD = (
 
 
 def full_disk(lab: Lab, count: int) -> Iterator[Trial]:
-    """Lets the disk be full from the moment on in which a file is opened, each kind in turn, then makes room."""
+    """Fill the disk when a file is opened, for each kind of file in turn, then free the disk and resume."""
     for number, (name, pattern, which) in enumerate(file_kinds(lab)[:count]):
         folder = lab.new(f"full-{number}")
         options = {"data_dir": folder / "data"}
@@ -37,12 +37,12 @@ def full_disk(lab: Lab, count: int) -> Iterator[Trial]:
 
 
 def read_only(lab: Lab, count: int) -> Iterator[Trial]:
-    """Takes the permission to write: of the run directory at the start or later, of prepared data, of the text."""
+    """Make the run directory of a new or resumed run, the folder of prepared data, or the text read-only."""
     cases = {
         "run directory": _read_only_workdir,
         "run directory of a resumed run": _read_only_later,
-        "data that are to be prepared": _read_only_new_data,
-        "data that are prepared": _read_only_data,
+        "folder of data to prepare": _read_only_new_data,
+        "prepared data": _read_only_data,
         "text": _read_only_text,
     }
     for name, case in list(cases.items())[:count]:
@@ -99,10 +99,10 @@ def _read_only_text(lab, folder):
 
 
 def odd_paths(lab: Lab, count: int) -> Iterator[Trial]:
-    """Gives run directory and folder of data odd names, and one as a link, relative, and with a slash at its end."""
+    """Use unusual names for the run directory and the data folder, and a relative link with a trailing slash."""
     for number, name in enumerate(ODD[: max(count - 1, 0)]):
         folder = lab.new(f"odd-{number}")
-        yield Trial(f"called {name[:20]!r}", lab.resumed(folder / name, data_dir=folder / name / "data"))
+        yield Trial(f"named {name[:20]!r}", lab.resumed(folder / name, data_dir=folder / name / "data"))
         shutil.rmtree(folder)
     folder = lab.new("odd-link")
     (folder / "real").mkdir()

@@ -1,16 +1,15 @@
-"""A program of the trainers to which something happens while it writes: `python -m benchmarks.faults.hooked train ...`.
+"""Trainer command with an injected fault: `python -m benchmarks.faults.hooked train ...`.
 
-The variable FAULT says what:
+The environment variable FAULT selects the fault:
 
-- "record": the names of files that it opens for writing are appended to the file FAULT_LOG.
-- "full": once it opens a file whose name matches FAULT_FILE, nothing more can be written, as on a full disk.
-- "kill": once it opens such a file, it is killed as soon as more than FAULT_BYTES bytes are in one.
-- "address": nothing, but addresses disk://FOLDER are folders of the local disk.
-- "no rights": the rights of root are given up, so that folders without write permission cannot be written.
+- "record": no fault. The paths of files that are opened for writing are appended to the file FAULT_LOG.
+- "full": after a file that matches FAULT_FILE is opened, all writes fail, as on a full disk.
+- "kill": after a file that matches FAULT_FILE is opened, a write beyond FAULT_BYTES bytes of a file kills the process.
+- "address": no fault. Addresses disk://FOLDER are folders of the local disk.
+- "no rights": the process drops root's capabilities, so that it cannot write to read-only folders.
 
-FAULT_NUMBER is the number of the file among those that match, from 0. "full" and "kill" limit the size of files, so
-that writers in C++ are stopped too; the system then reports a file that is too large, where a full disk has no space
-left.
+FAULT_NUMBER is the index of the file among matching files, from 0. "full" and "kill" limit the file size, which also
+stops writers in C++. The operating system then reports a file that is too large, unlike a full disk.
 """
 
 import ctypes
@@ -23,11 +22,11 @@ import signal
 import sys
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CAPABILITY_VERSION = 0x20080522  # the third, of two words a set
+CAPABILITY_VERSION = 0x20080522  # _LINUX_CAPABILITY_VERSION_3: two 32-bit words per set
 
 
 def names_of_opened(event: str, arguments: tuple) -> list[str]:
-    """Returns the full path of what an audit event of Python opens for writing, in a list; of other events none."""
+    """Return [path] of the file that an audit event opens for writing, or [] for other events."""
     if event != "open" or isinstance(arguments[0], int) or arguments[0] is None or not arguments[2] & WRITING:
         return []
     path = os.path.abspath(os.fsdecode(arguments[0]))
@@ -35,7 +34,7 @@ def names_of_opened(event: str, arguments: tuple) -> list[str]:
 
 
 def record(log: str) -> None:
-    """Appends the paths of files that are opened for writing to a file."""
+    """Append the paths of files that are opened for writing to the file `log`."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(event, arguments):
@@ -46,7 +45,7 @@ def record(log: str) -> None:
 
 
 def limit_at(pattern: str, number: int, num_bytes: int) -> None:
-    """Lets no file grow beyond some bytes once file `number`, from 0, of those of a pattern is opened for writing."""
+    """Limit the size of all files after the file `number`, from 0, that matches `pattern` is opened for writing."""
     count = itertools.count()
 
     def limit(event, arguments):
@@ -58,14 +57,14 @@ def limit_at(pattern: str, number: int, num_bytes: int) -> None:
 
 
 def give_up_rights() -> None:
-    """Gives up what root may do beyond the permissions of files."""
+    """Drop the capabilities of root, such as bypassing file permissions."""
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).capset(header, sets):
         raise OSError(ctypes.get_errno(), "capset")
 
 
 def main() -> None:
-    """Sets the fault up and runs the program that is named first."""
+    """Set up the fault, and run the trainer command named by the first argument."""
     fault = os.environ["FAULT"]
     if fault == "record":
         record(os.environ["FAULT_LOG"])
@@ -76,7 +75,7 @@ def main() -> None:
     else:
         if fault == "kill":
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores this signal by default
         limit_at(
             os.environ["FAULT_FILE"], int(os.environ.get("FAULT_NUMBER", 0)), int(os.environ.get("FAULT_BYTES", 0))
         )

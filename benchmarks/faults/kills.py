@@ -1,4 +1,4 @@
-"""Trainings that are killed, and started again until they are done."""
+"""Trials that kill a training run and resume it."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from benchmarks.faults.lab import Lab, Trial, arrays_of, end, was_killed
 
-BYTES = (0, 200)  # how much of a file is there when it is killed: nothing, or its begin
+BYTES = (0, 200)  # file size at which the process is killed: an empty file, or its first bytes
 
 
 def random_moments(lab: Lab, count: int) -> Iterator[Trial]:
-    """Kill a training at a random moment, the preparation of its data included, and start it again."""
+    """Kill a run at a random moment, including the preparation of its data, and resume it."""
     for number in range(count):
         folder = lab.new(f"killed-{number}")
         options = {"data_dir": folder / "data"}
@@ -26,12 +26,12 @@ def random_moments(lab: Lab, count: int) -> Iterator[Trial]:
 
 
 def on_jax(lab: Lab, count: int) -> Iterator[Trial]:
-    """Kill a training on JAX as `random_moments` does."""
+    """Kill a run on JAX at a random moment and resume it, as in `random_moments`."""
     return random_moments(Lab(lab.folder / "jax", environment={"KERAS_BACKEND": "jax"}), count)
 
 
 def at_address(lab: Lab, count: int) -> Iterator[Trial]:
-    """Kill a training with a run directory at an address, and resume it on another machine."""
+    """Kill a run with a remote run directory, and resume it without the local files, as on another machine."""
     for number in range(count):
         folder = lab.new(f"address-{number}")
         address, machines = f"disk://{folder}/bucket/run", []
@@ -46,7 +46,7 @@ def at_address(lab: Lab, count: int) -> Iterator[Trial]:
 
 
 def _kill(lab, workdir, share, **options):
-    """Start a training, kill it after a share of the time that a whole one takes, and return the seconds."""
+    """Start a run, kill it after a fraction of the undisturbed run's duration, and return the seconds."""
     after = lab.seconds * share
     process = lab.start(workdir, **options)
     time.sleep(after)
@@ -56,9 +56,9 @@ def _kill(lab, workdir, share, **options):
 
 
 def file_kinds(lab: Lab) -> list[tuple[str, str, int]]:
-    """Returns the files that the undisturbed run writes: what each is called, a pattern, and which of these it is.
+    """Return the files that the undisturbed run writes: (name, pattern, index among the matches of the pattern).
 
-    Of names that differ in numbers alone there are the first and the last.
+    Of files whose names differ only in numbers, the first and the last are returned.
     """
     kinds: dict[str, list[tuple[str, str, int]]] = {}
     seen: dict[str, int] = {}
@@ -74,7 +74,7 @@ def file_kinds(lab: Lab) -> list[tuple[str, str, int]]:
 
 
 def while_writing(lab: Lab, count: int) -> Iterator[Trial]:
-    """Kills a training while it writes a file, each of every kind in turn, before and in the middle of it."""
+    """Kill a run before and while it writes a file, for each kind of file in turn, and resume it."""
     cases = [(kind, size) for size in BYTES for kind in file_kinds(lab)]
     for number, ((name, pattern, which), size) in enumerate(cases[:count]):
         folder = lab.new(f"writing-{number}")
@@ -82,32 +82,32 @@ def while_writing(lab: Lab, count: int) -> Iterator[Trial]:
         fault = {"FAULT": "kill", "FAULT_FILE": pattern, "FAULT_NUMBER": str(which), "FAULT_BYTES": str(size)}
         ended = lab.run(folder / "run", fault=fault, **options)
         title = f"killed at {name} after {size} bytes"
-        if not was_killed(ended):  # a file so small that it was complete
-            title += f", ended by itself with status {ended.status}"
+        if not was_killed(ended):  # the file was smaller than the limit
+            title += f", exited with status {ended.status}"
         yield Trial(title, lab.resumed(folder / "run", **options))
         shutil.rmtree(folder)
 
 
 def two_workers(lab: Lab, count: int) -> Iterator[Trial]:
-    """Kills one of two workers of a run at a random moment, then what is left of it, and starts both again."""
+    """Kill one of two workers of a run at a random moment, then the other worker, and restart both."""
     changes = ["--config.model.dropout=0.0"]
     alone = lab.new("workers-alone")
     begin = time.monotonic()
     problem = _together(lab, alone, changes, None)
     seconds = time.monotonic() - begin
-    yield Trial("two workers, left alone", problem)
+    yield Trial("two undisturbed workers", problem)
     for number in range(count - 1):
         folder = lab.new(f"workers-{number}")
         after = seconds * (number + lab.random.random()) / (count - 1)
         _together(lab, folder, changes, (number % 2, after))
         problem = _together(lab, folder, changes, None)
         if problem is None and arrays_of(folder) != arrays_of(alone):
-            problem = "other bits than two workers that were left alone"
+            problem = "other bits than two undisturbed workers"
         yield Trial(f"worker {number % 2} killed after {after:.1f} s", problem)
 
 
 def _together(lab, folder, changes, kill):
-    """Runs two workers; `kill` says which is killed, and after how many seconds. Returns what is wrong, or None."""
+    """Run two workers. `kill` is (index, seconds) of a worker to kill, or None. Return the problem, or None."""
     cluster = {"worker": [f"localhost:{port}" for port in _free_ports(2)]}
     begin, processes = time.monotonic(), []
     for index in range(2):
@@ -118,7 +118,7 @@ def _together(lab, folder, changes, kill):
         processes[kill[0]].kill()
         try:
             processes[1 - kill[0]].wait(timeout=10)
-        except subprocess.TimeoutExpired:  # it waits for the other one, as a scheduler would see
+        except subprocess.TimeoutExpired:  # it waits for the killed worker: end it, as a scheduler would
             processes[1 - kill[0]].send_signal(signal.SIGKILL)
     ended = [end(process, begin) for process in processes]
     wrong = [each for each in ended if each.status != 0]
@@ -134,7 +134,7 @@ def _free_ports(count):
 
 
 def two_trainers(lab: Lab, count: int) -> Iterator[Trial]:
-    """Starts a second training in a run directory while one runs there: it is refused, and the first goes on."""
+    """Start a second training in the same run directory. It must exit with an error, and the first must finish."""
     for number in range(count):
         folder = lab.new(f"trainers-{number}")
         first = lab.start(folder)
@@ -142,7 +142,7 @@ def two_trainers(lab: Lab, count: int) -> Iterator[Trial]:
         while not (folder / "train.lock").exists() and first.poll() is None:
             time.sleep(0.05)
         time.sleep(lab.seconds * 0.2 * lab.random.random())
-        first.send_signal(signal.SIGSTOP)  # lest it be done before the second has begun
+        first.send_signal(signal.SIGSTOP)  # so that it does not finish before the second starts
         second = lab.run(folder)
         first.send_signal(signal.SIGCONT)
         problem = None if second.is_clear and "no other training runs" in second.said else f"the second: {second}"

@@ -1,4 +1,4 @@
-"""A tiny training that takes seconds, what disturbs it, and whether it ends as one that was left alone."""
+"""Tiny training runs with injected faults, and their comparison with an undisturbed run."""
 
 import functools
 import os
@@ -16,21 +16,21 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUM_STEPS = 12
-# Dropout and moving centroids in both of two layers; the last checkpoint is that of the last step.
+# demo:tiny has dropout and centroids in both layers. There is a checkpoint of the last step.
 SETTINGS = {"num_steps": NUM_STEPS, "log_every": 2, "evaluate_every": 6, "checkpoint_every": 3, "evaluation_windows": 2}
 HANG = 300.0  # seconds after which a process counts as hanging
 LAST = f"checkpoints/step_{NUM_STEPS:09d}.npz"
 
 
 class Trial(NamedTuple):
-    """One trial: what was done, and why it counts as lost. None: it survived."""
+    """Result of a trial: its name, and the problem if the run is lost, or None if the run survived."""
 
     name: str
     problem: str | None
 
 
 class Ended(NamedTuple):
-    """How a process ended: its exit status (None: it had to be killed for hanging), what it said, its seconds."""
+    """End of a process: exit status (None: killed because it hung), output, and duration in seconds."""
 
     status: int | None
     said: str
@@ -38,21 +38,21 @@ class Ended(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether it refused in one line."""
+        """Whether the process exited with a one-line error."""
         return self.status == 2 and "Traceback" not in self.said and len(re.findall("^error: ", self.said, re.M)) == 1
 
     def __str__(self) -> str:
         lines = [line for line in self.said.strip().splitlines() if not line.startswith("(--verbosity")]
-        return f"status {self.status}: {lines[-1][:300] if lines else 'nothing said'}"
+        return f"status {self.status}: {lines[-1][:300] if lines else 'no output'}"
 
 
 class Lab:
-    """A folder with a text, an undisturbed run, and a folder for each trial.
+    """Folder with a text, an undisturbed run, and a folder per trial.
 
     Args:
-        folder: where all that lies; made if it is not there.
-        seed: seed of the text and of the trials. Default: 0.
-        environment: variables of every program. Default: none.
+        folder: parent folder of all files; created if it does not exist.
+        seed: seed of the trials. Default: 0.
+        environment: environment variables of every process. Default: none.
     """
 
     def __init__(self, folder: pathlib.Path, seed: int = 0, environment: Mapping[str, str] | None = None) -> None:
@@ -63,7 +63,7 @@ class Lab:
 
     @functools.cached_property
     def reference(self) -> pathlib.Path:
-        """The run directory of the undisturbed run; what it writes is in the file "writes" beside it."""
+        """Run directory of the undisturbed run. The file "writes" next to it lists the files that the run writes."""
         folder, log = self.folder / "reference", self.folder / "writes"
         if not (folder / "model.keras").exists():
             for path in (folder, self.data_dir):
@@ -77,11 +77,11 @@ class Lab:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the undisturbed run, the preparation of its data included."""
+        """Duration of the undisturbed run in seconds, including the preparation of its data."""
         return float((self.reference.parent / "seconds").read_text())
 
     def new(self, name: str) -> pathlib.Path:
-        """Returns an empty folder for a trial."""
+        """Create an empty folder for a trial."""
         folder = self.folder / "trials" / name
         make_writable(folder)
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,7 +100,7 @@ class Lab:
         environment: Mapping[str, str] | None = None,
         cwd: pathlib.Path | None = None,
     ) -> subprocess.Popen:
-        """Starts a program on a run directory; of trainings the text and the folder of prepared data can be others."""
+        """Start a command on a run directory. For training, `text` and `data_dir` replace the folders of the lab."""
         command = [
             sys.executable,
             "-m",
@@ -116,12 +116,12 @@ class Lab:
         return start(command, {**self.environment, **(fault or {}), **(environment or {})}, cwd)
 
     def run(self, workdir: str | os.PathLike, **options) -> Ended:
-        """Runs a program to its end; see `start`."""
+        """Run a command and wait for its end; see `start`."""
         begin = time.monotonic()
         return end(self.start(workdir, **options), begin)
 
     def difference(self, workdir: pathlib.Path) -> str | None:
-        """Returns what of a run is not as the undisturbed one left it, or None."""
+        """Return the first difference between a run and the undisturbed run, or None."""
         try:
             ours, theirs = arrays_of(workdir), arrays_of(self.reference)
         except (OSError, zipfile.BadZipFile) as error:
@@ -135,15 +135,15 @@ class Lab:
         return f"left behind: {left[0]}" if left else None
 
     def resumed(self, workdir: pathlib.Path, address: str | None = None, **options) -> str | None:
-        """Give the same command again, for a run directory or its address, and return the problem, or None."""
-        for path in workdir.rglob("*incomplete*"):  # as if it came after the time in which another process may write it
+        """Run the same command again on a run directory or its address. Return the problem, or None."""
+        for path in workdir.rglob("*incomplete*"):  # old enough to be the stale file of a killed process
             os.utime(path, (0, 0))
         ended = self.run(address or workdir, **options)
         return f"again: {ended}" if ended.status else self.difference(workdir)
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], cwd: pathlib.Path | None = None) -> subprocess.Popen:
-    """Starts a process that imports this checkout, with variables beside its own environment."""
+    """Start a process that imports this checkout, with additional environment variables."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", **environment}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
@@ -151,13 +151,13 @@ def start(command: Sequence[str], environment: Mapping[str, str], cwd: pathlib.P
 
 
 def run_module(name: str, *arguments: str, seconds: float = 3600.0) -> Ended:
-    """Runs a module to its end."""
+    """Run a module and wait for its end."""
     begin = time.monotonic()
     return end(start([sys.executable, "-m", name, *arguments], {}), begin, seconds)
 
 
 def end(process: subprocess.Popen, begin: float, seconds: float = HANG) -> Ended:
-    """Waits for a process, and kills one that hangs."""
+    """Wait for the end of a process, and kill the process if it hangs."""
     try:
         said, status = process.communicate(timeout=seconds)[0], process.returncode
     except subprocess.TimeoutExpired:
@@ -167,12 +167,12 @@ def end(process: subprocess.Popen, begin: float, seconds: float = HANG) -> Ended
 
 
 def was_killed(ended: Ended) -> bool:
-    """Returns whether a process was ended by a kill, or by a file that grew beyond its limit."""
+    """Return whether a process was killed, directly or by a write beyond the file size limit."""
     return ended.status in (-signal.SIGKILL, -signal.SIGXFSZ)
 
 
 def write_text(folder: pathlib.Path) -> None:
-    """Writes the text of the training, of invented words, unless it is there."""
+    """Write the training text, which has random words, unless it exists."""
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefgh", k=generator.randint(2, 7))) for _ in range(40)]
     for split, count in {"train": 4000, "validation": 200, "test": 200}.items():
@@ -183,13 +183,13 @@ def write_text(folder: pathlib.Path) -> None:
 
 
 def arrays_of(folder: pathlib.Path) -> dict[str, bytes]:
-    """Returns every array of the last checkpoint, by name."""
+    """Return the bytes of all arrays of the last checkpoint, by name."""
     with zipfile.ZipFile(folder / LAST) as archive:
         return {name: archive.read(name) for name in archive.namelist() if name.endswith(".npy")}
 
 
 def make_writable(folder: pathlib.Path, writable: bool = True) -> None:
-    """Gives or takes the permission to write a folder and what is in it."""
+    """Add or remove the write permission of a folder and its contents."""
     for path in (folder, *folder.rglob("*")) if folder.exists() else ():
         if not path.is_symlink():
             path.chmod(0o755 if writable else 0o555)

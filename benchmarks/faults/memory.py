@@ -1,7 +1,7 @@
-"""Memory over thousands of steps, hundreds of texts and saves, and threads on a SavedModel.
+"""Memory over thousands of training steps, hundreds of texts and saves, and threads on a SavedModel.
 
-`python -m benchmarks.faults.memory PART` is one part in a process of its own, which prints the memory it holds: one
-figure in MB for each of ten stretches.
+`python -m benchmarks.faults.memory PART SCALE` runs one part in a separate process, `SCALE` times its full length (1:
+all). It prints the resident memory in MB after each tenth of the part.
 """
 
 import pathlib
@@ -15,11 +15,11 @@ from benchmarks.faults.lab import Lab, Trial, run_module
 from benchmarks.memory import status
 
 STRETCHES = 10
-GROWTH = 0.03  # what may be held more after the last stretch than after the third, of what the process holds
+GROWTH = 0.03  # maximum relative growth from the end of the third stretch to the end of the last
 
 
 def flat(lab: Lab, count: int) -> Iterator[Trial]:
-    """Measures the memory of each part; `count` scales how long they are, 10 being all."""
+    """Measure the memory of each part. `count` scales the length of the parts; 10 is the full length."""
     for part in PARTS:
         ended = run_module("benchmarks.faults.memory", part, str(count / 10))
         held = [float(word) for word in ended.said.split() if word.replace(".", "").isdigit()][-STRETCHES:]
@@ -39,7 +39,7 @@ def _model():
 
 
 def _stretches(repeat: Callable[[int], None], scale: float, total: int) -> None:
-    """Calls `repeat` with a number of repetitions, ten times, and prints the memory after each."""
+    """Call `repeat` ten times with a number of repetitions, and print the memory after each call."""
     import gc
 
     for _ in range(STRETCHES):
@@ -49,7 +49,7 @@ def _stretches(repeat: Callable[[int], None], scale: float, total: int) -> None:
 
 
 def steps(scale: float) -> None:
-    """3,000 steps of a training."""
+    """Measure 3,000 training steps."""
     import keras
     import numpy as np
 
@@ -63,7 +63,7 @@ def steps(scale: float) -> None:
 
 
 def generations(scale: float) -> None:
-    """200 texts, of prompts of different lengths."""
+    """Measure the generation of 200 texts, with prompts of different lengths."""
     model, tokenizer = _model()
     numbers = iter(range(10**9))
     _stretches(
@@ -74,7 +74,7 @@ def generations(scale: float) -> None:
 
 
 def saves(scale: float) -> None:
-    """50 saves of the model, and as many loads."""
+    """Measure 50 saves and loads of the model."""
     import keras
 
     model, _ = _model()
@@ -90,7 +90,7 @@ def saves(scale: float) -> None:
 
 
 def threads(scale: float) -> None:
-    """Three minutes of 16 threads that score texts by a SavedModel."""
+    """Measure 16 threads that score texts with a SavedModel for three minutes."""
     import tensorflow as tf
 
     import tf_sparse_attention as tsa

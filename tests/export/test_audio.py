@@ -90,7 +90,7 @@ def test_sound_is_drawn_of_rows_without_samples(served):
         ([3, 3], {}, r"`num_samples` must have one number per row\. Received:.*2"),
         ([3, 3, 21], {}, r"`num_samples` must be from 0 to the length of the rows"),
         ([-1, 3, 3], {}, r"`num_samples` must be from 0 to the length of the rows"),
-        ([3, 3, 13], {}, r"`max_length` must be at least 1 and the length of each prompt\. Received:.*12"),
+        ([3, 3, 13], {}, r"`max_length` must be positive and at least the length of each prompt\. Received:.*12"),
         ([3, 3, 3], {"max_length": 97}, r"`max_length` must be at most 96"),
         ([3, 3, 3], {"top_p": 0.0}, r"`top_p` must be a number in \(0, 1\]"),
     ],

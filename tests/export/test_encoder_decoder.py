@@ -68,7 +68,7 @@ def test_scores_are_those_of_the_model(model, served):
 
 def test_what_does_not_fit_is_refused(model, served, tmp_path):
     for settings, message in [
-        ({"max_length": 0}, "`max_length` must be at least 1"),
+        ({"max_length": 0}, "`max_length` must be positive"),
         ({"temperature": -1.0}, "`temperature` must be a number of at least 0"),
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):

@@ -72,7 +72,7 @@ def test_no_prompts_give_no_texts(served):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_length": 3}, "`max_length` must be at least 1 and the length of each prompt. Received:.*3"),
+        ({"max_length": 3}, "`max_length` must be positive and at least the length of each prompt. Received:.*3"),
         ({"max_length": 2**17}, "`max_length` must be at most 65536. Received:.*131072"),
         ({"temperature": -1.0}, "`temperature` must be a number of at least 0. Received:.*-1"),
         ({"temperature": math.nan}, "`temperature` must be a number of at least 0. Received:.*nan"),
@@ -86,7 +86,7 @@ def test_the_served_model_refuses_what_it_cannot_do(served, settings, message):
 
 
 def test_an_empty_prompt_still_needs_a_length_of_1(served):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at least 1"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be positive"):
         generate(served, [""], max_length=0)
 
 

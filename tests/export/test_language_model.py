@@ -164,7 +164,7 @@ def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
     (path / "variables").mkdir()
     (path / "variables" / "old").touch()
     (path / "mine").touch()
-    with pytest.raises(ValueError, match=r"with only an earlier export.* Received: .*, with mine\."):
+    with pytest.raises(ValueError, match=r"an empty folder, or an earlier export\. Received: .*, which has mine\."):
         write_saved_model(path, model, {"double": scaled(2.0)}, "A model")
     (path / "mine").unlink()
     assert write_saved_model(path, model, {"double": scaled(2.0)}, "A model") == path
@@ -186,9 +186,9 @@ def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
 
 def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+    with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path="):
         export(model, tmp_path)
-    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+    with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path="):
         export(model, tmp_path / "thesis.txt")
 
 
@@ -218,7 +218,7 @@ def test_functions_of_any_model_are_written_to_an_address(tmp_path):
     assert "| out | `y` | float32 (B, T, 4) | vectors after attention |\n" in readme
     assert "x=tf.zeros((1, 8, 4))," in readme
     (tmp_path / "bucket" / "model" / "saved_model.pb").unlink()
-    with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path=disk://"):
+    with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path=disk://"):
         write_saved_model(path, encoder, {"encode": encode}, "An encoder")
 
 
@@ -273,7 +273,7 @@ def test_sizes_must_be_positive(model, tmp_path, name):
 
 def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    message = r"`model\.save\('model\.keras'\)`.* KERAS_BACKEND=tensorflow .* Received: backend='jax'\."
+    message = r"`model\.save\('model\.keras'\)`.* KERAS_BACKEND=tensorflow\. Received: backend='jax'\."
     with pytest.raises(ValueError, match=message):
         export(model, tmp_path)
 

@@ -223,7 +223,7 @@ def test_a_cache_that_does_not_start_from_zeros_is_refused(tmp_path):
     model = make(attention=[LOCAL], num_layers=1)
     empty = keras.tree.map_structure(lambda x: x + 1, model.init_cache(1, 4))
     model.init_cache = lambda *sizes: empty
-    with pytest.raises(ValueError, match=r"an empty cache of zeros\. Received: other values in block_0_attention_"):
+    with pytest.raises(ValueError, match=r"an initial cache of zeros\. Received: other values in block_0_attention_"):
         export_litert(model, tmp_path / "model.tflite", **SIZES)
 
 
@@ -237,7 +237,7 @@ def test_a_folder_with_other_files_is_not_overwritten(small, tmp_path):
     needs("ONNX")
     (tmp_path / "thesis.txt").touch()
     for path in (tmp_path, tmp_path / "thesis.txt", f"disk://{tmp_path}"):
-        with pytest.raises(ValueError, match=r"`path` must be new, or a folder .* Received: path="):
+        with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path="):
             export_onnx(small, path)
 
 

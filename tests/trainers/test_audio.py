@@ -178,8 +178,8 @@ def make_silence(rate, tmp_path):
     ("request_", "message"),
     [
         ({"complete": "test"}, r"`complete` must be unset for recordings\. Received: complete='test'"),
-        ({"prompt": b"hello"}, r"`prompt` must be a WAV file\. Received: one which cannot be read: "),
-        ({"prompt": 11025}, r"`prompt` must have 8000 samples per second, as .*Received: 11025\."),
+        ({"prompt": b"hello"}, r"`prompt` must be a WAV file of 16-bit PCM\. Received: a file which cannot be read: "),
+        ({"prompt": 11025}, r"`prompt` must have 8000 samples per second, like .*Received: 11025\."),
         ({"length": 0}, r"`length` must be a positive integer"),
         ({"num_samples": 0}, r"`num_samples` must be a positive integer"),
         ({"num_samples": 2, "settings": {"num_beams": 2}}, r"`num_samples` must be 1 for beam search"),

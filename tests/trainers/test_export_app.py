@@ -43,7 +43,7 @@ def test_a_run_is_exported_and_a_line_scored_in_another_process(run, exported):
     np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / 11, rtol=1e-5)
     # `score` has windows of the training length.
-    assert "consecutive windows of 64," in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
+    assert "consecutive windows of 64 tokens." in (run / "saved_model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_saved_model_gives_the_samples_of_its_run(run, exported):
@@ -85,7 +85,7 @@ def test_a_saved_model_that_needs_the_library_is_an_error(tmp_path, monkeypatch)
 @pytest.mark.full
 def test_a_litert_file_has_rows_as_long_as_in_training(run):
     test_result = exporting.export(run, "litert", ["score"])["test_result"]
-    assert test_result == "outputs for random rows of length 64 match those of the model"
+    assert test_result == "outputs for random rows of length 64 match the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")
     logits = workdir.load_model(run)(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)

@@ -83,8 +83,11 @@ def test_beams_find_one_text(run):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_beams": 2, "temperature": 0.5}, r"Beams \(`num_beams`\) have no temperature\. Received: "),
-        ({"length_penalty": 0.5}, r"Beams \(`num_beams`\) are needed for length_penalty\. Received: "),
+        (
+            {"num_beams": 2, "temperature": 0.5},
+            r"Beam search \(`num_beams`\) must be unset for temperature\. Rec",
+        ),
+        ({"length_penalty": 0.5}, r"Beam search \(`num_beams`\) is required for length_penalty\. Received: "),
         ({"num_beams": 2, "num_samples": 3}, r"`num_samples` must be 1 for beam search\. Received: 3\."),
         ({"no_repeat_ngram": 33}, "`no_repeat_ngram` must be at most 32"),
     ],

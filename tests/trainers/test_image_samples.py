@@ -102,7 +102,7 @@ def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypat
             r"`output` must be a file NAME\.png for .*Received: output=samples\.jsonl",
         ),
         (Request(path="no/such.png"), r"`output` must be a file in an existing folder"),
-        (Request(settings={"length_penalty": 1.0}), r"Beams \(`num_beams`\) are needed for length_penalty"),
+        (Request(settings={"length_penalty": 1.0}), r"Beam search \(`num_beams`\) is required for length_penalty"),
     ],
 )
 def test_requests_that_do_not_fit_images_raise_an_error(task, model, arrays, request_, message):

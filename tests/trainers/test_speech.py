@@ -243,7 +243,7 @@ def test_prompts_that_are_no_recordings_raise_an_error(finished, tmp_path):
     (tmp_path / "d.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-30])
     for what, message in [
         (str(tmp_path / "b.wav"), r"`prompt` must be an existing file NAME\.wav or NAME\.npz, or a split\."),
-        (str(tmp_path / "a.wav"), r"`prompt` must be a file with features, as .*Received: .*a\.wav"),
+        (str(tmp_path / "a.wav"), r"`prompt` must be a file with features, like .*Received: .*a\.wav"),
         (str(tmp_path / "a.npz"), r"`prompt` must hold the arrays features\. Received: .*a\.npz, without features\."),
         (str(tmp_path / "c.npz"), r"`prompt` must hold `offsets` that rise from 0 to 5, the length of `features`\. R"),
         (str(tmp_path / "d.npz"), r"`prompt` must be a complete file NAME\.npz\. Received: .*d\.npz"),

@@ -1,4 +1,4 @@
-"""SavedModels of audio models: bits per byte of recordings, and samples that continue them."""
+"""SavedModels of audio models that score recordings in bits per byte and continue them."""
 
 import os
 import pathlib
@@ -30,25 +30,26 @@ def export_audio(
     jit_compile: bool = True,
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Write a SavedModel of an audio model with the signatures `score` and `generate`: samples in, samples out.
+    """Write a SavedModel of an audio model with the signatures `score` and `generate`.
 
-    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
-    Recordings are samples, int16 (B, T), at the codec's rate, padded on the right, and num_samples, int32 (B,).
+    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
+    Recordings are two inputs: samples, int16 (B, T), at the codec's sample rate and padded on the right, and
+    num_samples, int32 (B,).
 
-    - `score`: recordings -> bits_per_byte and nats, float32 (B,), of the mu-law bytes of the samples, each given the
-      bytes before it. More than `sequence_length` samples are scored in consecutive windows, each sample once; a window
-      starts without context. Both scores are 0 without samples. Scores are not likelihoods if the model is not causal,
-      as with `selection="top_k"`.
-    - `generate`: recordings to continue (without samples: sample from the start), max_length (samples of a row, those
-      given included), temperature (0: always the most likely byte), top_p and seed, scalars -> samples, int16
+    - `score`: recordings -> bits_per_byte and nats, float32 (B,), the negative log-likelihood of the mu-law bytes.
+      Recordings of more than `sequence_length` samples are split into consecutive windows, each without context. The
+      scores of an empty recording are 0. Scores are not likelihoods if the model is not causal, as with
+      `selection="top_k"`.
+    - `generate`: recordings to continue (empty: generate from the start), and the scalars max_length (samples per row,
+      including the given samples), temperature (0: always the most likely byte), top_p and seed -> samples, int16
       (B, max_length), and log_prob, float32 (B,), of the sampled bytes. Given samples are rounded to mu-law bytes. With
-      a fixed seed, row i does not depend on the batch and equals `LanguageModel.generate`.
+      a fixed seed, row i does not depend on the batch and is the same as in `LanguageModel.generate`.
 
-    `generate` pads to a few sizes, and XLA compiles each size on first use. A model without a cache computes the
-    whole row for each sample.
+    `generate` pads its inputs to one of a few sizes, and XLA compiles each size on first use. A model without a KV
+    cache recomputes the whole row for each sample.
 
     Args:
-        model: `LanguageModel` of the ids of a codec, on the TensorFlow backend.
+        model: causal `LanguageModel` with the codec's ids, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
         codec: the `AudioCodec` of the samples.
         sequence_length: maximum number of samples in a window of `score`. Use the training length. Default: 8192.
@@ -87,9 +88,9 @@ def export_audio(
 
 
 def _recordings(rows, count, num_samples):
-    """Return the inputs for recordings, with an example of silence."""
+    """Return the inputs `samples` and `num_samples`. The example in the README.md is silence."""
     samples = f"{rows}, padded on the right with any values"
-    counts = f"number of samples of each row, from {count} to T"
+    counts = f"number of samples per row, from {count} to T"
     return [
         Input(tf.TensorSpec((None, None), tf.int16, "samples"), samples, f"tf.zeros((1, {num_samples}), tf.int16)"),
         Input(tf.TensorSpec((None,), tf.int32, "num_samples"), counts, f"tf.constant([{num_samples}])"),
@@ -107,11 +108,11 @@ def _score(model, codec, sequence_length, batch_size):
 
     outputs = {
         "bits_per_byte": "nats / ln 2 / num_samples; 0 without samples",
-        "nats": "negative log-probability of the bytes of the recording",
+        "nats": "negative log-probability of the recording's mu-law bytes",
     }
     notes = (
-        f"More than {sequence_length} samples are scored in consecutive windows of {sequence_length}, every sample\n"
-        "once. Each window starts without context."
+        f"Longer recordings are scored in consecutive windows of {sequence_length} samples. Each window starts\n"
+        "without context."
     )
     if not model.backbone.causal_selection:
         notes += " The model is not causal: the scores are not likelihoods."
@@ -134,12 +135,12 @@ def _generate(model, codec, jit_compile):
     inputs = [
         *_recordings(f"at most {MAX_ROWS} recordings to continue", "0 (sample from the start)", example // 2),
         Input.scalar(
-            "max_length", tf.int32, f"samples of a row, given ones included, at most {loop.max_length}", example
+            "max_length", tf.int32, f"samples per row, including the given samples, at most {loop.max_length}", example
         ),
         *setting_inputs("samples", temperature=1.0, top_p=1.0),
     ]
     outputs = {
-        "samples": "given samples, rounded to mu-law bytes, and sampled ones; T = max_length",
+        "samples": "given samples, rounded to mu-law bytes, with their continuation; T = max_length",
         "log_prob": "log-probability of the sampled bytes, in nats",
     }
     return Signature(generate, inputs, outputs, "continuations of recordings", COMPILATION_NOTE)

@@ -1,4 +1,4 @@
-"""KV cache of a decoder as tensors with names, the inputs and outputs of LiteRT and ONNX files."""
+"""KV cache of a decoder as named tensors, the inputs and outputs of LiteRT and ONNX files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from tf_sparse_attention.types import Tensor
 
 
 class CacheTensors:
-    """The tensors of a nested cache, named by the keys that lead to each, joined by "_".
+    """Tensors of a nested KV cache. The name of a tensor is its path of keys, joined by "_".
 
     Args:
         decoder: `LanguageModel` that decodes with a cache.
-        batch_size: rows B.
+        batch_size: number of rows B.
         max_length: maximum number of tokens in a row.
-        source_length: S, tokens of a source, for a decoder with `cross_attention`. None (default): there is no source.
+        source_length: number S of source tokens, for a decoder with `cross_attention`. None (default): no source.
 
     Attributes:
-        inputs: list of `tf.TensorSpec`, in the order of the flat cache.
+        inputs: list of `tf.TensorSpec`, in the order of `keras.tree.flatten(cache)`.
 
     Raises:
         ValueError: If two tensors have the same name, or if an empty cache is not all zeros.
@@ -43,10 +43,10 @@ class CacheTensors:
         self.inputs = [tf.TensorSpec(x.shape, x.dtype, name) for name, (_, x) in zip(names, pairs, strict=True)]
         for name, (_, start) in zip(names, pairs, strict=True):
             if name not in self._source_names and np.any(start):
-                raise ValueError(f"`model` must have an empty cache of zeros. Received: other values in {name}.")
+                raise ValueError(f"`model` must have an initial cache of zeros. Received: other values in {name}.")
 
     def source_tensors(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors for cross-attention to an encoder's outputs, by name. Decoding does not change them."""
+        """Return the cross-attention tensors for encoder outputs, by name. Decoding does not change these tensors."""
         tensors = self._by_name(self._make_cache(encoded))
         return {name: tensors[name] for name in tensors if name in self._source_names}
 
@@ -67,7 +67,7 @@ class CacheTensors:
 
 
 def _blank_source(decoder, batch_size, length):
-    """Return outputs of an encoder with the right shapes, or nothing if there is no source."""
+    """Return encoder outputs with the shapes of a source of `length` tokens, or {} if `length` is None."""
     if length is None:
         return {}
     sequence = tf.zeros((batch_size, length, decoder.backbone.hidden_dim))

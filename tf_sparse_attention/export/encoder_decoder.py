@@ -42,21 +42,21 @@ def export_sequence_to_sequence(
 ) -> pathlib.Path:
     """Write a SavedModel of an encoder-decoder with the signatures `generate` and `score`: text in, text out.
 
-    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
+    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
 
-    - `generate`: text, string (B,), max_length (tokens of a target), temperature (0: always the most likely token),
-      top_p and seed, scalars -> text and text_bytes, string (B,), the target of each source, in `text` as valid UTF-8;
-      num_tokens, int32 (B,), and log_prob, float32 (B,), of the target. Encoder and loop pad to a few sizes
-      (`bucket_length`), and XLA compiles each size on first use.
-    - `score`: text and target, string (B,) -> nats and bits_per_byte, float32 (B,), of the target and its end, given
-      the source; num_bytes and num_tokens, int32 (B,). All rows are computed at once.
+    - `generate`: text, string (B,), and the scalars max_length (maximum number of target tokens), temperature (0:
+      always the most likely token), top_p and seed -> text (valid UTF-8) and text_bytes, string (B,), the target of
+      each source; num_tokens, int32 (B,), and log_prob, float32 (B,), of the target. Sources and targets are padded to
+      one of a few sizes (`bucket_length`), and XLA compiles each size on first use.
+    - `score`: text and target, string (B,) -> nats and bits_per_byte, float32 (B,), of the target and its end id, given
+      the source; num_bytes and num_tokens, int32 (B,). All rows are computed in one batch.
 
     Args:
         model: `SequenceToSequence`, on the TensorFlow backend, whose encoder reads token ids.
         path: folder to write, see `write_saved_model`.
-        tokenizer: tokenizer of the targets in training.
+        tokenizer: tokenizer of the targets, as in training.
         source_tokenizer: tokenizer of the sources. None (default): `tokenizer`.
-        append_end: whether the end id follows each source, as with `pack_pairs` and in the trainer. Default True.
+        append_end: whether to append the end id to each source, as `pack_pairs` and the trainer do. Default: True.
         jit_compile, weight_dtype: see `export_language_model`.
 
     Returns:
@@ -95,7 +95,7 @@ def export_sequence_to_sequence(
 
 
 class _Sources:
-    """Inputs of an encoder from texts, padded to one of a few lengths."""
+    """Encoder inputs from source texts, padded to one of a few lengths."""
 
     def __init__(self, tokenizer: Tokenizer, append_end: bool, max_length: int) -> None:
         self.tokenizer, self.append_end, self.max_length = tokenizer, append_end, max_length
@@ -103,7 +103,7 @@ class _Sources:
         self.input = Input.strings("text", meaning, "A line of text.")
 
     def read(self, text: Tensor, num_rows: Tensor) -> dict[str, Tensor]:
-        """Return the inputs of the encoder, ids and mask (num_rows, S)."""
+        """Return the encoder inputs: ids, int32 (num_rows, S), and padding mask, bool (num_rows, S)."""
         ids = self.tokenizer.tokenize(text)
         ids = append_id(ids, self.tokenizer.end_id) if self.append_end else ids
         lengths = row_lengths(ids)
@@ -114,7 +114,7 @@ class _Sources:
         rows = [[0, num_rows - tf.size(text)]]
         mask = tf.range(size) < tf.pad(lengths, rows)[:, None]
         padded = tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*rows, [0, 0]])
-        # A row that fills the batch reads one token, so that no row of the mask is empty.
+        # Padding rows attend to one token, so that no row of the mask is all False.
         return {"encoder_token_ids": tf.cast(padded, tf.int32), "encoder_padding_mask": mask | (tf.range(size) == 0)}
 
 
@@ -144,11 +144,11 @@ def _generate(model, tokenizer, sources, jit_compile):
     ]
     outputs = {
         "text": "target, valid UTF-8 with U+FFFD for invalid bytes",
-        "text_bytes": "target, as bytes",
+        "text_bytes": "target as bytes, valid UTF-8 or not",
         "num_tokens": "tokens of the target",
-        "log_prob": "log-probability of the target and its end, in nats",
+        "log_prob": "log-probability of the target and its end id, in nats",
     }
-    return Signature(generate, inputs, outputs, "targets of sources", COMPILATION_NOTE)
+    return Signature(generate, inputs, outputs, "generated targets", COMPILATION_NOTE)
 
 
 def _score(model, tokenizer, sources):
@@ -165,9 +165,9 @@ def _score(model, tokenizer, sources):
         return {"bits_per_byte": bits(nats, num_bytes), "nats": nats, "num_bytes": num_bytes, "num_tokens": lengths}
 
     outputs = {
-        "nats": "negative log-probability of the target and its end, given the source",
+        "nats": "negative log-probability of the target and its end id, given the source",
         "num_bytes": "bytes of the target",
-        "num_tokens": "tokens of the target and its end",
+        "num_tokens": "number of tokens of the target, including the end id",
         "bits_per_byte": "nats / ln 2 / num_bytes; 0 for an empty target",
     }
     inputs = [sources.input, Input.strings("target", "target, bytes", "Another one.")]

@@ -1,4 +1,4 @@
-"""SavedModels of encoders with a head: labels of texts and tokens, and answers to questions."""
+"""SavedModels of encoders for text classification, token classification and extractive question answering."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tf_sparse_attention.models.encoder_tasks import ANSWER_MASK, EncoderTask
 from tf_sparse_attention.types import Tensor
 
 INPUTS = ("token_ids", "padding_mask")
-SEGMENTS = "segment_ids"  # of KerasHub encoders, zeros for one text
+SEGMENTS = "segment_ids"  # input of KerasHub encoders, zeros for a single text
 
 
 def export_classifier(
@@ -38,20 +38,20 @@ def export_classifier(
 ) -> pathlib.Path:
     """Write a SavedModel of a classifier with the signature `classify`: text in, labels and probabilities out.
 
-    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example. The
-    model reads the start id, the text and the end id, as in the task `classify` of the trainer. A text is truncated if
-    it has more than `sequence_length` ids, including start and end id; `is_cut` is then True. All rows are computed at
-    once.
+    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
+    The model reads the start id, the text and the end id, as in the trainer's task `classify`. A text is truncated if
+    it has more than `sequence_length` ids, including start and end id; `is_cut` is then True. All rows are computed in
+    one batch.
 
-    - `SequenceClassifier`: text, string (B,) -> label, string (B,), the most likely; probabilities, float32 (B, C), in
-      the order of `labels`; num_tokens, int32 (B,), the text tokens after truncation; is_cut, bool (B,).
+    - `SequenceClassifier`: text, string (B,) -> label, string (B,), the most likely label; probabilities, float32
+      (B, C), in the order of `labels`; num_tokens, int32 (B,), the text tokens after truncation; is_cut, bool (B,).
     - `TokenClassifier`: the same per token, label (B, T) and probabilities (B, T, C), with tokens, string (B, T), the
-      text of each token. After the `num_tokens` of a row there are empty strings and zeros.
+      text of each token. Positions after `num_tokens` have empty strings and zeros.
 
     Args:
         model: `SequenceClassifier` or `TokenClassifier`, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
-        tokenizer: the tokenizer of the model's training.
+        tokenizer: the tokenizer that the model was trained with.
         labels: the C labels, in the order of the classes.
         sequence_length: maximum number of ids of a text, as in training. Default: 1024.
         weight_dtype: see `export_language_model`.
@@ -89,15 +89,15 @@ def export_span_answerer(
 ) -> pathlib.Path:
     """Write a SavedModel of a `SpanAnswerer` with the signature `answer`: question and text in, a span of the text out.
 
-    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example. The
-    model reads the start id, the question, the end id, the text and the end id, and must be trained in this format. All
-    rows are computed at once.
+    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
+    The model reads the start id, the question, the end id, the text and the end id, and must be trained in this format.
+    All rows are computed in one batch.
 
     - `answer`: question and text, string (B,) -> answer, string (B,), the most likely span of the text; start and end,
       int32 (B,), indices of its first and last token in the text; log_prob, float32 (B,), log p(start) + log p(end);
       num_tokens, int32 (B,), the text tokens after truncation, and is_cut, bool (B,), whether question and text have
       more than `sequence_length` ids. For a text without tokens, start and end are -1, and log_prob is -infinity. A
-      question that leaves no room for the text is an error.
+      question of more than `sequence_length` - 4 tokens is an error.
 
     Args:
         model: `SpanAnswerer`, on the TensorFlow backend.
@@ -127,7 +127,7 @@ def export_span_answerer(
 
 
 def _check_encoder_task(model, kinds, tokenizer, sequence_length):
-    """Raise a `ValueError` unless a model of these kinds can be exported with these arguments."""
+    """Raise a `ValueError` unless the model is of one of `kinds` and fits the tokenizer and `sequence_length`."""
     check_kind(model, "A SavedModel", kinds)
     check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
     checks.check_count("sequence_length", sequence_length)
@@ -139,7 +139,7 @@ def _check_encoder_task(model, kinds, tokenizer, sequence_length):
 
 
 def check_encoder_inputs(model: EncoderTask) -> None:
-    """Raise a `ValueError` unless `encoder_inputs` returns all inputs of the encoder of a model."""
+    """Raise a `ValueError` unless `encoder_inputs` returns all inputs of the model's encoder."""
     missing = _input_names(model.encoder) - {*INPUTS, SEGMENTS}
     if missing:
         raise ValueError(
@@ -157,7 +157,7 @@ def _input_names(encoder):
 
 
 def encoder_inputs(model: EncoderTask, ids: Tensor, lengths: Tensor) -> dict[str, Any]:
-    """Return the inputs of a model for rows of ids (B, T) with these lengths (B,)."""
+    """Return the inputs of a model for ids, int32 (B, T), and row lengths, int32 (B,)."""
     mask = tf.range(tf.shape(ids)[1]) < lengths[:, None]
     segments = {SEGMENTS: tf.zeros_like(ids)} if SEGMENTS in _input_names(model.encoder) else {}
     return {"token_ids": tf.where(mask, ids, 0), "padding_mask": mask, **segments}
@@ -183,8 +183,8 @@ def _classify(model, tokenizer, labels, sequence_length):
     outputs = {
         "label": "the most likely label",
         "probabilities": "probability of each label",
-        "num_tokens": "tokens of the text that were read",
-        "is_cut": f"whether the text, its start and its end have more than {sequence_length} ids",
+        "num_tokens": "number of text tokens after truncation",
+        "is_cut": f"whether the text was truncated to {sequence_length} ids, including start and end id",
     }
     notes = ""
     if is_token_classifier:
@@ -196,7 +196,7 @@ def _classify(model, tokenizer, labels, sequence_length):
 
 
 def _per_token(tokenizer, rows, outputs):
-    """Return outputs for the tokens of a text alone, without its start and end."""
+    """Return the outputs per text token, without the positions of the start and end id."""
     num_tokens = outputs["num_tokens"]
     longest = maximum(num_tokens, 0)
     ids, label, probabilities = (x[:, 1 : 1 + longest] for x in (rows, outputs["label"], outputs["probabilities"]))
@@ -239,14 +239,14 @@ def _answer(model, tokenizer, sequence_length):
 
     inputs = [
         Input.strings("question", f"at most {sequence_length - 4} tokens", "Who came?"),
-        Input.strings("text", f"cut if question and text have more than {sequence_length} ids", "The old man came."),
+        Input.strings("text", f"truncated to fit {sequence_length} ids with the question", "The old man came."),
     ]
     outputs = {
         "answer": f'the most likely span of the text, of at most {model.max_answer_length} tokens; or ""',
-        "start": "first token of the answer, counted in the text; -1 without an answer",
-        "end": "last token of the answer",
+        "start": "index in the text of the first token of the answer; -1 without an answer",
+        "end": "index in the text of the last token of the answer",
         "log_prob": "log-probability of start and end, in nats",
-        "num_tokens": "tokens of the text that were read",
-        "is_cut": "whether the text was cut",
+        "num_tokens": "number of text tokens after truncation",
+        "is_cut": "whether the text was truncated",
     }
-    return Signature(answer, inputs, outputs, "spans of texts that answer questions")
+    return Signature(answer, inputs, outputs, "answers to questions, as spans of the text")

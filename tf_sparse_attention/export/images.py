@@ -1,4 +1,4 @@
-"""SavedModels of image models: bits per dimension of images, and images sampled or completed."""
+"""SavedModels of image models that score images in bits per dimension, sample images and complete them."""
 
 import os
 import pathlib
@@ -22,22 +22,22 @@ def export_images(
     jit_compile: bool = True,
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Write a SavedModel of an image model with the signatures `score` and `generate`: images in, images out.
+    """Write a SavedModel of an image model with the signatures `score` and `generate`.
 
-    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
+    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
 
-    - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), of all bytes of an image, each given
-      the bytes before it. Scores are not likelihoods if the model is not causal, as with `selection="top_k"`.
-    - `generate`: images, uint8 (B, H, W, C), num_rows, the number of top rows to keep (0: sample whole images),
-      temperature (0: always the most likely byte), top_p and seed, scalars -> images, uint8 (B, H, W, C), and log_prob,
-      float32 (B,), of the sampled bytes. In block order, only bytes before every byte of row `num_rows` and below are
-      kept. With a fixed seed, row i does not depend on the batch and equals `LanguageModel.generate`.
+    - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), the negative log-likelihood of
+      an image. Scores are not likelihoods if the model is not causal, as with `selection="top_k"`.
+    - `generate`: images, uint8 (B, H, W, C), and the scalars num_rows (number of top rows to keep; 0: sample whole
+      images), temperature (0: always the most likely byte), top_p and seed -> images, uint8 (B, H, W, C), and log_prob,
+      float32 (B,), of the sampled bytes. In block order, only the bytes before the first byte of any lower row are
+      kept. With a fixed seed, image i does not depend on the batch and is the same as in `LanguageModel.generate`.
 
-    `generate` pads to a few sizes, and XLA compiles each size on first use. A model without a cache computes the
-    whole image for each byte.
+    `generate` pads its inputs to one of a few sizes, and XLA compiles each size on first use. A model without a KV
+    cache recomputes the whole image for each byte.
 
     Args:
-        model: `LanguageModel` of the ids of a codec, on the TensorFlow backend.
+        model: causal `LanguageModel` with the codec's ids, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
         codec: the `ImageCodec` of the images.
         batch_size: maximum number of images that `score` computes at once. Default: 8.
@@ -59,25 +59,24 @@ def export_images(
     num_positions = model.backbone.max_length
     if num_positions is not None and num_positions < codec.length:
         raise ValueError(
-            f"`codec` must have images with at most as many bytes as the model has positions. Received: images of "
-            f"{codec.length} bytes, a model of {num_positions} positions."
+            f"`codec` must have images of at most {num_positions} bytes, the number of positions of the model. "
+            f"Received: images of {codec.length} bytes."
         )
     checks.check_count("batch_size", batch_size)
     checks.check_switch("jit_compile", jit_compile)
-    order = "row by row" if codec.block_shape is None else f"in blocks of {codec.block_shape} pixels"
+    order = "in raster order" if codec.block_shape is None else f"in blocks of {codec.block_shape} pixels"
     return write_saved_model(
         path,
         model,
         {"score": _score(model, codec, batch_size), "generate": _generate(model, codec, jit_compile)},
         title="An image model",
-        description=f"{model.backbone.num_layers} blocks. Images have {codec.height} rows, {codec.width} columns and "
-        f"{codec.channels} channels of one byte, {order}.",
+        description=f"The model has {model.backbone.num_layers} blocks. Images have {codec.height} rows, "
+        f"{codec.width} columns and {codec.channels} channels of one byte, {order}.",
         weight_dtype=weight_dtype,
     )
 
 
 def _images(codec, meaning):
-    # Gray images.
     example = f"tf.fill({(2, *codec.shape)}, tf.constant(128, tf.uint8))"
     return Input(tf.TensorSpec((None, *codec.shape), tf.uint8, "images"), meaning, example)
 

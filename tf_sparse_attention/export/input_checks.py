@@ -1,4 +1,4 @@
-"""Checks of models and arguments before an export, and of the inputs of signatures in their graphs."""
+"""Checks of export arguments, and graph assertions on the inputs of signatures."""
 
 import math
 import os
@@ -18,17 +18,17 @@ MAX_ROWS = 2**12
 
 
 def check_backend(what: str) -> None:
-    """Raise a `ValueError` on other backends than TensorFlow; `what` begins the message."""
+    """Raise a `ValueError` unless the backend is TensorFlow. The message starts with `what`."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f"{what} can be written on the TensorFlow backend only. Save the model with `model.save('model.keras')`. "
-            "In a process with KERAS_BACKEND=tensorflow load it with `keras.models.load_model` and export it. "
+            f"{what} can be written on the TensorFlow backend only. Save the model with `model.save('model.keras')`, "
+            "then load and export the file in a process with KERAS_BACKEND=tensorflow. "
             f"Received: backend={keras.backend.backend()!r}."
         )
 
 
 def check_output_folder(path: str | os.PathLike, names: set[str], required: str | None = None) -> Any:
-    """Return the path of a folder to write, or raise a `ValueError` unless it is new, empty or an earlier export.
+    """Return the path of an output folder. Raise a `ValueError` unless it is new, empty or an earlier export.
 
     Args:
         path: the folder, local or remote.
@@ -41,15 +41,15 @@ def check_output_folder(path: str | os.PathLike, names: set[str], required: str 
         is_file = folder.exists() and not folder.is_dir()
     others = sorted(found - names)
     if is_file or others or (found and required is not None and required not in found):
-        listed = f", with {others[0]}" if others else ""
+        listed = f", which has {others[0]}" if others else ""
         raise ValueError(
-            f"`path` must be new, or a folder with only an earlier export, or empty. Received: path={path}{listed}."
+            f"`path` must be a new folder, an empty folder, or an earlier export. Received: path={path}{listed}."
         )
     return folder
 
 
 def check_kind(model: keras.Model, what: str, kinds: tuple[type, ...]) -> None:
-    """Raise a `ValueError` unless a model has one of these classes, on the TensorFlow backend."""
+    """Raise a `ValueError` unless `model` is of one of `kinds` and the backend is TensorFlow."""
     check_backend(what)
     if not isinstance(model, kinds):
         names = " or ".join(f"`{kind.__name__}`" for kind in kinds)
@@ -57,16 +57,16 @@ def check_kind(model: keras.Model, what: str, kinds: tuple[type, ...]) -> None:
 
 
 def check_causal(model: LanguageModel) -> None:
-    """Raise a `ValueError` unless `model` is a causal `LanguageModel`, on the TensorFlow backend."""
+    """Raise a `ValueError` unless `model` is a causal `LanguageModel` and the backend is TensorFlow."""
     check_kind(model, "A SavedModel", (LanguageModel,))
     if not model.backbone.causal:
         raise ValueError(
-            "`model` must be causal, or its scores are not likelihoods. Received: a backbone with causal=False."
+            "`model` must be causal, so that scores are likelihoods. Received: a backbone with causal=False."
         )
 
 
 def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None) -> None:
-    """Raise a `ValueError` for other objects and for tokenizers with more ids than the model, None: unknown."""
+    """Raise a `ValueError` unless `tokenizer` is a `Tokenizer` of at most `vocabulary_size` ids (None: any)."""
     if not isinstance(tokenizer, Tokenizer):
         raise ValueError(f"`{name}` must be a tokenizer of `tf_sparse_attention.data`. Received: {tokenizer!r}.")
     if vocabulary_size is not None and tokenizer.vocabulary_size > vocabulary_size:
@@ -77,7 +77,7 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, vocabulary_size: int | None
 
 
 def check_codec(codec: Any, kind: Any, model: LanguageModel) -> None:
-    """Raise a `ValueError` unless `codec` has this class and `model` is a causal model of its ids."""
+    """Raise a `ValueError` unless `codec` is a `kind` and `model` is a causal model with the codec's ids."""
     check_causal(model)
     if not isinstance(codec, kind):
         raise ValueError(f"`codec` must be an `{kind.__name__}`. Received: {codec!r}.")
@@ -89,7 +89,7 @@ def check_codec(codec: Any, kind: Any, model: LanguageModel) -> None:
 
 
 def check_length(name: str, length: int, num_positions: int | None) -> None:
-    """Raise a `ValueError` unless `length` is a positive integer of at most the positions of a model, None: any."""
+    """Raise a `ValueError` unless `length` is positive and at most `num_positions` (None: no limit)."""
     checks.check_count(name, length)
     if num_positions is not None and length > num_positions:
         raise ValueError(
@@ -105,7 +105,7 @@ def check_labels(labels: Sequence[str], num_labels: int) -> None:
 
 
 def assert_all(conditions: Sequence[tuple[Tensor, str, Tensor]]) -> list[tf.Operation]:
-    """Return assertions of a graph for tuples (condition, message, received value)."""
+    """Return graph assertions for tuples (condition, message, received value)."""
     return [tf.debugging.Assert(condition, [f"{message} Received:", value]) for condition, message, value in conditions]
 
 
@@ -116,7 +116,7 @@ def assert_same_rows(names: tuple[str, str], first: Tensor, second: Tensor) -> l
 
 
 def assert_row_lengths(name: str, lengths: Tensor, rows: Tensor, minimum: int) -> list[tf.Operation]:
-    """Return the assertions that an input has the lengths (B,), each from `minimum` to T, of rows (B, T, ...)."""
+    """Return the assertions that `lengths` (B,) are from `minimum` to T, for `rows` (B, T, ...)."""
     is_valid = tf.reduce_all((lengths >= minimum) & (lengths <= tf.shape(rows)[1]))
     return assert_all(
         [
@@ -127,18 +127,22 @@ def assert_row_lengths(name: str, lengths: Tensor, rows: Tensor, minimum: int) -
 
 
 def assert_max_length(max_length: Tensor, lengths: Tensor, limit: int) -> list[tf.Operation]:
-    """Return the assertions that `max_length` is from the longest of the lengths (B,), at least 1, to a limit."""
+    """Return the assertions that `max_length` is at least 1, at least each length (B,), and at most `limit`."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     return assert_all(
         [
-            (max_length >= longest, "`max_length` must be at least 1 and the length of each prompt.", max_length),
+            (
+                max_length >= longest,
+                "`max_length` must be positive and at least the length of each prompt.",
+                max_length,
+            ),
             (max_length <= limit, f"`max_length` must be at most {limit}.", max_length),
         ]
     )
 
 
 def assert_settings(name: str, num_rows: Tensor, temperature: Tensor, top_p: Tensor) -> list[tf.Operation]:
-    """Return the assertions for the number of rows of an input by name, and for the settings of sampling."""
+    """Return the assertions for the number of rows of the input `name`, and for the sampling settings."""
     is_temperature = (temperature >= 0) & (temperature < math.inf)
     return assert_all(
         [

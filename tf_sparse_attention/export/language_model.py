@@ -31,36 +31,36 @@ def export_language_model(
     jit_compile: bool = True,
     weight_dtype: str | None = None,
 ) -> pathlib.Path:
-    """Write a SavedModel with the signatures `score`, `generate` and `embed`: text in; text, numbers or vectors out.
+    """Write a SavedModel of a language model with the signatures `score`, `generate` and `embed`.
 
     The SavedModel needs only TensorFlow. SentencePiece and WordPiece also need tensorflow-text. A README.md inside
     describes all inputs and outputs, with an example.
 
     - `score`: text, string (B,) -> bits_per_byte and nats, float32 (B,), num_bytes and num_tokens, int32 (B,). Texts
-      are not cut: a text of more than `sequence_length` tokens is scored in consecutive windows, every token exactly
-      once. As in `tf_sparse_attention.data.evaluation_batches`, a window starts without context. The end of the
-      document is not scored, since a text may be part of a document. Empty text has 0 nats and 0 bits per byte.
-    - `generate`: prompt, string (B,), max_length (tokens, prompt included), temperature (0: always the most likely
-      token), top_p and seed, scalars -> text and text_bytes, string (B,): each prompt with its continuation up to the
-      end of the document. `text` is valid UTF-8, with U+FFFD for invalid bytes; `text_bytes` has the bytes. num_tokens,
-      int32 (B,), counts prompt and continuation; log_prob, float32 (B,), is of the continuation. With a fixed seed,
-      row i does not depend on the batch and equals `LanguageModel.generate`. A prompt of more than `max_length` tokens
-      and settings out of range are errors.
-    - `embed`: text, string (B,) -> embedding, float32 (B, D), the mean of the backbone's vectors over the tokens, in
-      windows as above, 0 for empty text; num_tokens, int32 (B,).
+      are not truncated: a text of more than `sequence_length` tokens is split into consecutive windows. As in
+      `tf_sparse_attention.data.evaluation_batches`, each window starts without context. The end of the document is not
+      scored, since a text may be part of a document. Empty text has 0 nats and 0 bits per byte.
+    - `generate`: prompt, string (B,), and the scalars max_length (tokens per row, including the prompt), temperature
+      (0: always the most likely token), top_p and seed -> text and text_bytes, string (B,): each prompt with its
+      continuation up to the end of the document. `text` is valid UTF-8, with U+FFFD for invalid bytes; `text_bytes` has
+      the bytes. num_tokens, int32 (B,), counts prompt and continuation; log_prob, float32 (B,), is that of the
+      continuation. With a fixed seed, row i does not depend on the batch and is the same as in
+      `LanguageModel.generate`. A prompt of more than `max_length` tokens and settings out of range are errors.
+    - `embed`: text, string (B,) -> embedding, float32 (B, D), the mean of the backbone's output vectors over the
+      tokens, 0 for empty text; num_tokens, int32 (B,). Long texts are split into windows, as for `score`.
 
-    Texts and prompts are bytes, valid UTF-8 or not. `generate` pads to a few sizes (`bucket_length`), and XLA
-    compiles each size on first use, which takes some seconds.
+    Texts and prompts are bytes, valid UTF-8 or not. `generate` pads its inputs to one of a few sizes (`bucket_length`),
+    and XLA compiles each size on first use, which takes some seconds.
 
     Args:
         model: `LanguageModel`, on the TensorFlow backend.
         path: folder to write, see `write_saved_model`.
-        tokenizer: the tokenizer of the model's training. Only ids of the tokenizer are sampled.
+        tokenizer: the tokenizer that the model was trained with. Only its ids are sampled.
         sequence_length: maximum number of tokens in a window of `score`. Use the training length. Default: 1024.
         batch_size: maximum number of windows that `score` and `embed` compute at once. Default: 8.
         jit_compile: whether XLA compiles the loop of `generate`; False for servers without XLA. Default: True.
-        weight_dtype: "int8" to quantize large weights to 8 bits, with a scale per row or column: about a quarter of the
-            size, and slightly different results, computed in the model's dtype. Default: None.
+        weight_dtype: "int8" quantizes large weights to 8 bits with a scale per row or column: about a quarter of the
+            size, and slightly different results. Computation is in the model's dtype. Default: None, no quantization.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -115,8 +115,8 @@ def _score(model, tokenizer, sequence_length, batch_size):
         "bits_per_byte": "nats / ln 2 / num_bytes; 0 for an empty text",
     }
     notes = (
-        f"Texts are not cut. A text of more than {sequence_length} tokens is scored in consecutive windows of "
-        f"{sequence_length},\nevery token once. Each window starts without context. No end of a document is scored."
+        f"Longer texts are scored in consecutive windows of {sequence_length} tokens. Each window starts without\n"
+        "context. The end of the document is not scored."
     )
     return Signature(score, [TEXT], outputs, "log-likelihood of texts", notes)
 
@@ -131,7 +131,7 @@ def _generate(model, tokenizer, jit_compile):
         assertions += assert_settings("prompt", tf.size(lengths), temperature, top_p)
         return text_outputs(tokenizer, loop(ids, lengths, max_length, (temperature, top_p, seed), assertions))
 
-    length = f"tokens of a row, prompt included, from the longest prompt to {loop.max_length}"
+    length = f"tokens per row, including the prompt, from the longest prompt to {loop.max_length}"
     inputs = [
         Input.strings("prompt", "bytes; an empty prompt starts a document", "def main():", ""),
         Input.scalar("max_length", tf.int32, length, 60),
@@ -141,7 +141,7 @@ def _generate(model, tokenizer, jit_compile):
         "text": "prompt and continuation, valid UTF-8 with U+FFFD for invalid bytes",
         "text_bytes": "prompt and continuation, as bytes",
         "num_tokens": "tokens of prompt and continuation",
-        "log_prob": "log-probability of the continuation and its end, without padding, in nats",
+        "log_prob": "log-probability of the continuation and its end id, in nats",
     }
     notes = f"A row ends with the document or at `max_length`.\n{COMPILATION_NOTE}"
     return Signature(generate, inputs, outputs, "continuations of prompts", notes)
@@ -153,7 +153,7 @@ def _embed(model, tokenizer, sequence_length, batch_size):
         sequence_length = min(sequence_length, backbone.max_length - 1)  # one position is for the start id
 
     def sum_vectors(tokens, is_token):
-        # After the start id, the vector at each token depends on that token and all before it.
+        # The start id shifts the inputs by one position: the vector at each token depends on this and earlier tokens.
         inputs = tf.pad(tokens, [[0, 0], [1, 0]], constant_values=tokenizer.start_id)
         mask = tf.pad(is_token, [[0, 0], [1, 0]], constant_values=True)
         vectors = backbone({"token_ids": inputs, "padding_mask": mask}, training=False)[:, 1:]
@@ -167,8 +167,8 @@ def _embed(model, tokenizer, sequence_length, batch_size):
         return {"embedding": tf.cast(embedding, tf.float32), "num_tokens": num_tokens}
 
     outputs = {
-        "embedding": "mean of the last vectors over the tokens; 0 for an empty text",
+        "embedding": "mean over the tokens of the backbone's output vectors; 0 for an empty text",
         "num_tokens": "tokens of the text",
     }
-    notes = f"Longer texts are read in consecutive windows of {sequence_length} tokens."
+    notes = f"Longer texts are embedded in consecutive windows of {sequence_length} tokens."
     return Signature(embed, [TEXT], outputs, "embeddings of texts", notes)

@@ -1,4 +1,4 @@
-"""LiteRT files (.tflite) of token ids or features, for phones and other small devices."""
+"""LiteRT files (.tflite) with token ids or features as inputs, for phones and other small devices."""
 
 import contextlib
 import os
@@ -32,24 +32,24 @@ def export_litert(
     signatures: Sequence[str] | None = None,
     source_length: int = 1024,
 ) -> pathlib.Path:
-    """Write one LiteRT file with the signatures of the model, token ids or features in and numbers out.
+    """Write a LiteRT file with the signatures of the model. Inputs are token ids or features.
 
-    The file has builtin operations only, so that every LiteRT interpreter runs it. The signatures share the weights.
+    The file has only builtin operations, so every LiteRT interpreter can run it. The signatures share the weights.
     All sizes are fixed. Before the file is written, its outputs are compared with the model's. A `LanguageModel` has
     the signatures
 
     - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
       the tokens before it in its row. The first token is scored as the start of a document. Pad shorter texts at the
       end with any id and ignore the nats there: the other outputs of a causal model do not depend on padding.
-    - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of tokens before it in each row, and the tensors
+    - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of earlier tokens in each row, and the tensors
       of the cache -> logits, float32 (B, V), for the next token, and the cache after the token. The output
       `new_NAME` is the new value of the input `NAME`. An empty cache is zeros. The first token of a document is id 0.
 
     A `SequenceToSequence` has `score` and `decode` for its targets, and `encode`. `score` also has the inputs of
     `encode`.
 
-    - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), without padding at the end ->
-      the constant inputs of `decode`, with the same names.
+    - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), not counting padding at the
+      end -> the inputs of `decode` that do not change between steps, with the same names.
 
     A `SpeechRecognizer` has `transcribe`, a classifier has `classify`, see docs/portable.md.
 
@@ -61,10 +61,10 @@ def export_litert(
         path: file to write, with the suffix ".tflite", also at an address such as gs://bucket/model.tflite. An earlier
             file is replaced atomically.
         batch_size: number of rows B. Default: 1.
-        sequence_length: tokens of a row of `score` or `classify`, or frames of `transcribe`. Default: 1024.
+        sequence_length: tokens per row of `score` or `classify`, or frames of `transcribe`. Default: 1024.
         max_length: maximum number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
         signatures: names of the signatures to write. None (default): all signatures of the model.
-        source_length: tokens of a source of an encoder-decoder. Default: 1024.
+        source_length: tokens per source of an encoder-decoder. Default: 1024.
 
     Returns:
         The path, a `pathlib.Path`.
@@ -110,7 +110,7 @@ def _convert(model, functions):
         try:
             with _suppress_stderr():
                 return converter.convert()
-        except Exception as error:  # of several classes, none of them public
+        except Exception as error:  # the converter's error classes are not public
             reason = str(error)
     missing = sorted({name for names in re.findall(r"ops: ([\w, ]+)", reason) for name in names.split(", ")})
     reason = f"no operation for {', '.join(missing)}" if missing else reason
@@ -130,7 +130,7 @@ def _check_axes(model, functions):
 
 @contextlib.contextmanager
 def _suppress_stderr():
-    """Discard the output of the converter to the standard error, a page per operation."""
+    """Discard the converter's output on standard error, which is a page per operation."""
     with tempfile.TemporaryFile() as sink:
         before = os.dup(2)
         try:

@@ -1,4 +1,4 @@
-"""ONNX files of token ids or features, for ONNX Runtime and other programs that read them."""
+"""ONNX files with token ids or features as inputs, for ONNX Runtime and other runtimes."""
 
 import importlib
 import logging
@@ -32,10 +32,10 @@ def export_onnx(
     signatures: Sequence[str] | None = None,
     source_length: int = 1024,
 ) -> pathlib.Path:
-    """Write a folder with one file per signature of the model, such as `score.onnx`.
+    """Write a folder with one ONNX file per signature of the model, such as `score.onnx`.
 
-    Signatures, inputs, outputs and sizes are those of `export_litert`. Each file has all weights. Before the folder is
-    written, the outputs are compared with the model's. ONNX needs `pip install 'tf-sparse-attention[onnx]'`.
+    Signatures, inputs, outputs and sizes are the same as for `export_litert`. Each file has all weights. Before the
+    folder is written, the outputs are compared with the model's. ONNX needs `pip install 'tf-sparse-attention[onnx]'`.
 
     Note: Keras's `model.export(format="onnx")` cannot convert the GELU of speech recognizers, and cannot trace the
     decoder of an encoder-decoder without its source.
@@ -51,8 +51,8 @@ def export_onnx(
 
     Raises:
         ImportError: If tf2onnx or onnxruntime is not installed.
-        ValueError: On another backend, if the model is not supported, if ONNX lacks an operation, for a path
-            that must not be written, or if the outputs of the files differ from the model's.
+        ValueError: On another backend, if the model is not supported, if ONNX lacks an operation, if `path` is a
+            file or has other files, or if the outputs of the files differ from the model's.
 
     Example:
         >>> export_onnx(model, "model", sequence_length=512, max_length=512)
@@ -94,7 +94,7 @@ def _convert(model, function):
         converted, _ = tf2onnx.convert.from_function(
             function.graph, function.inputs, opset=OPSET, custom_op_handlers={"Erfc": (_convert_erfc, [])}
         )
-    except Exception as error:  # of any class
+    except Exception as error:  # tf2onnx documents no error classes
         raise unsupported_model_error(model, "ONNX", error) from None
     finally:
         log.setLevel(level)
@@ -105,7 +105,7 @@ def _convert(model, function):
 
 
 def _convert_erfc(graph, node, name, arguments):
-    """Replace erfc(x), of GELU, which tf2onnx cannot convert, by 1 - erf(x)."""
+    """Replace erfc(x) in GELU by 1 - erf(x), because tf2onnx cannot convert erfc."""
     graph.remove_node(node.name)
     one = graph.make_const(f"{node.name}/one", np.array(1, "float32"))
     erf = graph.make_node("Erf", node.input)
@@ -117,7 +117,7 @@ def _make_runner(model, contents):
 
     try:
         sessions = {name: onnxruntime.InferenceSession(content) for name, content in contents.items()}
-    except Exception as error:  # of any class
+    except Exception as error:  # tf2onnx documents no error classes
         raise unsupported_model_error(model, "ONNX", error) from None
 
     def run(name, inputs):

@@ -1,4 +1,4 @@
-"""Functions of LiteRT and ONNX files for each kind of model, and the comparison of a runtime's outputs with Keras's."""
+"""Functions of LiteRT and ONNX files for each model class, and the comparison of their outputs with Keras."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from tf_sparse_attention.models.metrics import nats_of
 MAX_FILE_BYTES = 2**31  # both formats have signed 32-bit offsets
 NUM_COMPARED_STEPS = 8
 TOLERANCE = 1e-3
-# Rounding decides between two clusters at the same distance from a token, and may differ between runtimes.
+# Fraction of outputs that may differ. Runtimes round differently, which can flip a near-tie between clusters.
 MAX_MISMATCHED = 0.01
 CACHED = ("encode", "decode")
 
@@ -45,9 +45,9 @@ class PortableFunction:
     Args:
         function: takes a tensor per input, by position, and returns a dictionary of tensors.
         inputs: list of `tf.TensorSpec` with the names of the file's inputs.
-        ranges: (minimum, maximum) of the random integers for an input, by name, in the comparison of outputs.
-        num_steps: number of compared calls. Outputs of a call are inputs of the next one, by the same name or without
-            "new_" before it. The input "index" is the number of the call. Default: 1.
+        ranges: (minimum, maximum) of random integer inputs by name, for the comparison of outputs.
+        num_steps: number of compared calls. The outputs of each call are inputs of the next call, by their name without
+            the prefix "new_". The input "index" is the number of the call, from 0. Default: 1.
 
     Attributes:
         graph: `tf.function` of the inputs.
@@ -64,7 +64,7 @@ class PortableFunction:
         self.graph = tf.function(function, input_signature=inputs, autograph=False)
 
     def draw(self, random: np.random.Generator, step: int) -> dict[str, np.ndarray]:
-        """Return arrays by name for the inputs of a call, without those that earlier outputs determine."""
+        """Return random inputs of a call by name, without inputs that are outputs of earlier calls."""
         drawn = {}
         for spec in self.inputs:
             if spec.name in self.ranges:
@@ -100,7 +100,7 @@ def _encoder_decoder_functions(model, sizes, names):
 
 
 def _token_functions(decoder, sizes, names, source_inputs, source_ranges, encode_source, source_length):
-    """Return the functions of a decoder, with a function from the inputs of a source to outputs of an encoder."""
+    """Return the functions of a decoder. `encode_source` maps source inputs to encoder outputs."""
     num_positions, batch_size = decoder.backbone.max_length, sizes.batch_size
     id_range, functions = (0, decoder.vocabulary_size - 1), {}
     if "score" in names:
@@ -139,7 +139,7 @@ def _speech_functions(model, sizes, names):
     def transcribe(features, num_frames):
         mask = tf.range(length) < num_frames[:, None]
         log_probs = model({"features": features, "padding_mask": mask}, training=False)
-        # As `ctc_greedy`, without Keras's `argmax`: the runtimes lack its operations for the signs of zeros.
+        # As `ctc_greedy`, but with `tf.argmax`: the runtimes lack an operation of Keras's `argmax` for signed zeros.
         ids = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
         return {"log_probs": log_probs, "label_ids": collapse(ids)}
 
@@ -167,7 +167,7 @@ def _integers(name, *shape):
 
 
 class Kind(NamedTuple):
-    """Kind of model: names of its functions, a function that makes them, and the export of its SavedModels."""
+    """Export of a model class: names of signatures, a factory of functions, and the name of the SavedModel export."""
 
     signatures: tuple[str, ...]
     make_functions: Callable[..., dict[str, PortableFunction]]
@@ -187,7 +187,7 @@ SIGNATURES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kin
 def portable_functions(
     model: keras.Model, signatures: Sequence[str] | None, sizes: Sizes
 ) -> dict[str, PortableFunction]:
-    """Return the functions with these names, None: all, or raise a `ValueError` for a model that is not supported."""
+    """Return functions by signature (None: all). Raise a `ValueError` if the model is not supported."""
     check_kind(model, "LiteRT and ONNX files", tuple(KINDS))
     kind = _kind(model)
     names = kind.signatures if signatures is None else signatures
@@ -233,16 +233,16 @@ def check_outputs(
     runtime: str,
     run: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
 ) -> None:
-    """Raise a `ValueError` if a runtime's outputs differ from Keras's, for random inputs and the first steps.
+    """Raise a `ValueError` if outputs of a runtime and of Keras differ for random inputs.
 
     Args:
         model: the model.
         functions: result of `portable_functions`.
         runtime: name of the runtime, for the message.
-        run: function from the name of one of `functions` and its inputs, arrays by name, to its outputs, by name.
+        run: function (name, inputs) -> outputs of one of `functions`. Inputs and outputs are arrays by name.
     """
     random = np.random.default_rng(0)
-    kept: tuple[dict, dict] = {}, {}  # outputs of Keras and of the runtime: each continues from its own
+    kept: tuple[dict, dict] = {}, {}  # outputs of Keras and of the runtime, each the inputs of its next step
     for name, function in functions.items():
         zeros = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
         for step in range(function.num_steps):
@@ -272,7 +272,7 @@ def _compare(model, name, expected, found, runtime):
 
 
 def unsupported_model_error(model: keras.Model, runtime: str, reason: object) -> ValueError:
-    """Return the `ValueError` for a model that a runtime has no operations for, with a shortened reason."""
+    """Return the `ValueError` for a model with operations that a runtime lacks. The reason is shortened."""
     reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, AttentionLayer)]
     names = ", ".join(sorted({type(layer).__name__ for layer in layers}))

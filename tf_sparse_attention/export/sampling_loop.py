@@ -1,4 +1,4 @@
-"""The decoding loop of the signatures `generate`, compiled for a few sizes."""
+"""Sampling loop of the signatures `generate`, compiled for a few sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,18 +14,18 @@ from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
 from tf_sparse_attention.types import Tensor
 
 MAX_TOKENS = 2**16  # per row
-MIN_LENGTH = 64  # of the buckets
+MIN_LENGTH = 64  # smallest bucket of lengths, in tokens
 COMPILATION_NOTE = """Values out of range are errors. The first call for each size compiles a program, which takes
-seconds. Numbers of rows and lengths are rounded up to 1, 2, 3, 4, 6, 8, 12, ..."""
+seconds. The number of rows is rounded up to 1, 2, 3, 4, 6, 8, 12, ..., lengths to 64, 96, 128, 192, ..."""
 
 
 class SamplingLoop:
-    """Sampling of rows of token ids, without strings, which XLA does not support.
+    """Sampling of token ids. Strings are converted outside, because XLA does not support strings.
 
     Args:
         model: the `LanguageModel`.
-        num_ids: only ids below it are sampled.
-        stop_token_ids: a row ends after one of these.
+        num_ids: only ids below `num_ids` are sampled.
+        stop_token_ids: ids that end a row.
         start_id: id before the first token.
         jit_compile: whether XLA compiles the loop.
         max_length: maximum number of tokens in a row. None (default): 65536, or the positions of the model.
@@ -66,15 +66,15 @@ class SamplingLoop:
         assertions: Sequence[tf.Operation],
         read_source: Callable[[Tensor], Mapping[str, Tensor]] = lambda num_rows: {},
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows that begin with prompts, their lengths and the log-probabilities of the rest.
+        """Continue prompts. Return the rows, their lengths and the log-probabilities of the continuations.
 
         Args:
             prompt_ids: int32 (B, P) or ragged.
             prompt_lengths: int32 (B,), at most P.
-            max_length: tokens of a complete row.
+            max_length: maximum number of tokens per row, including the prompt.
             settings: temperature, top_p and seed.
-            assertions: checks of the inputs. The loop is not compiled for invalid sizes.
-            read_source: function of a number of rows, at least B, to the source of that many rows.
+            assertions: checks of the inputs. They run first, so that the loop is not compiled for invalid sizes.
+            read_source: function from a number of rows, at least B, to a source with this number of rows.
 
         Returns:
             int32 (B, L) with L at least `max_length`, int32 (B,) and float32 (B,).
@@ -85,7 +85,7 @@ class SamplingLoop:
             num_rows, width = bucket(count, 1, MAX_ROWS), bucket(max_length, MIN_LENGTH, self.max_length)
             longest = bucket(maximum(prompt_lengths), MIN_LENGTH, self.max_length)
             longest = tf.minimum(longest, prompt_ids.shape[1] or longest)
-        missing = [0, num_rows - count]  # rows that fill the batch: finished from the start
+        missing = [0, num_rows - count]  # padding rows: finished from the start
         buffer = tf.pad(_with_width(prompt_ids, width), [missing, [0, 0]])
         rows = self._loop(
             read_source(num_rows),
@@ -101,7 +101,7 @@ class SamplingLoop:
 
 
 def _with_width(ids, width):
-    """Return int32 (B, width) of rows of ids, padded or cut."""
+    """Pad or truncate rows of ids to int32 (B, width)."""
     if isinstance(ids, tf.RaggedTensor):
         return ids.to_tensor(shape=tf.stack([-1, width]))
     ids = ids[:, :width]
@@ -117,7 +117,7 @@ def bucket(number: Tensor | int, smallest: int, largest: int) -> Tensor:
 
 
 def setting_inputs(rows: str, temperature: float = 0.8, top_p: float = 0.95) -> list[Input]:
-    """Return the inputs `temperature`, `top_p` and `seed`, which sample `rows` such as texts."""
+    """Return the inputs `temperature`, `top_p` and `seed`. `rows` names the samples, such as "texts"."""
     likely = "in (0, 1]: sample from the most likely tokens with this total probability"
     return [
         Input.scalar(
@@ -129,7 +129,7 @@ def setting_inputs(rows: str, temperature: float = 0.8, top_p: float = 0.95) -> 
 
 
 def text_outputs(tokenizer: Tokenizer, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return the outputs of a signature from token ids (B, T), numbers of tokens and log-probabilities (B,)."""
+    """Return the outputs of a signature for rows: token ids (B, T), numbers of tokens (B,), log-probabilities (B,)."""
     token_ids, num_tokens, log_prob = rows
     text = tokenizer.detokenize(token_ids)
     return {

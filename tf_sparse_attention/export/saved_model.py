@@ -18,7 +18,7 @@ from tf_sparse_attention.remote_files import SAVED_MODEL, output_folder
 from tf_sparse_attention.types import Tensor
 from tf_sparse_attention.version import __version__
 
-# What an export writes.
+# Names of the files and folders in an export.
 WRITTEN = {SAVED_MODEL, "variables", "assets", "fingerprint.pb", "README.md"}
 
 
@@ -47,7 +47,7 @@ class Input(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """Function of a SavedModel, with the texts about it in the README.md.
+    """Function of a SavedModel, with its documentation in the README.md.
 
     Attributes:
         function: takes one tensor per input, by position, and returns a dictionary of tensors.
@@ -75,14 +75,14 @@ def write_saved_model(
 ) -> pathlib.Path:
     """Write a SavedModel of any Keras model, with a README.md that describes its signatures.
 
-    The SavedModel needs only TensorFlow. The names of inputs and outputs in the written file are checked before it
-    replaces an earlier export.
+    The SavedModel needs only TensorFlow. Before it replaces an earlier export, the names of its inputs and outputs are
+    checked.
 
     Args:
         path: folder to write, also at an address such as gs://bucket/model. The folder must be
             new, empty, or an earlier export, which is replaced. On a local disk the replacement is atomic.
         model: model whose weights the functions use, on the TensorFlow backend.
-        signatures: the `Signature` of each name.
+        signatures: dictionary from names to `Signature`s.
         title: first line of the README.md.
         description: second paragraph of the README.md, in Markdown. Default: "".
         tokenizers: tokenizers that the functions use. Default: none.
@@ -142,7 +142,7 @@ def _check_outputs(name, signature, outputs):
 
 
 def _check_written(folder, signatures):
-    """Raise a `RuntimeError` if the written file lacks a signature, or an input or an output of one."""
+    """Raise a `RuntimeError` unless the written file has the inputs and outputs of all signatures."""
     content = saved_model_pb2.SavedModel.FromString((folder / SAVED_MODEL).read_bytes())
     written = content.meta_graphs[0].signature_def
     for name, signature in signatures.items():
@@ -190,7 +190,7 @@ def _describe(name, signature, function):
 
 
 def _type_text(tensor):
-    """Return dtype and shape as text: B is the batch, T another free size."""
+    """Return dtype and shape as text. Unknown sizes are B in the first axis and T in other axes."""
     if tensor.shape.rank is None:
         return tensor.dtype.name
     sizes = [str(size or "BT"[axis > 0]) for axis, size in enumerate(tensor.shape)]

@@ -24,16 +24,16 @@ def export_speech(
 ) -> pathlib.Path:
     """Write a SavedModel of a recognizer with the signature `transcribe`, and with `log_mel` also `transcribe_sound`.
 
-    Like SavedModels of `export_language_model`, it runs without this library and has a README.md with an example.
+    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
 
-    - `transcribe`: features, float32 (B, T, F), padded on the right, and num_frames, int32 (B,), of each -> text,
-      string (B,), by greedy CTC decoding; num_labels, int32 (B,), the labels in text; log_prob, float32 (B,), the
-      log-probability of the greedy alignment, in nats; log_probs, float32 (B, T', V + 1), of the blank and the
-      labels in each subsampled frame, for other decoders.
+    - `transcribe`: features, float32 (B, T, F), padded on the right, and num_frames, int32 (B,) -> text, string (B,),
+      from greedy CTC decoding; num_labels, int32 (B,), the number of labels in `text`; log_prob, float32 (B,), the
+      log-probability of the greedy alignment, in nats; log_probs, float32 (B, T', V + 1), the log-probabilities of the
+      blank and the labels per subsampled frame, for other decoders.
     - `transcribe_sound`: samples, float32 (B, N) in [-1, 1], padded on the right, and num_samples, int32 (B,) -> the
       same outputs, for the features of `log_mel`.
 
-    All rows are computed at once.
+    All rows are computed in one batch.
 
     Args:
         model: `SpeechRecognizer`, on the TensorFlow backend.
@@ -105,8 +105,8 @@ def _transcriber(model, labels, separator):
 def _outputs(model):
     return {
         "text": "the most likely label of each frame, without repeats and blanks",
-        "num_labels": "labels of the text",
-        "log_prob": "log-probability of that alignment, in nats",
+        "num_labels": "number of labels in the text",
+        "log_prob": "log-probability of the greedy alignment, in nats",
         "log_probs": f"log-probabilities of the blank and the labels in T / {model.subsampling} frames, rounded up",
     }
 

@@ -10,12 +10,12 @@ from tf_sparse_attention.types import Tensor
 
 
 def append_id(ids: tf.RaggedTensor, value: int) -> tf.RaggedTensor:
-    """Return rows of ids with another id at the end of each."""
+    """Append an id to each row."""
     return tf.concat([ids, _column(ids, value)], axis=1)
 
 
 def prepend_id(ids: tf.RaggedTensor, value: int) -> tf.RaggedTensor:
-    """Return rows of ids with another id at the start of each."""
+    """Prepend an id to each row."""
     return tf.concat([_column(ids, value), ids], axis=1)
 
 
@@ -30,17 +30,17 @@ def row_lengths(ids: tf.RaggedTensor) -> Tensor:
 
 
 def maximum(lengths: Tensor, minimum: int = 1) -> Tensor:
-    """Return the largest of some lengths (B,), and `minimum` if there is no larger one."""
+    """Return the maximum of the lengths (B,), but at least `minimum`."""
     return tf.reduce_max(tf.concat([lengths, [minimum]], axis=0))
 
 
 def bits(nats: Tensor, num_parts: Tensor) -> Tensor:
-    """Return bits per part, float32 (B,), such as per byte; 0 for rows without parts."""
+    """Convert nats (B,) to bits per part, such as per byte: float32 (B,), 0 for rows without parts."""
     return tf.cast(tf.math.divide_no_nan(nats, math.log(2) * tf.cast(num_parts, nats.dtype)), tf.float32)
 
 
 def window_nats(model: LanguageModel, start_id: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function for `sum_over_windows`: the nats of the tokens of each window, float64 (S,)."""
+    """Return a function for `sum_over_windows` that computes the nats of each window, float64 (S,)."""
 
     def nats(targets, is_token):
         inputs = tf.pad(targets[:, :-1], [[0, 0], [1, 0]], constant_values=start_id)
@@ -103,7 +103,7 @@ def _windows(ids, length):
 
 
 def _batches(values, size):
-    """Reshape (num_windows,) to (num_batches, size), at least one batch, padded with zeros: empty windows."""
+    """Reshape (num_windows,) to (num_batches, size), with at least one batch. Zero padding gives empty windows."""
     missing = -tf.size(values) % size
     missing = tf.where(tf.size(values) > 0, missing, size)
     return tf.reshape(tf.pad(values, [[0, missing]]), (-1, size))

@@ -1,4 +1,4 @@
-"""Weights of a model in a SavedModel, unchanged or with the large ones in 8 bits."""
+"""Weights of a SavedModel, unchanged or with large weights in 8 bits."""
 
 import contextlib
 import functools
@@ -15,7 +15,8 @@ class Weights(tf.Module):
     """Weights of a model, and the scope in which functions use them.
 
     A quantized weight is an int8 variable and float32 scales, see `quantize`. Trainable weights with at least two axes
-    and 1024 elements are quantized. Norms and biases are not, nor are centroids, which decide what a query attends to.
+    and 1024 elements are quantized. Other weights are not: norms, biases, and centroids, which select the keys of a
+    query.
 
     Note: Keras's `quantize("int8")` leaves adaptive embeddings and persistent vectors in float32, which makes such
     models almost twice as large.
@@ -33,7 +34,7 @@ class Weights(tf.Module):
         pairs = [quantize(keras.ops.convert_to_numpy(variable.value)) for variable in large]
         self.integers = [tf.Variable(integers, trainable=False) for integers, _ in pairs]
         self.scales = [tf.Variable(scale, trainable=False) for _, scale in pairs]
-        # Not an attribute with a list of variables, which TensorFlow would save too.
+        # In a partial function, because TensorFlow would also save the variables of a list attribute.
         self._dequantize = functools.partial(_dequantize, large)
 
     @property
@@ -52,8 +53,8 @@ def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return int8 values with the shape of `weight`, and float32 scales to multiply them by.
 
     Symmetric: the largest value is 127. Scales are shared along the first axis, the last axis, or all axes before
-    the last. Of the choices with at most one scale per 16 values, the choice with the smallest error relative to each
-    column is taken.
+    the last. Of the choices with at most one scale per 16 values, it uses the choice with the smallest squared error
+    relative to the mean square of each column.
     """
     weight = np.asarray(weight, "float32")
     columns = tuple(range(weight.ndim - 1))

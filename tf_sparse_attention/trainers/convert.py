@@ -11,13 +11,14 @@ from tf_sparse_attention.trainers.shared import command_line
 
 NOT_CAUSAL_NOTE = (
     "Routed heads use the published selection, which is not causal: outputs depend on later tokens and on padding. "
-    "Logits of full blocks are the published ones. --causal makes the model causal, but it then needs further training."
+    "Logits of full blocks equal the published logits. --causal makes the model causal, but the model then needs "
+    "further training."
 )
 EXAMPLES = """examples:
   tsa-convert t2t checkpoint.zip --dry-run
   tsa-convert t2t checkpoint.zip --hparams=pg19_routing_published --output=pg19.keras
   tsa-convert miniature small"""
-CAUSAL_NOTE = "Routed heads are causal: logits differ from the published ones, and the model needs further training."
+CAUSAL_NOTE = "Routed heads are causal: logits differ from the published logits, and the model needs further training."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +57,7 @@ def _parser():
     t2t.add_argument("checkpoint", help="checkpoint prefix, folder with one checkpoint, or the published zip file")
     t2t.add_argument("--output", type=pathlib.Path, help="model to write, NAME.keras; required without --dry-run")
     t2t.add_argument("--hparams", help="file hparams.json, or a preset such as pg19_routing_published")
-    t2t.add_argument("--dry-run", action="store_true", help="only print how each variable would be used")
+    t2t.add_argument("--dry-run", action="store_true", help="only print how each variable is used")
     t2t.add_argument("--causal", action="store_true", help="make routed heads causal; this changes the logits")
     t2t.add_argument("--without-optimizer", action="store_true", help="do not restore the optimizer's state")
     t2t.set_defaults(run=_convert_t2t)
@@ -105,10 +106,10 @@ def _write(model, plan, options):
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(options.output) as temporary:
         model.save(temporary)
-    print(f"{options.output}: {model.count_params():,} numbers in {len(plan.rows)} weights.")
+    print(f"{options.output}: {model.count_params():,} parameters in {len(plan.rows)} weights.")
     for kind, count in plan.other_variables.items():
         if model.compiled and kind == "optimizer slots":
-            print(f"Read: {kind}, {count} in total; those of split or folded weights are reset.")
+            print(f"Read: {kind}, {count} in total. The slots of split or folded weights are reset.")
         else:
             print(f"Omitted: {count} {kind}.")
     if plan.layout.routed:

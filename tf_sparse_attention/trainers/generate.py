@@ -34,7 +34,7 @@ TOKENIZER = flags.DEFINE_enum("tokenizer", "bytes", base.TOKENIZERS, "Tokenizer 
 VOCABULARY = flags.DEFINE_string("vocabulary", None, "Vocabulary file for --model and --preset.")
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue. Empty: start of a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue. -: standard input.")
-COMPLETE = flags.DEFINE_string("complete", None, "Images: split; the lower half of its images is generated.")
+COMPLETE = flags.DEFINE_string("complete", None, "Images: name of a split. The lower half of its images is generated.")
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", None, "Sampling temperature. 0: greedy decoding.", lower_bound=0)
@@ -90,7 +90,7 @@ def _check_tokenizer():
 
 
 class Progress:
-    """Prints a single text during generation. Otherwise logs the progress at intervals.
+    """Progress display: prints a single text as it grows, otherwise logs the progress at intervals.
 
     Args:
         num_samples: total number of samples.

@@ -2,7 +2,7 @@
 
 `tsa-evaluate`, `tsa-generate` and `tsa-export` then accept it like a trained model. The configuration
 specifies the evaluation text and the tokenizer of the model; the section `model` of the
-configuration is ignored. To continue training a model, pass its file to `tsa-train` as --config.model.start_from=FILE.
+configuration is ignored. To continue training a model, run `tsa-train` with --config.model.start_from=FILE.
 
 Examples:
   tsa-import --model=bytes.keras --workdir=runs/bytes

@@ -7,8 +7,8 @@ table; in the paper, layers share one table.
 Command:   tsa-train --config=all_attention_enwik8 --config.data.path=enwik8 \
            --workdir=runs/all_attention
            The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
-           Variants: --config=all_attention_enwik8:large, the large model; :tiny, a small model of Python's source code,
-           without the path
+           Variants: --config=all_attention_enwik8:large, the large model; :tiny, a small model of Python's source code
+           (omit --config.data.path)
 Hardware:  one device with 40 GB of memory, because segment memory supports one device ("tiny": 2 CPU cores)
 Time:      not run here; "tiny" 2 minutes
 Score:     not run here; paper: 1.01 bits per byte (large: 0.98); "tiny" 3.46 on the validation split
@@ -43,7 +43,7 @@ def get_config(variant: str = "small") -> ml_collections.ConfigDict:
 
 
 def _shrink(config):
-    """Reduce the configuration to minutes on a CPU."""
+    """Reduce the sizes so that training takes minutes on a CPU."""
     config.data.update(sequence_length=128, batch_size=8, use_packing=True)
     config.model.update(hidden_dim=64, memory_length=256)
     span = {"ramp": 16, "loss": 1e-4}

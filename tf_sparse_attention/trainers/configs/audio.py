@@ -5,7 +5,7 @@ Command:   tsa-train --config=audio --config.data.path=PATH/fsdd_900.npz \
            tsa-evaluate --workdir=runs/audio --split=test
            tsa-generate --workdir=runs/audio --num_samples=4
            tsa-generate --workdir=runs/audio --prompt_file=START.wav --length=4000
-           Instead of NAME.npz: a folder of WAV files, or a data set of TFDS with --config.data.tfds=NAME
+           Instead of NAME.npz, a folder of WAV files, or a data set of TFDS with --config.data.tfds=NAME
            Variants: --config=audio:small, strided heads, the last 64 samples and every 64th; :routed, windows of 128
            samples and routed heads; :music, the published model for 65,536 samples; :music_shallow, 2 of its 48 layers
 Hardware:  2 CPU cores, 8 GB of memory; music: accelerators
@@ -64,7 +64,7 @@ def _set_small(config, variant):
 
 
 def _set_music(config):
-    """Child et al. 2019, section 7.4. Settings that it does not specify are as for images, section 7.3."""
+    """Set the music model of Child et al. 2019, section 7.4. Unspecified settings are as for images, section 7.3."""
     config.data.update(sample_rate=12_000, sequence_length=65_536, batch_size=1, use_packing=False)
     config.model.preset = "sparse_transformer_music"
     config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)

@@ -33,7 +33,7 @@ def _data():
         # language_model: path is a file of JSON lines, and this field of each line is a document.
         "text_field": placeholder(str),
         "local_dir": placeholder(str),  # local copy of the files that TFDS would download
-        # Feature with the text. None: the only text feature of TFDS. classify: "text" of JSON lines.
+        # Feature with the text. None: the only text feature of TFDS, or for classify "text" of JSON lines.
         "text_feature": placeholder(str),
         # classify: field with the label. None: "label" of JSON lines, or the only class feature of TFDS.
         "label_feature": placeholder(str),
@@ -59,7 +59,7 @@ def _data():
         "overlap": 0,  # tokens shared by consecutive evaluation windows; only the earlier one scores them
         "batch_size": 8,  # windows per step, over all replicas
         "num_bands": 40,  # speech from audio: mel bands per frame
-        "pre_emphasis": 0.97,  # speech from audio
+        "pre_emphasis": 0.97,  # speech from audio: coefficient of the pre-emphasis filter
         "time_masks": 0.0,  # speech: masked time bands per 1,000 frames in training
         "time_mask_width": 40,  # maximum number of frames of a time band
         "frequency_masks": 0,  # speech: masked frequency bands in training
@@ -78,7 +78,7 @@ def _model():
         "hidden_dim": placeholder(int),  # size of the hidden states between blocks
         "embedding_dim": placeholder(int),  # size of token embeddings; None: hidden_dim
         "intermediate_dim": placeholder(int),  # hidden size of feed-forward layers; None: no feed-forward layers
-        "activation": placeholder(str),  # of feed-forward layers: relu, gelu, geglu or quick_gelu
+        "activation": placeholder(str),  # feed-forward layers: relu, gelu, geglu or quick_gelu
         # Parts: dictionaries with "layer" and its arguments, or layers from keras.saving.serialize_keras_object. A list
         # of lists has the parts of each block.
         "attention": [],
@@ -87,7 +87,7 @@ def _model():
         "num_encoder_layers": placeholder(int),  # None: num_layers
         "pooling": "first",  # classify: output at id 0 before the text (first), or mean over all tokens (mean)
         "share_embeddings": True,  # whether encoder and decoder share an embedding
-        "subsampling": 1,  # speech: factor by which the frame rate is reduced: 1, 2 or 4
+        "subsampling": 1,  # speech: frames per encoder position: 1, 2 or 4
         "sinusoidal": False,  # whether sinusoidal positions are added to the inputs of the first block
         "num_local_layers": placeholder(int),  # initial blocks with only local heads
         "causal": True,  # whether later tokens are masked
@@ -96,7 +96,7 @@ def _model():
         "initialization": placeholder(str),  # "depth": scaled by depth, as in the Sparse Transformer
         "norm": placeholder(str),  # pre, post or pre_and_post; for RMS norms with the suffix _rms
         "dropout": placeholder(float),  # rate on the output of each sublayer
-        "embedding_dropout": placeholder(float),  # on the embedded tokens
+        "embedding_dropout": placeholder(float),  # rate on the embedded tokens
         "activation_dropout": placeholder(float),  # inside feed-forward layers
         "token_dropout": placeholder(float),  # fraction of tokens that training replaces by id 0
         "layer_norm_epsilon": placeholder(float),
@@ -117,7 +117,7 @@ def _optimizer():
         "beta_2": placeholder(float),  # adam, adamw: decay of the second moment
         "epsilon": placeholder(float),  # adam, adamw
         "weight_decay": placeholder(float),  # adamw
-        "clip": placeholder(float),  # adagrad
+        "clip": placeholder(float),  # adagrad: maximum norm of the gradient of each weight, see its class
         "clipnorm": placeholder(float),  # maximum norm of the gradient of each weight
         "global_clipnorm": placeholder(float),  # maximum norm of the gradients of all weights together
         "gradient_accumulation_steps": placeholder(int),  # steps over which gradients are averaged
@@ -146,7 +146,7 @@ def _train():
         "model_parallel": 1,  # JAX: devices per model replica; must divide the number of devices
         "nonfinite": "stop",  # on NaN or infinite loss or weights: stop, or skip such updates
         "shrink_windows_every": 0,  # steps between updates of the windows of adaptive spans; 0: never
-        "shrink_windows_margin": 64,  # positions by which spans can grow between updates
+        "shrink_windows_margin": 64,  # maximum growth of spans between updates, in positions
         "deterministic": True,  # whether runs are reproducible bit for bit; slower on a GPU
     }
 

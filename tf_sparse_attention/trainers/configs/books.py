@@ -6,7 +6,7 @@ Command:   tsa-train --config=books --config.data.path=FOLDER --workdir=runs/boo
            Baseline with only local heads: --config=books:local
 Hardware:  2 CPU cores, 8 GB of memory
 Time:      30 minutes of processor time on one core; "local" 28
-Score:     32 books of PG-19 (21 for training, prepared as `pg19`), a part and not comparable with scores of PG-19. Bits
+Score:     32 books of PG-19 (21 for training, prepared as `pg19`). Scores of the full PG-19 are not comparable. Bits
            per byte on the validation and test split: 2.036 and 2.067 (seed 0), 2.053 and 2.085 (seed 1); "local" with
            equally many weights and steps: 2.138 and 2.165, 2.152 and 2.187. gzip -9: 3.09 and 3.04, xz -9: 2.55 and
            2.48. Perplexity per word (seed 0): 3285 and 3102; "local" 4933 and 4530

@@ -1,11 +1,11 @@
 """Masked bytes of Python's source code, predicted with clustered attention.
 
 Clustered attention is not causal: it cannot generate text. The sizes are for a CPU; Vyas et al. 2020 has 100 clusters,
-63 bits, 10 iterations and the 32 best keys.
+63 bits, 10 iterations and the top 32 keys.
 
 Command:   tsa-train --config=clustered_text --workdir=runs/clustered
            tsa-evaluate --workdir=runs/clustered --split=test
-           Variants: --config=clustered_text:plain, without the best keys; :lsh, bidirectional LSH attention; :tiny,
+           Variants: --config=clustered_text:plain, without top-k keys; :lsh, bidirectional LSH attention; :tiny,
            a small model
 Hardware:  2 CPU cores
 Time:      not run to the end; "tiny" 2 minutes

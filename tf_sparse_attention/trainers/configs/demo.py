@@ -51,7 +51,7 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
 
 
 def _shrink(config):
-    """Reduce the configuration to seconds, with dropout and without compilation."""
+    """Reduce the sizes so that training takes seconds. Add dropout, and disable compilation."""
     config.data.update(tokenizer="bytes", vocabulary=None, sequence_length=64, batch_size=2)
     config.model.update(num_layers=2, num_local_layers=0, hidden_dim=16, intermediate_dim=32, dropout=0.1)
     config.model.attention = [

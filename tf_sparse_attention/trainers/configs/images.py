@@ -1,4 +1,4 @@
-"""Images of 32 x 32 pixels as byte sequences: kinds of attention heads with equally many weights.
+"""Images of 32 x 32 pixels as byte sequences: attention patterns compared at equal numbers of weights.
 
 Command:   tsa-train --config=images --config.data.tfds=cifar10 \
            --config.data.train_split=train[:96%] --config.data.validation_split=train[96%:] --workdir=runs/images
@@ -8,15 +8,15 @@ Command:   tsa-train --config=images --config.data.tfds=cifar10 \
            Instead of TFDS, a folder of PNG or JPEG files, or a file NAME.npz with arrays x_train, ...:
            --config.data.path=PATH and the names of its splits
            Variants: --config=images:mixed (default), local and routed heads; :local, windows of 128 bytes; :local_2d,
-           blocks of 4 x 4 pixels and adjacent blocks; :strided, a row of the image and the bytes above; :top_k, the
+           blocks of 4 x 4 pixels and adjacent blocks; :strided, the last image row and the bytes above; :top_k, the
            published selection of routed heads, which is not causal: its score is not a likelihood
            All variants for the same time, on one NVIDIA H200: KERAS_BACKEND=jax python -m benchmarks.images
            --path=NAME.npz --seconds=30 --batch_size=20 --dtype=mixed_bfloat16
 Hardware:  2 CPU cores, 8 GB of memory; one NVIDIA H200 for the second command
 Time:      not run to the end by the trainer; 250 steps with a shorter schedule: 4 minutes on shared cores. GPU: 30
            seconds of training per variant, 1,700 to 2,500 steps
-Score:     "mixed" after the 250 steps on 2,000 images of CIFAR-10: 5.94 bits per dimension on 500 others. GPU, mean of
-           two seeds (spread): local 3.758 (0.046), strided 3.758 (0.068), local_2d 3.774 (0.048), mixed 3.784
+Score:     "mixed" after the 250 steps on 2,000 images of CIFAR-10: 5.94 bits per dimension on 500 other images. GPU,
+           mean of two seeds (spread): local 3.758 (0.046), strided 3.758 (0.068), local_2d 3.774 (0.048), mixed 3.784
            (0.007), top_k 3.824 (0.071). No variant is better by more than the spread
 """
 

@@ -3,8 +3,8 @@
 Command:   tsa-train --config=sparse_transformer_enwik8 --config.data.path=enwik8 \
            --workdir=runs/sparse_transformer
            The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
-           Variants: --config=sparse_transformer_enwik8:tiny, a small model of Python's source code, without the path;
-           :tiny_strided, with strided attention
+           Variants: --config=sparse_transformer_enwik8:tiny, a small model of Python's source code (omit
+           --config.data.path); :tiny_strided, with strided attention
 Hardware:  8 devices with at least 16 GB of memory ("tiny": 2 CPU cores)
 Time:      not run here; "tiny" 2 minutes
 Score:     not run here; paper: 0.99 bits per byte; on the validation split "tiny" 3.75, "tiny_strided" 3.93
@@ -18,7 +18,7 @@ VARIANTS = ("published", "tiny", "tiny_strided")
 
 
 def get_config(variant: str = "published") -> ml_collections.ConfigDict:
-    """Return the configuration of Child et al. 2019, section 7.2, or a small one."""
+    """Return the configuration of Child et al. 2019, section 7.2, or of a small model."""
     if variant not in VARIANTS:
         raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
     config = base.get_config()
@@ -34,7 +34,7 @@ def get_config(variant: str = "published") -> ml_collections.ConfigDict:
 
 
 def _shrink(config, strided):
-    """Reduce the configuration to minutes on a CPU."""
+    """Reduce the sizes so that training takes minutes on a CPU."""
     config.data.update(sequence_length=256, batch_size=8, use_packing=True)
     pattern = {"layer": "FixedAttention", "block_size": 16, "num_summary": 4, "num_groups": 2}
     if strided:

@@ -1,7 +1,7 @@
-"""Phones of speech: encoders with different attention, trained by connectionist temporal classification.
+"""Phone recognition: encoders with different attention patterns, trained with the CTC loss.
 
-The variants are those of Vyas et al. 2020, section 4.1, and sparse attention of this library. They have equally many
-weights.
+The variants have the attention of Vyas et al. 2020, section 4.1, or sparse attention of this library. All variants have
+equally many weights.
 
 Command:   tsa-train --config=speech:clustered --config.data.path=SPEECH.npz
            --workdir=runs/speech

@@ -1,4 +1,4 @@
-"""Every task at toy size, on data that `make tasks` generates: minutes of training.
+"""All tasks at toy size, on data that `make tasks` generates. Training takes minutes.
 
 Command:   make tasks, or one task after `python -m benchmarks.tasks.made --folder=runs/tasks/data`:
            tsa-train --config=toys:translate --workdir=runs/tasks/translate

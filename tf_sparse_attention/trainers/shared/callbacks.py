@@ -25,7 +25,7 @@ MIN_DEVIATION = 0.01  # relative to the median, for nearly equal losses
 
 
 class LossSpikes:
-    """Count of spikes in the losses of a training. Keras only reports the running mean of the losses.
+    """Counter of loss spikes during training. Keras only reports the running mean of the losses.
 
     A spike is a loss more than six deviations above the median of the previous 100 losses. The deviation is 1.4826 x
     median(|loss - median|), the standard deviation if losses are normally distributed. The first 20 losses of a process
@@ -42,7 +42,7 @@ class LossSpikes:
 
     def add(self, mean: float) -> None:
         """Add a loss, given the mean of all losses since `reset_mean`. An execution of several steps has one loss."""
-        # Exact for batches of equal weight. If tokens are the weights, large batches deviate more from the mean.
+        # Exact for batches of equal weight. With token weights, the loss of a large batch deviates too much.
         loss = mean + self._count * (mean - self._mean)
         self._mean, self._count = mean, self._count + 1
         if not math.isfinite(mean):
@@ -72,10 +72,10 @@ class LossSpikes:
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Callback that counts the steps of a run, including steps before it was resumed. Base class.
+    """Base class of callbacks that count the steps of a run, including steps before it was resumed.
 
     Args:
-        start: step at which `fit` starts. Default 0.
+        start: step at which `fit` starts. Default: 0.
 
     Attributes:
         step: number of training steps of the run so far.
@@ -203,7 +203,7 @@ class StopOnSignal(SignalContext, StepCallback):
 
     @property
     def interrupts_validation(self) -> bool:
-        """Whether to interrupt a running validation. False with several processes: the others would wait."""
+        """Whether to interrupt a running validation. False with several processes: the other processes would wait."""
         return self.received is not None and self._devices.is_single_process
 
 
@@ -313,7 +313,7 @@ def _path(variable):
 
 
 def normalized_entropy(counts: np.ndarray) -> np.ndarray:
-    """Return the entropy of each row of counts (N, K), divided by its maximum log K. If K = 1, it is 1."""
+    """Return the entropy of each row of counts (N, K), divided by its maximum log K. For K = 1, return 1."""
     shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1e-30)
     if counts.shape[-1] == 1:
         return np.ones(counts.shape[:-1])

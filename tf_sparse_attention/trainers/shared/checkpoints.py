@@ -1,8 +1,8 @@
-"""Exact, atomic checkpoints, the same files on TensorFlow and JAX.
+"""Exact, atomic checkpoints with the same file format on TensorFlow and JAX.
 
 A checkpoint is one file "step_000001000.npz": an uncompressed zip archive with the exact array of every variable,
-"metadata.json", and in remote runs the other files of the run. It is written to a temporary file, flushed to the disk
-and renamed. The archive has a checksum of every member, so damaged files are detected before use.
+"metadata.json", and in remote runs the other files of the run. The file is written under a temporary name, flushed to
+the disk and renamed. The archive has a checksum of every member, so damaged files are detected before use.
 
 If a model is split over several processes, each process first writes its shards to "step_000001000.part_1.npz". The
 checkpoint is written last, with the checksums of these files, so that an incomplete save is invalid as a whole.
@@ -55,7 +55,7 @@ def is_split(variable: Any) -> bool:
 
 
 def local_shards(variable: Any) -> list[Shard]:
-    """Return the parts of a split variable in this process. Each part is in one process only."""
+    """Return the parts of a split variable in this process. Each part is returned in one process only."""
     value = ops.convert_to_tensor(variable)
     shards = []
     for shard in value.addressable_shards:
@@ -77,11 +77,12 @@ def as_numpy(variable: Any) -> np.ndarray:
 def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
     """Return all variables that later training steps depend on, by names that are the same in every process.
 
-    These are weights, non-trainable state (centroids), states of seed generators, and the optimizer's variables with
-    its step. Metrics, sums that replicas exchange within a step, and the number of skipped updates are not included.
+    The variables are weights, non-trainable state (centroids), states of seed generators, and the optimizer's
+    variables with its step. Metrics, sums that replicas exchange within a step, and the number of skipped updates are
+    not included.
 
     The name of a weight is its path of layer names below the model. Numbers in automatic names ("dense_7") depend on
-    earlier layers of the process. They are replaced by numbers from 0 in each parent, in the order of creation.
+    earlier layers of the process, so they are replaced by numbers from 0 in each parent, in the order of creation.
 
     Args:
         model: `keras.Model`.
@@ -193,7 +194,7 @@ class Checkpoints:
 
     Args:
         folder: folder of the checkpoints; created by the first `save`.
-        keep: number of newest checkpoints to keep. Default 3.
+        keep: number of newest checkpoints to keep. Default: 3.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
@@ -218,7 +219,7 @@ class Checkpoints:
         files: Sequence[pathlib.Path] = (),
         devices: OneDevice | None = None,
     ) -> None:
-        """Write the checkpoint of a step, then delete all but the newest `keep`. All processes of a run call this.
+        """Write the checkpoint of a step, then delete all but the newest `keep`. All processes must call this.
 
         Args:
             step: number of training steps done.
@@ -281,7 +282,7 @@ class Checkpoints:
                 part.unlink(missing_ok=True)
 
     def newest_metadata(self) -> dict[str, Any] | None:
-        """Read the metadata of the newest complete checkpoint. Log a warning for each damaged one.
+        """Read the metadata of the newest complete checkpoint. Log a warning for each damaged checkpoint.
 
         Returns:
             Dictionary with the metadata of `save` and "step", or None if no checkpoint exists.

@@ -1,4 +1,4 @@
-"""The command line of the commands: help without a backend, concise logging, errors of one line, exit statuses."""
+"""Behavior that all commands share: help without a backend, concise logs, one-line errors, exit statuses."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from absl import app, flags, logging
 TRAINERS = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = TRAINERS / "configs"
 BASE = str(CONFIGS / "base.py")
-# `flags.Error` is from absl; the others are from configuration files.
+# `flags.Error` is from absl; the other errors are from configuration files.
 FLAG_ERRORS = (flags.Error, ValueError, OSError, AttributeError, KeyError, TypeError)
 # Errors that users can fix, unless `mark_faults` has marked them as internal errors.
 USER_ERRORS = (ValueError, OSError, ImportError)
@@ -42,7 +42,7 @@ EXIT_STATUSES = {
 
 
 def run(name: str, main: Callable[[], None]) -> None:
-    """Run a command as `app.run` does.
+    """Run a command with `app.run`.
 
     Help is printed without importing a backend. Errors that users can fix are printed in one line, internal errors
     with a traceback.
@@ -124,7 +124,7 @@ def _error_text(error):
     """Return the text of an error. For unknown settings, explain ml_collections' text, which is only the name."""
     inner = error
     while isinstance(inner, KeyError | AttributeError) and inner.args:
-        inner = inner.args[0]  # can be another error
+        inner = inner.args[0]  # an argument of an error can be another error
     text = str(inner)
     name, _, similar = text.partition("\n")
     name = name.strip("\"'")

@@ -126,7 +126,7 @@ def _model_settings(model):
 
 
 def _matches(setting, actual):
-    """Return whether a setting equals that of a model. Dictionaries match if the model has all their items."""
+    """Return whether a setting matches the model's setting. A dictionary matches if the model has all its items."""
     if isinstance(setting, dict) and isinstance(actual, dict):
         if "class_name" in actual and "layer" in setting:
             actual = {**actual["config"], "layer": actual["class_name"]}
@@ -242,7 +242,7 @@ def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
 
 
 def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.optimizers.Optimizer:
-    """Create the optimizer of `config.optimizer`, with a measurement of the gradient norm.
+    """Create the optimizer of `config.optimizer`, which also measures the gradient norm.
 
     Raises:
         ValueError: If the name is unknown, or the optimizer lacks a setting.

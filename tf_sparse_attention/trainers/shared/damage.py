@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 
-# Errors of readers of JSON, zip archives, arrays and models for damaged content.
+# Errors that readers of JSON, zip archives, arrays and models raise for damaged content.
 ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError),
     RuntimeError,  # with `NotImplementedError`: encryption, or an unknown compression
@@ -17,7 +17,7 @@ ERRORS = (
 
 @contextlib.contextmanager
 def convert_errors(path: pathlib.Path) -> Iterator[None]:
-    """Convert `ERRORS` of a block that reads `path`, a file of a run directory, to a `ValueError` with its name."""
+    """Convert `ERRORS` in a block that reads `path`, a file of a run directory, to a `ValueError` that names it."""
     try:
         yield
     except ERRORS as error:

@@ -26,7 +26,7 @@ class OneDevice:
 
     Attributes:
         num_replicas: number of copies of the model. Each has a part of every batch.
-        can_run_alone: whether this process can run the model without the others, outside of training.
+        can_run_alone: whether this process can run the model without other processes, outside of training.
         can_show: whether this process can show samples of the model during training.
         num_processes: number of processes of the run. Each has some of the replicas.
         process_index: index of this process.
@@ -60,7 +60,7 @@ class OneDevice:
 
         Args:
             batches: the batches.
-            start, stop: range of batches, without `stop`.
+            start, stop: range of batches, excluding `stop`.
         """
         return batches.dataset(start, stop)  # TensorFlow divides it among processes
 
@@ -85,7 +85,7 @@ class OneDevice:
     def agree_on_signal(self, received: signal.Signals | None, step: int) -> signal.Signals | None:
         """Agree with all processes on a signal to stop at this step. Return it, or None to continue.
 
-        All processes call this after each execution.
+        All processes must call this after each execution.
 
         Args:
             received: the signal that this process received, or None.
@@ -148,8 +148,8 @@ class TensorFlowReplicas(OneDevice):
         if num_steps is not None:
             raise ValueError(
                 "`config.optimizer.gradient_accumulation_steps` must be unset: Keras does not support accumulation "
-                "with several TensorFlow replicas. Multiply config.data.batch_size by it and set `remat` if memory is "
-                "short, or train on JAX (KERAS_BACKEND=jax). "
+                "with several TensorFlow replicas. Multiply config.data.batch_size by this number and set `remat` if "
+                "memory is short, or train on JAX (KERAS_BACKEND=jax). "
                 f"Received: gradient_accumulation_steps={num_steps}, {self.num_replicas} replicas."
             )
 

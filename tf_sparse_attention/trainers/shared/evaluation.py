@@ -32,7 +32,7 @@ SECONDS_BETWEEN_LINES = 30
 
 
 class Validation:
-    """Scores of a task's model on a split. Base class.
+    """Base class of the scores of a task's model on a split.
 
     A subclass defines `columns`, `batches`, `score_rows`, `metrics` and `describe`. It can override `totals`, which
     sums the columns. `details` adds results, and `examples` adds examples for TensorBoard.
@@ -56,7 +56,7 @@ class Validation:
         self.task, self.model, self.split, self.limit = task, model, split, limit
 
     def batches(self) -> dict[str, Batches]:
-        """Return the batches of all rows, each row once, by name. If the split is scored only once, the name is ""."""
+        """Return batches by name. Each name scores all rows of the split once. A single name is ""."""
         raise NotImplementedError
 
     def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
@@ -97,13 +97,13 @@ class Validation:
     def describe(scores: dict[str, Any]) -> list[tuple[str, str]]:
         """Return the lines of an evaluation, pairs of a name and a text. A name that ends in a newline is a heading.
 
-        The first line gets the data and split before its text, which is empty or begins with ": ".
+        The report adds the data and split before the text of the first line, which is empty or begins with ": ".
         """
         raise NotImplementedError
 
 
 class TokenValidation(Validation):
-    """Scores in nats per token, for models that have targets as inputs and return their nats. Base class."""
+    """Base class of scores in nats per token, for models that have targets as inputs and return their nats."""
 
     columns = ("nats", "tokens")
 
@@ -250,7 +250,7 @@ def evaluate(
         "backend", "settings" (of the batches) and "path" (file of the scores).
 
     Raises:
-        ValueError: If the model or the split does not exist, a setting is invalid, or the task ignores a changed one.
+        ValueError: If the model or the split does not exist, a setting is invalid, or the task ignores a change.
 
     Example:
 

@@ -21,7 +21,7 @@ SAVED_MODEL = "saved_model"
 WRITERS = {"litert": ("model.tflite", "export_litert"), "onnx": ("model_onnx", "export_onnx")}
 FORMATS = (SAVED_MODEL, *WRITERS)
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
-# Like on a server: TensorFlow and the SavedModel are available, and importing the library fails.
+# As on a server: TensorFlow and the SavedModel are available, and importing the library fails.
 RUN_WITHOUT_LIBRARY = """
 import json, sys
 
@@ -110,7 +110,7 @@ def run_without_library(path: str | os.PathLike, signature: str, inputs: dict[st
 
 
 def _export_portable(folder, kind, signatures):
-    """Export LiteRT or ONNX files in float32, from token ids or features to numbers, for batches of one row.
+    """Export LiteRT or ONNX files in float32, for batches of one row.
 
     Rows have the training length `config.data.sequence_length`, in tokens, bytes of images or sound, or speech frames.
     """
@@ -124,7 +124,7 @@ def _export_portable(folder, kind, signatures):
         )
     lengths = {"sequence_length": length, "max_length": length, "source_length": length}
     path = getattr(tsa.export, write)(model, workdir.open_workdir(folder) / name, signatures=signatures, **lengths)
-    return {"path": str(path), "test_result": f"outputs for random rows of length {length} match those of the model"}
+    return {"path": str(path), "test_result": f"outputs for random rows of length {length} match the model"}
 
 
 def in_float32(model: Any) -> Any:

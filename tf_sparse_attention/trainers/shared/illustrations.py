@@ -15,7 +15,7 @@ from tf_sparse_attention.trainers.shared.sample_sources import LocalModelSource
 from tf_sparse_attention.trainers.shared.sampling import generate
 from tf_sparse_attention.trainers.tasks.task import Examples
 
-NUM_WORDS = 40  # of a text in pictures of routes
+NUM_WORDS = 40  # number of words in pictures of routes
 DOTS_PER_INCH = 100
 MAX_WIDTH = 1200  # pixels of pictures of speech
 
@@ -133,7 +133,8 @@ def draw_figure(size: tuple[float, float], draw: Callable[..., Any]) -> np.ndarr
 def posteriors(features: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
     """Draw features (T, F) above posteriors of labels (T', V + 1), uint8 (height, width, 3).
 
-    The horizontal axis is time, up to 1,200 frames. Low bands and the blank are at the bottom. A row has 3 pixels.
+    The horizontal axis is time, up to 1,200 frames. Low bands and the blank are at the bottom. Each band or label
+    is 3 pixels high.
     """
     stretched = np.repeat(np.exp(log_probs), -(-len(features) // len(log_probs)), axis=0)[: len(features)]
     low, high = np.min(features), np.max(features)

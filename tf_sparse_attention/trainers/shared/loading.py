@@ -53,7 +53,7 @@ def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int
         vocabulary_size: number of ids of the tokenizer.
 
     Raises:
-        ValueError: If the file has no `LanguageModel`, or one with a smaller vocabulary; see also `load_model`.
+        ValueError: If the file has no `LanguageModel`, or its vocabulary is too small; see also `load_model`.
     """
     model = load_model(name, path)
     if not isinstance(model, LanguageModel):

@@ -18,7 +18,7 @@ TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 @contextlib.contextmanager
 def hold_lock(folder: pathlib.Path) -> Iterator[None]:
-    """Hold the lock of a run directory. The end of the process, even by a signal, releases it.
+    """Hold the lock of a run directory. The lock is released when the process ends, even by a signal.
 
     The file `train.lock` remains and names the last process with the lock. If the file system has no locks, like some
     network drives, a warning is logged.
@@ -27,7 +27,7 @@ def hold_lock(folder: pathlib.Path) -> Iterator[None]:
         folder: run directory.
 
     Raises:
-        ValueError: If another process trains in the folder. The message has its id and host.
+        ValueError: If another process trains in the folder. The message has the id and the host of the process.
     """
     with open(folder / FILE_NAME, "a+", encoding="utf-8") as file:
         try:
@@ -36,7 +36,7 @@ def hold_lock(folder: pathlib.Path) -> Iterator[None]:
             if error.errno in TAKEN:
                 file.seek(0)
                 raise ValueError(
-                    "`workdir` must be a folder in which no other training runs. Wait for the other one, or stop it. "
+                    "`workdir` must be a folder in which no other training runs. Wait for that training, or stop it. "
                     f"Received: workdir={folder}, in use by {file.read().strip() or 'another process'}."
                 ) from error
             logging.warning("%s cannot be locked (%s). Do not start a second training in this folder.", folder, error)

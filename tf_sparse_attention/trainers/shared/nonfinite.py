@@ -66,8 +66,7 @@ class StopOnNonfinite(StepCallback):
 class LogSkipped(StepCallback):
     """Callback that logs skipped updates of `tsa.optimizers.SkipNonfinite`, and ends `fit` after 100 in a row.
 
-    It checks the count at every report and if the loss is not finite. A nonfinite loss is removed from the reported
-    mean.
+    The count is checked at every report and after a nonfinite loss. A nonfinite loss is removed from the reported mean.
 
     Args:
         start: see `StepCallback`.

@@ -51,9 +51,9 @@ class RemoteRun(LocalRun):
 
     Args:
         address: address with a scheme of `etils.epath`, such as "gs://bucket/run".
-        keep: number of newest checkpoints to keep there. Default 3.
+        keep: number of newest checkpoints to keep at the address. Default: 3.
         is_read: whether the run is only read. Calls with the same newest checkpoint then share a local folder, so that
-            interrupted evaluations resume. Default False: a new temporary folder.
+            interrupted evaluations resume. Default: False, a new temporary folder.
     """
 
     def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:

@@ -18,7 +18,7 @@ CHANGEABLE_SETTINGS = (
     "data.validation_split",
     "data.vocabulary",
 )
-# Must not change, although their section can.
+# Settings that cannot change, although their section can.
 FIXED_SETTINGS = ("train.dtype",)
 
 
@@ -27,7 +27,7 @@ def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, A
 
     Args:
         config: `ml_collections.ConfigDict` of the run.
-        fingerprint: string that identifies the training data, for example `tsa.data.TextSource`.
+        fingerprint: string that identifies the training data, for example the attribute of a `tsa.data.TextSource`.
     """
     # Through JSON, so that tuples and lists compare as equal.
     return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
@@ -51,7 +51,7 @@ def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
     if is_default and steps[0] != steps[1]:
         logging.warning(
             "The cosine schedule ends at config.train.num_steps, which is %s instead of %s. The learning rate changes "
-            "at once. Set config.optimizer.decay_steps in runs that may become longer.",
+            "abruptly. Set config.optimizer.decay_steps in runs that may become longer.",
             *steps,
         )
     if saved["fingerprint"] != now["fingerprint"]:

@@ -47,7 +47,7 @@ class LocalModelSource:
             prompt: `bytes`.
             seeds: integers.
             length: maximum number of tokens to add.
-            settings: arguments of `Sampling`, or of `BeamSearch` with "num_beams". Beams are yielded only complete.
+            settings: arguments of `Sampling`, or of `BeamSearch` with "num_beams". Beams are yielded once, at the end.
 
         Raises:
             ValueError: If a setting is out of range or unknown.
@@ -109,8 +109,8 @@ def make_strategy(settings: dict[str, Any]) -> Any:
     kind: Any = BeamSearch if "num_beams" in settings else Sampling
     unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
     if unknown:
-        without = "have no" if kind is BeamSearch else "are needed for"
-        raise ValueError(f"Beams (`num_beams`) {without} {', '.join(sorted(unknown))}. Received: {settings}.")
+        without = "must be unset for" if kind is BeamSearch else "is required for"
+        raise ValueError(f"Beam search (`num_beams`) {without} {', '.join(sorted(unknown))}. Received: {settings}.")
     return kind(**settings)
 
 

@@ -111,7 +111,7 @@ def draw(
 def generate_text(
     source: Any, request: Request, show: Callable[[list[dict[str, Any]]], None] | None = None
 ) -> Generated:
-    """Generate text for `tsa-generate`. The returned text is empty if `show` has shown the only sample.
+    """Generate text for `tsa-generate`. The returned text is empty for a single sample, which `show` prints.
 
     Raises:
         ValueError: If `request.complete` is set; see also `generate`.

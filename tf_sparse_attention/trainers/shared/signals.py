@@ -1,4 +1,4 @@
-"""Orderly ends of a program on SIGINT (Ctrl-C), SIGTERM (preemption) and SIGHUP (a closed terminal)."""
+"""Graceful shutdown on SIGINT (Ctrl-C), SIGTERM (preemption) and SIGHUP (a closed terminal)."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class SignalContext:
-    """Context in which the first signal calls `on_signal` instead of ending the process. Base class.
+    """Base class of contexts in which the first signal calls `on_signal` instead of ending the process.
 
     A second signal of the same kind ends the process, except SIGHUP: shell and system can each send one. If SIGHUP is
     ignored, as under `nohup`, it stays ignored.

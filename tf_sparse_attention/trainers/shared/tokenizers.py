@@ -6,7 +6,7 @@ from typing import Any
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.local_paths import local_path
 
-# By name in a configuration, see `base.TOKENIZERS`. Except bytes, tokenizers are loaded from a file.
+# Tokenizers by their name in a configuration, see `base.TOKENIZERS`. All except bytes are loaded from a file.
 KINDS: dict[str, Any] = {
     "bytes": tsa.data.ByteTokenizer,
     "subword": tsa.data.SubwordTokenizer,
@@ -53,7 +53,7 @@ def from_description(description: dict[str, Any]) -> Any:
     """Create a tokenizer from the result of `describe`.
 
     Raises:
-        ValueError: If its class is not in the library.
+        ValueError: If the class of the tokenizer is not in the library.
     """
     classes = {kind.__name__: kind for kind in KINDS.values()}
     if description.get("class") not in classes:

@@ -52,7 +52,7 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
         `Outcome`.
 
     Raises:
-        RemoteError: If the address is unreachable at the start, or for the last checkpoint.
+        RemoteError: If the address is unreachable at the start or for the upload of the last checkpoint.
         ValueError: If a setting is invalid or differs from the checkpoint, or another process trains in this folder.
         NonfiniteError: If loss or weights are not finite. Earlier checkpoints are kept.
     """
@@ -193,7 +193,7 @@ class Run:
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:
-        """Train from a step to the last.
+        """Train from a step to the last step.
 
         Returns:
             The step after which training ended, and the signal that ended it or None.

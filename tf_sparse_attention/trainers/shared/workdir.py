@@ -57,8 +57,8 @@ def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant
     Args:
         workdir: run directory.
         split: name of the split.
-        source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. If it is not the training
-            data, the file name contains the name and a hash of the fingerprint, since names can be equal.
+        source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. For other data than the
+            training data, the file name has the name and a hash of the fingerprint, since names can be equal.
         variant: name of a variant of the model. Default: None, the trained model.
     """
     return _result_path(workdir, "evaluation", split, source, variant, "json")
@@ -161,7 +161,7 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
     """Create the tokenizer of a run.
 
     Raises:
-        ValueError: If its file is missing or was changed, or its class is not in the library.
+        ValueError: If the file is missing or was changed, or the tokenizer's class is not in the library.
     """
     state = read_json(workdir, STATE)
     with damage.convert_errors(open_workdir(workdir) / STATE):
@@ -169,12 +169,12 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
 
 
 def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = True) -> None:
-    """Write a model without its optimizer, independent of the number of replicas. All processes of a run call this.
+    """Write a model without its optimizer, independent of the number of replicas. All processes must call this.
 
     Args:
         workdir: run directory.
         model: the model.
-        is_chief: whether this process writes the file. Default True.
+        is_chief: whether this process writes the file. Default: True.
     """
     trained = {name: as_numpy(variable) for name, variable in state_variables(model).items()}
     if not is_chief:
@@ -187,7 +187,7 @@ def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = 
 
 
 def load_model(workdir: str | os.PathLike) -> keras.Model:
-    """Load the trained model of a run, or otherwise the model of its newest checkpoint. It is not compiled.
+    """Load the trained model of a run, or otherwise the model of its newest checkpoint. The model is not compiled.
 
     Raises:
         ValueError: If the run has no model and no checkpoint.

@@ -156,7 +156,7 @@ def _read_step(row):
 
 
 class TensorBoard(Writer):
-    """Event files for TensorBoard. Validation and training are two of its runs, so that they share charts.
+    """Event files for TensorBoard. Training and validation are two runs of TensorBoard, so that they share charts.
 
     Events are on the disk when a method returns. TensorFlow is not needed.
 

@@ -19,7 +19,7 @@ from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Genera
 
 SAMPLES = "samples.wav"
 MIN_FFT_SIZE = 32  # samples
-SIZE = (8, 2)  # inches; of the waveform, and of the spectrogram
+SIZE = (8, 2)  # inches, of the waveform and of the spectrogram
 
 
 class Validation(ByteValidation):
@@ -96,7 +96,7 @@ class Task(ByteTask):
             model: the model.
             request: `Request`. `prompt` is the content of a WAV file with the model's sample rate, or None; `length` is
                 in audio samples; `path` is NAME.wav. Several samples are written to NAME_0.wav, NAME_1.wav, ...
-            show: function of all samples so far, called after every progress. Default: None.
+            show: function of all samples so far, called whenever they grow. Default: None.
 
         Returns:
             `Generated` with samples as of `ByteTask.draw`, and the path of the first file.
@@ -141,15 +141,15 @@ def _sample_paths(path, num_samples):
 
 
 def _encode_wav_file(codec, content):
-    """Return the ids of a WAV file, int32 (T,). No content has no ids."""
+    """Return the ids of a WAV file, int32 (T,). Empty content has no ids."""
     if not content:
         return np.zeros(0, np.int32)
     audio = decode_wav(content)
     if isinstance(audio, str):
-        raise ValueError(f"`prompt` must be a WAV file. Received: one {audio}.")
+        raise ValueError(f"`prompt` must be a WAV file of 16-bit PCM. Received: a file {audio}.")
     if audio.sample_rate != codec.sample_rate:
         raise ValueError(
-            f"`prompt` must have {codec.sample_rate} samples per second, as the recordings of the run. "
+            f"`prompt` must have {codec.sample_rate} samples per second, like the recordings of the run. "
             f"Received: {audio.sample_rate}."
         )
     return codec.encode(mix_down(audio.samples))

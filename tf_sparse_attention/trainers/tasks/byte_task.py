@@ -22,15 +22,15 @@ from tf_sparse_attention.trainers.shared import (
 )
 from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
 
-BYTES_PER_SNAPSHOT = 256  # of a sample
+BYTES_PER_SNAPSHOT = 256  # bytes between two snapshots of a sample
 LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}
 
 
 class ByteValidation(evaluation.TokenValidation):
-    """Scores of every byte of images or audio. Base class.
+    """Base class of validations that score every byte of images or audio.
 
-    `data` is the result of the task's `open_split`. A subclass defines `metric`, the name of the bits per byte;
-    `items`, "images" or "recordings"; `batches`, `num_items` and `examples`.
+    `data` is the result of the task's `open_split`. A subclass defines `metric`, the name of the score in bits per
+    byte; `items`, "images" or "recordings"; `batches`, `num_items` and `examples`.
     """
 
     metric: ClassVar[str]
@@ -63,7 +63,7 @@ class ByteValidation(evaluation.TokenValidation):
         ]
 
     def can_draw(self) -> bool:
-        """Return whether the model has a KV cache. Without one, sampling takes hours, and the reason is logged once."""
+        """Return whether the model has a KV cache. Without it, sampling takes hours, and the reason is logged once."""
         reason = self.model.cache_unsupported_reason
         if reason is not None:
             logging.log_first_n(logging.INFO, "No samples of %s during training: %s.", 1, self.items, reason)
@@ -71,7 +71,7 @@ class ByteValidation(evaluation.TokenValidation):
 
 
 class ByteTask(Task):
-    """Task with a codec between images or audio and bytes; see `Task`. Base class.
+    """Base class of tasks with a codec between images or audio and bytes; see `Task`.
 
     In addition to the members of `Task`, a subclass defines `codec_class`, `make_codec()`, `open_split(split)`, and
     `expected_path`, a description of the files that `config.data.path` can name.
@@ -134,7 +134,7 @@ class ByteTask(Task):
             prompts: function from the indices of samples to their prompts, int32 (T,) each.
             length: ids per sample, including the prompt.
             write: function that writes all samples so far.
-            show: function of all samples so far, called after every progress.
+            show: function of all samples so far, called whenever they grow.
 
         Returns:
             Dictionaries: "token_ids" including the prompt; "num_tokens" without the prompt; the "log_prob" and bits per

@@ -126,7 +126,7 @@ class Task(TextTask):
         """The labels of the training data, in class order.
 
         Raises:
-            ValueError: If there are fewer than two.
+            ValueError: If there are fewer than two labels.
         """
         labels = self._state.get("labels") or self.source.classes(self.config.data.train_split)
         if len(labels) < 2:
@@ -194,7 +194,7 @@ class Task(TextTask):
         return {"loss": loss, "weighted_metrics": [metric]}
 
     def probabilities(self, model: Any, documents: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the label probabilities, float32 (documents, C), of documents: ids that end with the end id."""
+        """Compute the label probabilities, float32 (documents, C), of documents, int32 ids ending with the end id."""
         longest, length = max(map(len, documents)) + 1, SHORTEST
         while length < longest and length < self.config.data.sequence_length:
             length *= 2

@@ -116,7 +116,7 @@ class Task(ByteTask):
             model: the model.
             request: `Request` without `prompt` and `length`.
             images: uint8 (N, H, W, C). The first `request.num_samples` are completed. Default: None, draw new images.
-            show: function of all samples so far, called after every progress. Default: None.
+            show: function of all samples so far, called whenever they grow. Default: None.
 
         Returns:
             `Generated` with samples as of `ByteTask.draw`.

@@ -1,4 +1,4 @@
-"""Language modeling of text: the next token, or with `config.data.mask_rate` the masked tokens."""
+"""Language modeling of text: predict the next token, or the masked tokens if `config.data.mask_rate` is set."""
 
 import lzma
 import math
@@ -61,7 +61,7 @@ class Validation(evaluation.TokenValidation):
         }
 
     def _counts(self, tokens):
-        """Return the bytes and words of a number of tokens, in proportion to those of the whole text."""
+        """Return the numbers of bytes and words for a number of tokens, in proportion to the whole text."""
         store = self.store
         official = official_word_count(self.task.source.name, self.split, store.num_documents)
         if tokens != store.num_tokens:
@@ -72,7 +72,7 @@ class Validation(evaluation.TokenValidation):
         return {"bytes": store.num_bytes, "words": official, "words_are": "official"}
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Return the bytes, words and windows, the compression rates of gzip and xz, and the tokenizer.
+        """Return the numbers of bytes, words and windows, the compression rates of gzip and xz, and the tokenizer.
 
         "words_are" is "official" if "words" is the published number of a complete split, otherwise "counted".
         """

@@ -75,8 +75,9 @@ class Validation(evaluation.TokenValidation):
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
         """Return the numbers of pairs and bytes, and the scores and file of generated targets, if any.
 
-        "pairs" counts scored pairs, with "empty_sources" and "empty_targets". "left_out" counts pairs that are too
-        long. `config.train.generated_targets` is the number of targets to generate for `score_targets`.
+        "pairs" counts scored pairs, and "left_out" pairs that are too long. "empty_sources" and "empty_targets" count
+        pairs of the whole split. `config.train.generated_targets` is the number of targets to generate for
+        `score_targets`.
         """
         empty = {f"empty_{side}s": count for side, count in self.buckets.num_empty.items()}
         counts = {"pairs": len(self._fits), "left_out": int(np.sum(self.buckets.is_too_long)), "bytes": self.num_bytes}
@@ -128,7 +129,7 @@ class Validation(evaluation.TokenValidation):
 
 
 class PairTask(TextTask):
-    """Task with pairs of a source and a target; see `Task`. Base class.
+    """Base class of tasks with pairs of a source and a target; see `Task`.
 
     With `config.model.cross_attention`, the model is an encoder-decoder. Without it, the model is a language model of
     the source followed by the target. Only targets are scored. A subclass defines `settings` and `score_targets`.

@@ -49,9 +49,9 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[dict[str
     """Yield the recordings of a file as dictionaries: "name" and "features" (T, F).
 
     Args:
-        path: NAME.wav, or NAME.npz with the array "features" (T, F). With several recordings, it has "offsets", the
-            start of each and the end of the last. "scale" is as in `tsa.data.open_speech`.
-        description: how features are computed; see `SpeechSource`.
+        path: NAME.wav, or NAME.npz with the array "features" (T, F). Optional arrays: "offsets", the start of each
+            recording and the end of the last recording, and "scale", see `tsa.data.open_speech`.
+        description: settings of the features; see `SpeechSource`.
 
     Raises:
         ValueError: If the file is invalid or damaged, or the model was trained on features and the file has audio.
@@ -61,7 +61,7 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[dict[str
         raise ValueError(f"`prompt` must be an existing file NAME.wav or NAME.npz, or a split. Received: {path}.")
     if file.suffix.lower() == ".wav":
         if "sample_rate" not in description:
-            raise ValueError(f"`prompt` must be a file with features, as the training data. Received: {path}.")
+            raise ValueError(f"`prompt` must be a file with features, like the training data. Received: {path}.")
         samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
         yield {"name": file.name, "features": tsa.data.LogMel(**description)(samples)}
         return

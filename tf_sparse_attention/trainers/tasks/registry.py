@@ -27,7 +27,7 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
     check_read(config, config.task, task_class.settings)
     task = task_class(config)
     for name in ("source", "validation"):
-        # Not `hasattr` of the task, which would open the data of a property.
+        # Not `hasattr(task, name)`: the property `source` would open the data.
         if not hasattr(task_class, name) and name not in vars(task):
             raise missing_member(task_class, name)
     return task
@@ -38,7 +38,7 @@ def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | Non
 
     Args:
         folder: run directory.
-        config: configuration that replaces the one of the run. Default: None.
+        config: configuration that replaces the run's configuration. Default: None.
 
     Raises:
         ValueError: If the folder has no run, or its task does not exist.
@@ -53,7 +53,7 @@ def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | Non
 
 
 def text_source(config: ml_collections.ConfigDict) -> Any:
-    """Return the source of a task with text. Its `documents(split)` are the texts of a split.
+    """Return the source of a task with text. `source.documents(split)` are the texts of a split.
 
     Raises:
         ValueError: If the task has no text; see also `make_task`.

@@ -34,7 +34,7 @@ SAMPLING = ("temperature", "top_p")  # settings of `config.generate`
 
 
 def check_settings(config: ml_collections.ConfigDict, required: Names, excluded: Names) -> None:
-    """Raise a `ValueError` if a required setting is missing, or an excluded one is set.
+    """Raise a `ValueError` if a required setting is missing, or an excluded setting is set.
 
     Args:
         config: the configuration.

@@ -1,4 +1,4 @@
-"""Speech recognition: phones or characters by connectionist temporal classification."""
+"""Speech recognition: phones or characters with connectionist temporal classification (CTC)."""
 
 import functools
 import pathlib
@@ -73,7 +73,7 @@ class Validation(evaluation.Validation):
         return rates | ({"word_error_rate": totals["word_edits"] / totals["words"]} if totals["words"] else {})
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Return the number of scored recordings, of others by reason, and the error rates of beam search."""
+        """Return the numbers of scored and left-out recordings, and the error rates of beam search."""
         settings = self.task.config.train
         details = {"recordings": int(np.sum(~self.buckets.is_too_long)), "left_out": self.buckets.left_out}
         if settings.evaluation_attention:
@@ -152,7 +152,7 @@ class Task(task.Task):
         return tsa.data.open_speech(**{name: data[name] for name in names if name in data})
 
     def get_state(self) -> dict[str, Any]:
-        """Return "labels", "unit", "mean" and "std" of the training split, and "features", how they are computed."""
+        """Return "labels", "unit", "mean" and "std" of the training split, and "features", their settings."""
         if not self._state:
             store = tsa.data.open_speech_store(self.source, self.config.data.train_split)
             self._state = {"labels": list(store.labels), "unit": store.unit, "features": self.source.description}
@@ -163,7 +163,7 @@ class Task(task.Task):
         """Open the recordings of a split, with the labels of the training split.
 
         Raises:
-            ValueError: If the unit of labels, or how features are computed, differs from the training split.
+            ValueError: If the unit of labels or the settings of features differ from the training split.
         """
         if split == self.config.data.train_split and self.source.labels is None and not self._state:
             return tsa.data.open_speech_store(self.source, split)

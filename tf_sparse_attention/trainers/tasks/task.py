@@ -12,17 +12,17 @@ from tf_sparse_attention.trainers.tasks.settings import Names
 
 
 class Task:
-    """A kind of training: its data, model, scores and samples. Base class.
+    """Base class of training tasks, which define the data, model, scores and samples.
 
-    A subclass is named `Task`. It is in a separate module, and `config.task` is the name of this module. It must define
-    `settings`, `source`, `training_batches`, `make_model`, `validation`, `generate` and `export`.
+    `config.task` is the name of a module with a subclass named `Task`. The subclass must define `settings`, `source`,
+    `training_batches`, `make_model`, `validation`, `generate` and `export`.
 
     Args:
         config: `ml_collections.ConfigDict` of the run.
         state: result of `get_state` when the run started. Default: None, computed from the data.
 
     Attributes:
-        config: as above.
+        config: see above.
         settings: names of the settings that this task reads in addition to `settings.COMMON`, by section.
         source: the data, with a `name` and a `fingerprint`.
         validation: subclass of `Validation` that scores the model.
@@ -45,7 +45,7 @@ class Task:
     def get_state(self) -> dict[str, Any]:
         """Return plain data by name that the model needs in addition to its weights, such as a tokenizer.
 
-        It is saved in the run directory. Resuming a run requires the same state. Default: empty.
+        The state is saved in the run directory. Resuming a run requires the same state. Default: empty.
         """
         return {}
 
@@ -58,7 +58,7 @@ class Task:
         raise missing_member(type(self), "training_batches")
 
     def make_model(self) -> keras.Model:
-        """Create the model, a `tsa.models.Model` with an attribute `backbone`. Random numbers are seeded before."""
+        """Create the model, a `tsa.models.Model` with an attribute `backbone`. The random seed is set before."""
         raise missing_member(type(self), "make_model")
 
     def compile_arguments(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Task:
         Args:
             model: the trained model.
             request: `Request`.
-            show: function of all samples so far, called after every progress. Default: None.
+            show: function of all samples so far, called whenever they grow. Default: None.
 
         Raises:
             ValueError: If the task does not support the request.
@@ -94,7 +94,7 @@ class Task:
 
 
 def missing_member(task_class: type, name: str) -> ValueError:
-    """Return the error for a class of tasks that lacks a member."""
+    """Return the error for a task class that lacks a required member."""
     return ValueError(f"`config.task` must be a task with `{name}`. Received: {task_class.__module__}, without it.")
 
 
@@ -115,7 +115,7 @@ class Examples(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Request for samples. None: the setting of the run's configuration.
+    """Request for samples. For fields that are None, the configuration of the run applies.
 
     Attributes:
         prompt: `bytes`, the text to continue or translate, or the WAV file to continue.

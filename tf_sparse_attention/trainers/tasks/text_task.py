@@ -10,7 +10,7 @@ TOKENIZER = ("tokenizer", "vocabulary")  # settings of `config.data`
 
 
 class TextTask(Task):
-    """Task with text; see `Task`. Base class. Its `source` has `documents(split)`, the texts of a split."""
+    """Base class of tasks with text. The `source` has `documents(split)`, the texts of a split; see `Task`."""
 
     @functools.cached_property
     def source(self) -> Any:
@@ -19,7 +19,7 @@ class TextTask(Task):
 
     @functools.cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer in the state of the run, or the one that `config.data` specifies."""
+        """The tokenizer in the state of the run, or the tokenizer that `config.data` specifies."""
         if "tokenizer" in self._state:
             return tokenizers.from_description(self._state["tokenizer"])
         return tokenizers.make_tokenizer(self.config.data.tokenizer, self.config.data.vocabulary)
