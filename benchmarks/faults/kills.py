@@ -27,7 +27,7 @@ def random_moments(lab: Lab, count: int) -> Iterator[Trial]:
 
 def on_jax(lab: Lab, count: int) -> Iterator[Trial]:
     """Kill a run on JAX at a random moment and resume it, as in `random_moments`."""
-    return random_moments(Lab(lab.folder / "jax", environment={"KERAS_BACKEND": "jax"}), count)
+    return random_moments(Lab(lab.folder / "jax", lab.random.randrange(2**32), {"KERAS_BACKEND": "jax"}), count)
 
 
 def at_address(lab: Lab, count: int) -> Iterator[Trial]:

@@ -17,6 +17,7 @@ from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.shared import sample_sources, sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.task import Request
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +62,13 @@ def test_a_sample_is_what_the_model_generates(run):
         "temperature": 0.5,
         "top_p": 0.8,
     }
+
+
+def test_a_sample_that_nobody_shows_is_returned_as_text(run):
+    source, request = eager_source(run), Request(b"ab", length=3)
+    generated = sampling.generate_text(source, request)
+    assert generated.text == sampling.as_text(generated.samples)
+    assert sampling.generate_text(source, request, lambda samples: None).text == ""
 
 
 def test_what_is_not_given_is_as_the_run_was_configured(run):

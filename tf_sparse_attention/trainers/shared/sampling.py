@@ -129,7 +129,7 @@ def generate_text(
         show,
         **request.settings,
     )
-    is_shown = len(samples) == request.num_samples == 1
+    is_shown = show is not None and len(samples) == request.num_samples == 1
     return Generated(samples, "" if is_shown else as_text(samples), path)
 
 
