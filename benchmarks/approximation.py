@@ -26,7 +26,7 @@ COLUMNS = "attention", "accuracy", "macro F1", "same as dense", "seconds"
 
 
 def with_attention(model: SequenceClassifier, **arguments: Any) -> SequenceClassifier:
-    """Returns a classifier of the same weights whose dense attention is clustered.
+    """Return a classifier of the same weights whose dense attention is clustered.
 
     Args:
         model: a `SequenceClassifier` on a `Backbone` with `DenseAttention` alone.
@@ -58,7 +58,7 @@ def _head(model):
 
 
 def _layers(model) -> Iterator[keras.layers.Layer]:
-    """Yields the layers with weights of a classifier, each weight in one of them, attention as a whole."""
+    """Yield the layers with weights of a classifier, each weight in one of them, attention as a whole."""
     attention = [layer for layer in model._flatten_layers() if isinstance(layer, layers.AttentionLayer)]
     inside = {id(inner) for layer in attention for inner in layer._flatten_layers(include_self=False)}
     for layer in model._flatten_layers():
@@ -68,7 +68,7 @@ def _layers(model) -> Iterator[keras.layers.Layer]:
 
 
 def variants(model: SequenceClassifier, num_clusters: Sequence[int], top_k: int) -> Iterator[tuple[str, Any]]:
-    """Yields the classifier, and those with clustered and improved clustered attention, by name."""
+    """Yield the classifier, and those with clustered and improved clustered attention, by name."""
     yield "dense", model
     for kind, options in (("clustered", {}), ("improved", {"top_k": top_k})):
         for count in num_clusters:
@@ -88,7 +88,7 @@ class Predictor:
         self._num_repeats = num_repeats
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, float]:
-        """Returns logits (B, C) and seconds of one batch."""
+        """Return logits (B, C) and seconds of one batch."""
         logits, times = np.asarray(self._run(ids, mask)), []
         for _ in range(self._num_repeats):
             begin = time.perf_counter()
@@ -111,7 +111,7 @@ def _compiled(model):
 
 
 def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 2) -> dict[str, Any]:
-    """Returns "predicted" and "classes", int (texts,), and "seconds" of one pass over the batches.
+    """Return "predicted" and "classes", int (texts,), and "seconds" of one pass over the batches.
 
     Args:
         model: the classifier.
@@ -128,7 +128,7 @@ def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 
 
 
 def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int], top_k: int) -> Iterator[list[str]]:
-    """Yields the rows of the table, texts in the order of `COLUMNS`."""
+    """Yield the rows of the table, texts in the order of `COLUMNS`."""
     from tf_sparse_attention.trainers.tasks.classify import class_scores
 
     dense = None
@@ -145,7 +145,7 @@ def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int
 def times_of_lengths(
     model: Any, lengths: Sequence[int], num_clusters: Sequence[int], top_k: int
 ) -> Iterator[list[str]]:
-    """Yields for each variant its name and the seconds of one random sequence of each length."""
+    """Yield for each variant its name and the seconds of one random sequence of each length."""
     for name, variant in variants(model, num_clusters, top_k):
         predictor, times = Predictor(variant, 2), []
         for length in lengths:
@@ -155,7 +155,7 @@ def times_of_lengths(
 
 
 def print_table(head: Sequence[str], rows: Iterator[list[str]]) -> None:
-    """Prints rows as they come, in the form of Markdown."""
+    """Print rows as they come, in the form of Markdown."""
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|", flush=True)
     for row in rows:
         print("| " + " | ".join(row) + " |", flush=True)

@@ -54,7 +54,7 @@ def parse(argv):
 
 
 def run_worker(wanted, backend):
-    """Returns the result of a `worker.Measurement` from a process of its own, {"skipped": reason} if that fails."""
+    """Return the result of a `worker.Measurement` from a process of its own, {"skipped": reason} if that fails."""
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.worker", json.dumps(wanted._asdict())],
         cwd=ROOT,
@@ -69,7 +69,7 @@ def run_worker(wanted, backend):
 
 
 def measure(case, length, options, run):
-    """Returns the row of a case, or None after saying why there is none."""
+    """Return the row of a case, or None after saying why there is none."""
     wanted = worker.Measurement(
         "time", case, length, options.layers, worker.MODES[options.backend], repeats=max(options.repeats, 1)
     )
@@ -89,7 +89,7 @@ def measure(case, length, options, run):
 
 
 def torch_row(length, rows, options, run):
-    """Returns the row of PyTorch's dense attention, the fastest beside any of the cases, or None if there is none."""
+    """Return the row of PyTorch's dense attention, the fastest beside any of the cases, or None if there is none."""
     seconds = [row["seconds"] for row in rows if row["length"] == length and "dense torch both" in row["seconds"]]
     if not seconds:
         return None

@@ -76,7 +76,7 @@ def _in_clusters(pattern, query, value, centroids):
 
 
 def _as(value, x):
-    """Returns an array that float32 decided on in the dtype of `value`, as layers do."""
+    """Return an array that float32 decided on in the dtype of `value`, as layers do."""
     return ops.cast(x, value.dtype)
 
 

@@ -39,7 +39,7 @@ FAMILIES = {
 
 
 def parser():
-    """Returns the command line."""
+    """Return the command line."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("families", nargs="*", help=f"of {', '.join(FAMILIES)}; default: all")
     arguments.add_argument("--position", type=int, default=4096, help="where loops begin")
@@ -53,7 +53,7 @@ def parser():
 
 
 def make_decoder(family, layers, width):
-    """Returns a `CausalLM` of bytes."""
+    """Return a `CausalLM` of bytes."""
     import keras_hub
 
     keras.utils.set_random_seed(0)
@@ -63,7 +63,7 @@ def make_decoder(family, layers, width):
 
 
 def empty_cache(model, length, names):
-    """Returns a cache of a row before the first token, as a model makes it that has further arguments of `names`."""
+    """Return a cache of a row before the first token, as a model makes it that has further arguments of `names`."""
 
     class Build(keras.Operation):
         def call(self, token_ids):
@@ -75,7 +75,7 @@ def empty_cache(model, length, names):
 
 
 def make_loop(model, steps):
-    """Returns a program of a cache and a position that decodes greedily and returns the last ids."""
+    """Return a program of a cache and a position that decodes greedily and returns the last ids."""
 
     def loop(cache, index):
         def step(number, ids, cache):
@@ -89,7 +89,7 @@ def make_loop(model, steps):
 
 
 def measure(family, given):
-    """Returns the bytes of caches and the tokens a second of a dense decoder and of the sparse one."""
+    """Return the bytes of caches and the tokens a second of a dense decoder and of the sparse one."""
     dense = make_decoder(family, given.layers, given.width)
     names = list(inspect.signature(dense._build_cache).parameters)[1:]
 
@@ -110,7 +110,7 @@ def measure(family, given):
 
 
 def table(given):
-    """Yields the headings, then a row a family."""
+    """Yield the headings, then a row a family."""
     yield ["decoder", "cache MiB, dense", "sparse", "ratio", "tokens/s, dense", "sparse", "ratio"]
     for family in given.families or FAMILIES:
         sizes, rates = measure(family, given)
@@ -119,7 +119,7 @@ def table(given):
 
 
 def main():
-    """Prints the table."""
+    """Print the table."""
     given = parser().parse_args()
     rows = []
     for row in table(given):

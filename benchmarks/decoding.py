@@ -26,7 +26,7 @@ PROMPT = 2048
 
 
 def parser():
-    """Returns the command line."""
+    """Return the command line."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--positions", type=int, nargs="+", default=[512, 2048, 8192], help="where loops begin")
     arguments.add_argument("--keys", type=int, nargs="+", default=[64, 256, 1024], help="that a query sees")
@@ -40,7 +40,7 @@ def parser():
 
 
 def attention(kind, heads, length, keys=KEYS):
-    """Returns the parts of the attention of a kind of model, as `Backbone` takes them."""
+    """Return the parts of the attention of a kind of model, as `Backbone` takes them."""
     sizes = {"num_heads": heads, "key_dim": 64}
     local = {"layer": "LocalAttention", **sizes, "window": keys, "position": "rotary"}
     routing = {"layer": "RoutingAttention", "key_dim": 64, "num_clusters": 16, "cluster_size": keys}
@@ -58,7 +58,7 @@ KINDS = ("local", "local and routed", "strided", "selected", "dense")
 
 
 def make_model(kind, layers, heads, length, keys=KEYS):
-    """Returns a language model of bytes."""
+    """Return a language model of bytes."""
     keras.utils.set_random_seed(0)
     width = 64 * heads
     parts = attention(kind, heads, length, keys)
@@ -66,14 +66,14 @@ def make_model(kind, layers, heads, length, keys=KEYS):
 
 
 def cache_bytes(cache):
-    """Returns the bytes of all tensors of a cache."""
+    """Return the bytes of all tensors of a cache."""
     sizes = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
     leaves = keras.tree.flatten(cache)
     return sum(sizes[keras.backend.standardize_dtype(x.dtype)] * int(ops.prod(ops.shape(x))) for x in leaves)
 
 
 def at_position(cache, position):
-    """Returns a cache, or a part of one, whose layers count `position` tokens, an integer or an int32 scalar."""
+    """Return a cache, or a part of one, whose layers count `position` tokens, an integer or an int32 scalar."""
     if isinstance(cache, dict):
         return {
             name: ops.full_like(x, position) if name == NUM_TOKENS else at_position(x, position)
@@ -85,7 +85,7 @@ def at_position(cache, position):
 
 
 def make_loop(model, steps):
-    """Returns a function (cache, index) that decodes greedily and returns the last ids; one program for all positions.
+    """Return a function (cache, index) that decodes greedily and returns the last ids; one program for all positions.
 
     The loop does not give the cache back, so that each call begins with the same one.
     """
@@ -103,7 +103,7 @@ def make_loop(model, steps):
 
 
 def compiled(function):
-    """Returns a function as one compiled program."""
+    """Return a function as one compiled program."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -114,7 +114,7 @@ def compiled(function):
 
 
 def tokens_a_second(loop, cache, positions, steps, repeats):
-    """Returns tokens a second from each position on; runs go over all positions in turn, to meet the same noise."""
+    """Return tokens a second from each position on; runs go over all positions in turn, to meet the same noise."""
     best = dict.fromkeys(positions, float("inf"))
     for run in range(repeats + 1):
         for position in positions:
@@ -128,7 +128,7 @@ def tokens_a_second(loop, cache, positions, steps, repeats):
 
 
 def cost_of_prompt(model, repeats, length):
-    """Returns the time of `prefill` over that of a call, each the best of some runs in turn."""
+    """Return the time of `prefill` over that of a call, each the best of some runs in turn."""
     ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, length)), "int32")
     empty = model.init_cache(1, length)
 
@@ -152,7 +152,7 @@ def _last(model, x, cache):
 
 
 def by_position(given, prompt=PROMPT):
-    """Yields the headings, then a row a kind of model."""
+    """Yield the headings, then a row a kind of model."""
     length = max(given.positions) + given.steps
     headings = ["attention", *(f"tokens/s at {position}" for position in given.positions)]
     yield [*headings, "last to first", "cache MiB", "bytes a token of context", "prompt"]
@@ -168,7 +168,7 @@ def by_position(given, prompt=PROMPT):
 
 
 def by_size(given):
-    """Yields the headings, then a row a number of keys and kind of model."""
+    """Yield the headings, then a row a number of keys and kind of model."""
     yield ["keys", "attention", "cache MiB", "tokens/s", "tokens/s, dense of as many bytes", "ratio"]
     position = max(given.positions)
     for keys in given.keys:
@@ -187,12 +187,12 @@ def by_size(given):
 
 
 def as_markdown(headings, *rows):
-    """Returns a table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *rows))
 
 
 def main():
-    """Prints both tables."""
+    """Print both tables."""
     given = parser().parse_args()
     tables = []
     for table in (by_position, by_size):

@@ -39,7 +39,7 @@ class Program(NamedTuple):
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="default: %(default)s")
     parser.add_argument("--cases", nargs="+", choices=ALL, default=ALL)
@@ -52,7 +52,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def subject_of(case: str, length: int, options: argparse.Namespace) -> Any:
-    """Returns the `subjects.Subject` of a case."""
+    """Return the `subjects.Subject` of a case."""
     from benchmarks import subjects
 
     sizes = subjects.Sizes(length, batch_size=max(options.tokens // length, 1))
@@ -73,7 +73,7 @@ def _cast(x, dtype):
 
 
 def by_operations(subject: Any) -> Any:
-    """Returns a subject whose attention is computed by no kernel."""
+    """Return a subject whose attention is computed by no kernel."""
     from tf_sparse_attention.kernels.availability import use_kernel
 
     def function(*arguments):
@@ -84,7 +84,7 @@ def by_operations(subject: Any) -> Any:
 
 
 def fused(window: int | None) -> Any:
-    """Returns cuDNN's causal attention of heads, dense or with a window."""
+    """Return cuDNN's causal attention of heads, dense or with a window."""
     import jax
 
     options = {} if window is None else {"local_window_size": (window - 1, 0)}
@@ -97,7 +97,7 @@ def fused(window: int | None) -> Any:
 
 
 def compiled(wanted: tuple[str, int, str], options: argparse.Namespace) -> Program | str:
-    """Returns the compiled program of a case, a length and a pass, or why there is none."""
+    """Return the compiled program of a case, a length and a pass, or why there is none."""
     import jax
 
     from benchmarks import steps
@@ -116,7 +116,7 @@ def compiled(wanted: tuple[str, int, str], options: argparse.Namespace) -> Progr
 
 
 def median_seconds(runs: list[Any], repeats: int) -> list[float]:
-    """Returns the median seconds of some calls, each of which runs once in a round."""
+    """Return the median seconds of some calls, each of which runs once in a round."""
     found: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, seconds in zip(runs, found, strict=True):
@@ -127,7 +127,7 @@ def median_seconds(runs: list[Any], repeats: int) -> list[float]:
 
 
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns a dictionary for every program: "case", "length", "pass", "seconds" and "bytes"."""
+    """Return a dictionary for every program: "case", "length", "pass", "seconds" and "bytes"."""
     rows = []
     for length in options.lengths:  # programs of a length are compiled side by side, and then run alone
         wanted = [(case, length, name) for case in options.cases for name in PASSES]
@@ -148,7 +148,7 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def tell_difference(programs: dict[str, Program], length: int) -> None:
-    """Prints how far cores by kernels are from those by plain operations, of programs by their case."""
+    """Print how far cores by kernels are from those by plain operations, of programs by their case."""
     for case in PLAIN:
         with_kernel = case.removesuffix(OPERATIONS)
         if {case, with_kernel} <= set(programs):
@@ -158,7 +158,7 @@ def tell_difference(programs: dict[str, Program], length: int) -> None:
 
 
 def torch_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the rows of `benchmarks.gpu_torch`, from a process of its own."""
+    """Return the rows of `benchmarks.gpu_torch`, from a process of its own."""
     arguments = ["--tokens", str(options.tokens), "--dtype", options.dtype, "--repeats", str(options.repeats)]
     arguments += ["--lengths", *map(str, options.lengths)]
     process = subprocess.run(
@@ -168,7 +168,7 @@ def torch_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns the rows as a Markdown table: milliseconds, how much of dense attention's time that is, megabytes."""
+    """Return the rows as a Markdown table: milliseconds, how much of dense attention's time that is, megabytes."""
     dense = {(row["length"], row["pass"]): row["seconds"] for row in rows if row["case"] == DENSE}
     lines = [
         "| length | attention | forward, ms | of dense | both, ms | of dense | memory of both, MB |",
@@ -190,7 +190,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def shares(rows: list[dict[str, Any]]) -> str:
-    """Returns the rows as a Markdown table of shares of the time of dense attention, forward and both passes."""
+    """Return the rows as a Markdown table of shares of the time of dense attention, forward and both passes."""
     lengths = sorted({row["length"] for row in rows})
     seconds = {(row["case"], row["length"], row["pass"]): row["seconds"] for row in rows}
     num_bytes = {row["case"]: row["bytes"] for row in rows if row["pass"] == "both"}
@@ -207,7 +207,7 @@ def shares(rows: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measures and prints the table."""
+    """Measure and prints the table."""
     options = parse(argv)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # memory is left to other processes
     import jax

@@ -15,14 +15,14 @@ SPAN, NUM_HEADS, HEAD_DIM = 256, 8, 64
 
 
 def fused(length: int, dtype: Any) -> Any:
-    """Returns dense causal attention."""
+    """Return dense causal attention."""
     from torch.nn import functional
 
     return lambda query, key, value: functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 def flex_window(length: int, dtype: Any) -> Any:
-    """Returns attention in a window by `flex_attention`."""
+    """Return attention in a window by `flex_attention`."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -35,7 +35,7 @@ def flex_window(length: int, dtype: Any) -> Any:
 
 
 def local_attention(length: int, dtype: Any) -> Any:
-    """Returns `local_attention.LocalAttention`, in the same window."""
+    """Return `local_attention.LocalAttention`, in the same window."""
     from local_attention import LocalAttention
 
     layer = LocalAttention(SPAN, causal=True, exact_windowsize=True, autopad=True, use_rotary_pos_emb=False)
@@ -44,7 +44,7 @@ def local_attention(length: int, dtype: Any) -> Any:
 
 
 def kmeans_attention(length: int, dtype: Any) -> Any:
-    """Returns `routing_transformer`'s attention in clusters, shared queries and keys."""
+    """Return `routing_transformer`'s attention in clusters, shared queries and keys."""
     from routing_transformer.routing_transformer import KmeansAttention
 
     layer = KmeansAttention(length // SPAN, SPAN, NUM_HEADS, HEAD_DIM, causal=True, shared_qk=True)
@@ -55,7 +55,7 @@ def kmeans_attention(length: int, dtype: Any) -> Any:
 
 
 def compiled(make: Any) -> Any:
-    """Returns a maker of what `make` makes, compiled by `torch.compile`."""
+    """Return a maker of what `make` makes, compiled by `torch.compile`."""
 
     def made(length, dtype):
         import torch
@@ -76,7 +76,7 @@ CASES = {
 
 
 def programs_of(case: str, length: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns {"forward": a call that waits for its end, "both": one with the backward pass}."""
+    """Return {"forward": a call that waits for its end, "both": one with the backward pass}."""
     import torch
 
     torch.manual_seed(0)
@@ -102,7 +102,7 @@ def programs_of(case: str, length: int, options: argparse.Namespace) -> dict[str
 
 
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns rows as those of `benchmarks.gpu.rows_of`; "bytes" is the peak above what was allocated before."""
+    """Return rows as those of `benchmarks.gpu.rows_of`; "bytes" is the peak above what was allocated before."""
     import torch
 
     from benchmarks.gpu import median_seconds
@@ -127,7 +127,7 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures and prints the rows."""
+    """Measure and prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", required=True)
     parser.add_argument("--tokens", type=int, required=True)

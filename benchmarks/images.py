@@ -47,7 +47,7 @@ class Timed(keras.callbacks.Callback):
         self.started, self.steps, self.taken = math.inf, 0, 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Sets the learning rate of the round."""
+        """Set the learning rate of the round."""
         if epoch == 1:
             self.started = time.perf_counter()
         passed = max(time.perf_counter() - self.started, 0.0) if epoch else 0.0
@@ -56,14 +56,14 @@ class Timed(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = self.peak * warm * (1 + math.cos(math.pi * share)) / 2
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Counts the steps of the round and stops in time."""
+        """Count the steps of the round and stops in time."""
         self.steps += ROUND
         self.taken = time.perf_counter() - self.started if epoch else 0.0
         self.model.stop_training = self.taken >= self.seconds
 
 
 def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    """Yields batches of images without an end, each image once an epoch and mirrored every other time.
+    """Yield batches of images without an end, each image once an epoch and mirrored every other time.
 
     The seed alone decides on order and mirrors: no other draw, such as those of a model's dropout, moves them.
 
@@ -85,12 +85,12 @@ def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Ite
 
 
 def in_and_out(ids: np.ndarray) -> tuple[Any, Any]:
-    """Returns inputs {"token_ids": (B, T)} and targets (B, T) of a language model, of ids (B, T)."""
+    """Return inputs {"token_ids": (B, T)} and targets (B, T) of a language model, of ids (B, T)."""
     return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids
 
 
 def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argparse.Namespace) -> dict[str, Any]:
-    """Returns what there is to say of a variant that was trained from a seed."""
+    """Return what there is to say of a variant that was trained from a seed."""
     config = images.get_config(variant)
     config.seed, config.train.dtype = seed, options.dtype
     codec = tsa.data.ImageCodec(*data["train"].shape[1:])
@@ -122,7 +122,7 @@ def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argpars
 
 
 def device_kind() -> str:
-    """Returns the name of the device on JAX, of the backend on others."""
+    """Return the name of the device on JAX, of the backend on others."""
     if keras.backend.backend() != "jax":
         return keras.backend.backend()
     import jax
@@ -131,7 +131,7 @@ def device_kind() -> str:
 
 
 def read_images(path: str) -> dict[str, np.ndarray]:
-    """Returns the images of a file, uint8 (N, H, W, C): "train", `x_train`, and "other", `x_heldout` or else `x_test`.
+    """Return the images of a file, uint8 (N, H, W, C): "train", `x_train`, and "other", `x_heldout` or else `x_test`.
 
     Raises:
         ValueError: If the file is damaged, or lacks one of them or has it in another form.
@@ -144,7 +144,7 @@ def read_images(path: str) -> dict[str, np.ndarray]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns the results as a Markdown table, a row a variant: mean over the seeds and their spread."""
+    """Return the results as a Markdown table, a row a variant: mean over the seeds and their spread."""
     lines = ["| heads | bits per dimension | of training | weights | steps | seconds | seeds |", "|---" * 7 + "|"]
     for variant in images.VARIANTS:
         found = [row for row in rows if row["variant"] == variant]
@@ -159,7 +159,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--path", required=True, help="a file NAME.npz of arrays x_train and x_heldout or x_test")
     parser.add_argument("--seconds", type=float, default=3600, help="of training each (default: %(default)s)")
@@ -172,7 +172,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Trains what is not done yet and prints the table."""
+    """Train what is not done yet and prints the table."""
     options = parse(argv)
     data, file = read_images(options.path), options.results and pathlib.Path(options.results)
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []

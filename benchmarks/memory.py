@@ -8,7 +8,7 @@ PROCESS = Path("/proc/self")
 
 
 def status(name, folder=PROCESS):
-    """Returns a figure of the process's status in bytes: "VmRSS" (held now), "VmHWM" (the most held)."""
+    """Return a figure of the process's status in bytes: "VmRSS" (held now), "VmHWM" (the most held)."""
     for line in (folder / "status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -16,7 +16,7 @@ def status(name, folder=PROCESS):
 
 
 def available(path=Path("/proc/meminfo")):
-    """Returns the bytes that a program may still take without swapping, None where the system does not say."""
+    """Return the bytes that a program may still take without swapping, None where the system does not say."""
     if not path.exists():
         return None
     for line in path.read_text().splitlines():
@@ -26,7 +26,7 @@ def available(path=Path("/proc/meminfo")):
 
 
 def can_measure():
-    """Returns whether this system can reset and read the peak: Linux, unless a sandbox forbids it."""
+    """Return whether this system can reset and read the peak: Linux, unless a sandbox forbids it."""
     try:
         _reset_peak()
         return status("VmHWM") > 0
@@ -35,7 +35,7 @@ def can_measure():
 
 
 def peak_above_now(function):
-    """Runs `function` and returns by how many bytes the process grew at most; what it held before does not count.
+    """Run `function` and returns by how many bytes the process grew at most; what it held before does not count.
 
     Memory that an allocator kept from earlier calls is reused without growth, so this is right for the FIRST call of
     a size in a process.

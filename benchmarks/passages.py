@@ -16,7 +16,7 @@ from tf_sparse_attention.atomic_files import atomic_file
 
 
 def passages(text: str, size: int, count: int) -> Iterator[tuple[str, str]]:
-    """Yields passages of a text with the name of their split.
+    """Yield passages of a text with the name of their split.
 
     Args:
         text: of a book.
@@ -33,7 +33,7 @@ def passages(text: str, size: int, count: int) -> Iterator[tuple[str, str]]:
 
 
 def write(books: str, output: str, size: int, count: int) -> dict[str, int]:
-    """Writes the passages of all books of a folder, and returns how many each split has."""
+    """Write the passages of all books of a folder, and returns how many each split has."""
     lines, counts = [], {"train": 0, "validation": 0, "test": 0}
     for path in sorted(pathlib.Path(books).glob("*.txt")):
         for text, split in passages(path.read_text(encoding="utf-8"), size, count):

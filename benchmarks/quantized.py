@@ -22,7 +22,7 @@ NAMES = ("gemma3_tiny", "gpt_oss_tiny")
 
 
 def read_bytes():
-    """Returns the bytes of the modules of Python's library, uint8, those of training and those held out."""
+    """Return the bytes of the modules of Python's library, uint8, those of training and those held out."""
     files = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     parts = [
         b"".join(path.read_bytes() for path in files if (path.stem[-1] in "aeiou") == held) for held in (False, True)
@@ -31,14 +31,14 @@ def read_bytes():
 
 
 def windows(data, number, seed):
-    """Returns random windows of bytes, as ids from 2 on: inputs that begin with id 0, and targets."""
+    """Return random windows of bytes, as ids from 2 on: inputs that begin with id 0, and targets."""
     starts = np.random.default_rng(seed).integers(len(data) - LENGTH, size=number)
     targets = data[starts[:, None] + np.arange(LENGTH)].astype("int32") + 2
     return np.pad(targets[:, :-1], ((0, 0), (1, 0))), targets
 
 
 def train(name, data, steps):
-    """Returns a model of a preset, trained on so many batches."""
+    """Return a model of a preset, trained on so many batches."""
     keras.utils.set_random_seed(0)
     model = models.LanguageModel.from_preset(name, 258, tie_embeddings=True, use_output_bias=False, seed=0)
     model.compile(keras.optimizers.Adam(3e-3, global_clipnorm=1.0), models.language_model_loss())
@@ -47,21 +47,21 @@ def train(name, data, steps):
 
 
 def score(model, inputs, targets):
-    """Returns bits per byte and logits."""
+    """Return bits per byte and logits."""
     logits = np.asarray(model.predict(inputs, batch_size=BATCH, verbose=0))
     logs = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
     return -np.mean(np.take_along_axis(logs, targets[..., None], -1)) / np.log(2), logits
 
 
 def copy_of(model):
-    """Returns a model of the same config and weights."""
+    """Return a model of the same config and weights."""
     other = type(model).from_config(model.get_config())
     other.set_weights(model.get_weights())
     return other
 
 
 def main():
-    """Prints a table in Markdown."""
+    """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="+", default=NAMES, help="presets")
     parser.add_argument("--steps", type=int, default=400, help="batches of training")

@@ -62,7 +62,7 @@ class Task(NamedTuple):
 
 
 def draw(num_sequences, seed):
-    """Returns a `Task` of random sequences."""
+    """Return a `Task` of random sequences."""
     random = np.random.default_rng(seed)
     keys = random.integers(NUM_KEYS, size=(num_sequences, NUM_PAIRS))
     values = np.take_along_axis(random.integers(NUM_KEYS, size=(num_sequences, NUM_KEYS)), keys, axis=1)
@@ -81,7 +81,7 @@ def draw(num_sequences, seed):
 
 
 def build(pattern, seed):
-    """Returns a language model of two layers with the attention of a pattern."""
+    """Return a language model of two layers with the attention of a pattern."""
     backbone = models.Backbone(
         vocabulary_size=1 + 2 * NUM_KEYS,
         num_layers=NUM_LAYERS,
@@ -94,14 +94,14 @@ def build(pattern, seed):
 
 
 def accuracy(model, task):
-    """Returns the share of the keys beyond all windows whose value the model names."""
+    """Return the share of the keys beyond all windows whose value the model names."""
     guesses = np.argmax(model.predict(task.token_ids, batch_size=64, verbose=0), axis=-1)
     far = task.distances > NUM_LAYERS * WINDOW
     return float(np.mean(guesses[far] == task.targets[far]))
 
 
 def train(pattern, seed, num_steps=1500, batch_size=16, learning_rate=3e-3, every=250, jit_compile="auto"):
-    """Trains a model from a seed and returns its curve, [(step, accuracy)], measured every `every` steps."""
+    """Train a model from a seed and returns its curve, [(step, accuracy)], measured every `every` steps."""
     keras.utils.set_random_seed(seed)
     model = build(pattern, seed)
     schedule = keras.optimizers.schedules.CosineDecay(0.0, num_steps, warmup_target=learning_rate, warmup_steps=100)
@@ -117,7 +117,7 @@ def train(pattern, seed, num_steps=1500, batch_size=16, learning_rate=3e-3, ever
 
 
 def plot(curves, path):
-    """Draws {pattern: {seed: curve}} as accuracy against steps."""
+    """Draw {pattern: {seed: curve}} as accuracy against steps."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -138,7 +138,7 @@ def plot(curves, path):
 
 
 def main(argv=None):
-    """Prints the accuracies and returns the exit status."""
+    """Print the accuracies and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--patterns", nargs="+", choices=list(PATTERNS), default=list(PATTERNS), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default: %(default)s")

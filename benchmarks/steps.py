@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 def step_of(subject, mode, backward):
-    """Returns the `Step` of a subject on the current Keras backend.
+    """Return the `Step` of a subject on the current Keras backend.
 
     Args:
         subject: a `Subject`.
@@ -39,7 +39,7 @@ def step_of(subject, mode, backward):
 
 
 def _upstream(first):
-    """Returns the gradient of the output, which has the shape of the first argument."""
+    """Return the gradient of the output, which has the shape of the first argument."""
     return np.random.default_rng(7).standard_normal(first.shape, dtype="float32").astype(first.dtype)
 
 
@@ -77,7 +77,7 @@ def _tensorflow_step(subject, mode, backward):
 
 
 def jax_program(subject, backward):
-    """Returns a lowered JAX program of a subject and the arrays that it is called with; `backward` as in `step_of`."""
+    """Return a lowered JAX program of a subject and the arrays that it is called with; `backward` as in `step_of`."""
     import jax
     import jax.numpy as jnp
 
@@ -115,7 +115,7 @@ def _jax_step(subject, backward):
 
 
 def torch_step(heads, backward):
-    """Returns the `Step` of PyTorch's dense causal `scaled_dot_product_attention`, None where torch is missing.
+    """Return the `Step` of PyTorch's dense causal `scaled_dot_product_attention`, None where torch is missing.
 
     Args:
         heads: NumPy arrays of queries, keys and values, (B, N, T, H).

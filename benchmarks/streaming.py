@@ -24,13 +24,13 @@ CHUNK = 500  # tokens a call of the program
 
 
 def build(window=256, num_first=4):
-    """Returns a language model of two layers."""
+    """Return a language model of two layers."""
     part = {"layer": "SparseAttention", "pattern": Window(window) | First(num_first), **HEADS}
     return models.LanguageModel(models.Backbone(258, 2, 512, [part], intermediate_dim=1024, seed=0))
 
 
 def decode(model, token_ids, index, cache):
-    """Returns the state after `CHUNK` more tokens, each the likeliest: ids int32 (B, 1), the index, the cache."""
+    """Return the state after `CHUNK` more tokens, each the likeliest: ids int32 (B, 1), the index, the cache."""
 
     def add(count, token_ids, index, cache):
         logits, cache = model.decode(token_ids, cache, index)
@@ -41,7 +41,7 @@ def decode(model, token_ids, index, cache):
 
 
 def run(num_tokens, num_rows=10):
-    """Yields (tokens so far, tokens a second since the last, bytes of the cache, megabytes of the process)."""
+    """Yield (tokens so far, tokens a second since the last, bytes of the cache, megabytes of the process)."""
     model = build()
     program = compiled(functools.partial(decode, model), model)
     state = np.ones((1, 1), "int32"), np.zeros((), "int32"), model.init_cache(1, None, positions_in_cache=True)
@@ -58,7 +58,7 @@ def run(num_tokens, num_rows=10):
 
 
 def main():
-    """Prints a table in Markdown."""
+    """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=100_000, help="tokens to decode (default: %(default)s)")
     print("| tokens | tokens a second | bytes of the cache | peak memory in MB |\n|---|---|---|---|")

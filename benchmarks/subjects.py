@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
 
 def one_head_at_a_time(core):
-    """Returns `core` computed head by head and, in the backward pass, again: the memory of one head's insides.
+    """Return `core` computed head by head and, in the backward pass, again: the memory of one head's insides.
 
     A rematerialised core alone would save nothing: its backward pass holds everything at once. Nor would heads in
     parts side by side, which compilers are free to run at once; a loop is what keeps them apart.
@@ -72,7 +72,7 @@ def one_head_at_a_time(core):
 
 
 def core_subject(name, sizes, remat=False, seed=0):
-    """Returns the `Subject` of an attention core.
+    """Return the `Subject` of an attention core.
 
     Args:
         name: one of `CORES`.
@@ -107,13 +107,13 @@ def core_subject(name, sizes, remat=False, seed=0):
 
 
 def heads_of(sizes, seed=0):
-    """Returns queries, keys and values, standard normal float32 (B, N, T, H)."""
+    """Return queries, keys and values, standard normal float32 (B, N, T, H)."""
     draw = np.random.default_rng(seed)
     return [draw.standard_normal(sizes.heads, dtype="float32") for _ in range(3)]
 
 
 def extras_of(name, sizes, seed=0):
-    """Returns what a core needs beside its heads, a list of float32 arrays (N, ..): centroids, axes or slots."""
+    """Return what a core needs beside its heads, a list of float32 arrays (N, ..): centroids, axes or slots."""
     draw = np.random.default_rng([seed, 1])
     if name in SLOTTED:
         shape = sizes.num_heads, SLOTTED[name], sizes.head_dim
@@ -128,7 +128,7 @@ def extras_of(name, sizes, seed=0):
 
 
 def layer_of(name, sizes, seed=0):
-    """Returns the attention layer with the pattern of a core."""
+    """Return the attention layer with the pattern of a core."""
     heads = {"num_heads": sizes.num_heads, "key_dim": sizes.head_dim, "seed": seed}
     clusters = {"num_clusters": sizes.num_clusters, "cluster_size": sizes.span}
     if name in KEY_HEADS:
@@ -190,7 +190,7 @@ class CausalLayer(keras.layers.Layer):
 
 
 def layer_subject(name, sizes, remat=False, seed=0):
-    """Returns the `Subject` of a whole layer in training: projections, centroids and their update included.
+    """Return the `Subject` of a whole layer in training: projections, centroids and their update included.
 
     Args:
         name: one of `CORES` or of `attention.LAYER_CASES`.

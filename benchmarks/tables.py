@@ -33,14 +33,14 @@ COLUMNS = {
 
 
 def best_mode(seconds):
-    """Returns the mode with the least time of forward and backward, in {"MODE both": seconds}, dense ones left out."""
+    """Return the mode with the least time of forward and backward, in {"MODE both": seconds}, dense ones left out."""
     both = {name.removesuffix(" both"): value for name, value in seconds.items() if name.endswith(" both")}
     own = {mode: value for mode, value in both.items() if not mode.startswith("dense ")}
     return min(own, key=own.get)
 
 
 def row_of(case, length, seconds, plain=None, remat=None):
-    """Returns one line of the table.
+    """Return one line of the table.
 
     Args:
         case: name of what was measured.
@@ -66,7 +66,7 @@ def row_of(case, length, seconds, plain=None, remat=None):
 
 
 def with_growth(rows):
-    """Returns the rows with "growth": the factor of forward and backward per doubling since the next shorter length."""
+    """Return the rows with "growth": the factor of forward and backward per doubling since the next shorter length."""
     grown = []
     for row in rows:
         shorter = [other for other in rows if other["case"] == row["case"] and other["length"] < row["length"]]
@@ -78,7 +78,7 @@ def with_growth(rows):
 
 
 def aims_met(rows):
-    """Returns [(sentence, whether it holds)] for every aim that the rows can tell about."""
+    """Return [(sentence, whether it holds)] for every aim that the rows can tell about."""
     found = []
     for row in rows:
         if row["case"] not in AIMS or row["length"] != AIM_LENGTH:
@@ -102,7 +102,7 @@ _LABELS = {
 
 
 def table(rows, markdown=False):
-    """Returns the rows as text, one line each under the names of `COLUMNS`."""
+    """Return the rows as text, one line each under the names of `COLUMNS`."""
     cells = [[_cell(name, row.get(name)) for name in COLUMNS] for row in rows]
     lines = [list(COLUMNS.values()), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]

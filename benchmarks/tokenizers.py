@@ -20,7 +20,7 @@ BATCH_SIZE = 256  # paragraphs
 
 
 def parser():
-    """Returns the command line."""
+    """Return the command line."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--path", help="folder with files of text; Python's own source code if not given")
     arguments.add_argument("--size", type=int, default=8000, help="entries of the vocabularies")
@@ -30,7 +30,7 @@ def parser():
 
 
 def read_documents(path, megabytes):
-    """Returns documents as bytes, up to so many megabytes in all."""
+    """Return documents as bytes, up to so many megabytes in all."""
     folder = pathlib.Path(sysconfig.get_path("stdlib") if path is None else path)
     documents, size = [], 0
     for file in sorted(folder.rglob("*.py" if path is None else "*.txt")):
@@ -44,7 +44,7 @@ def read_documents(path, megabytes):
 
 
 def word_pieces(documents, size):
-    """Returns a vocabulary of WordPiece: all characters, alone and inside of words, and the most frequent words."""
+    """Return a vocabulary of WordPiece: all characters, alone and inside of words, and the most frequent words."""
     words = collections.Counter(word for text in documents for word in text.decode("utf-8", "replace").lower().split())
     characters = sorted({character for word in words for character in word})
     pieces = dict.fromkeys(["[UNK]", *characters, *(f"##{character}" for character in characters)])
@@ -56,7 +56,7 @@ def word_pieces(documents, size):
 
 
 def rate(run, texts, repeats):
-    """Returns megabytes a processor second, the best of some runs."""
+    """Return megabytes a processor second, the best of some runs."""
     size = sum(map(len, texts)) / 1e6
     run()
     seconds = []
@@ -73,14 +73,14 @@ def _processor_seconds():
 
 
 def in_data(tokenizer, texts, batch_size=None):
-    """Returns a function that reads texts through a tf.data pipeline."""
+    """Return a function that reads texts through a tf.data pipeline."""
     dataset = tf.data.Dataset.from_tensor_slices(texts)
     dataset = (dataset.batch(batch_size) if batch_size else dataset).map(tokenizer.tokenize)
     return lambda: sum(1 for _ in dataset)
 
 
 def figures(documents, size, repeats):
-    """Returns rows of what was measured: name, megabytes a second, and the ratio to WordPiece in the same place."""
+    """Return rows of what was measured: name, megabytes a second, and the ratio to WordPiece in the same place."""
     paragraphs = [part for text in documents for part in text.split(b"\n\n")]
     subwords = train_subwords(documents, size)
     peer = WordPieceTokenizer(word_pieces(documents, size))
@@ -99,7 +99,7 @@ def figures(documents, size, repeats):
 
 
 def main(arguments=None):
-    """Measures and prints a table."""
+    """Measure and prints a table."""
     options = parser().parse_args(arguments)
     documents = read_documents(options.path, options.megabytes)
     print(f"{sum(map(len, documents)) / 1e6:.1f} MB of text, vocabularies of {options.size}")

@@ -20,7 +20,7 @@ COLUMNS += ("GFLOP", *(f"{chip} ms" for chip in tpu_compile.CHIPS), "s")
 
 
 def check(names, topology, kernel):
-    """Compiles the programs called `names` and prints a line for each.
+    """Compile the programs called `names` and prints a line for each.
 
     Args:
         names: of `tpu_programs.PROGRAMS`; none: all.

@@ -58,18 +58,18 @@ class Compiled(NamedTuple):
     seconds: float
 
     def least_milliseconds(self, chip):
-        """Returns the time that a chip takes at the least, at the peak of its arithmetic or of its memory."""
+        """Return the time that a chip takes at the least, at the peak of its arithmetic or of its memory."""
         flops, bytes_per_second = CHIPS[chip]
         return 1e3 * max(self.flops / flops, self.moved_bytes / bytes_per_second)
 
 
 def missing_packages():
-    """Returns which of the packages that compiling needs are not installed."""
+    """Return which of the packages that compiling needs are not installed."""
     return [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
 
 
 def is_missing(program):
-    """Returns whether packages that compiling needs are missing, and says on standard error which.
+    """Return whether packages that compiling needs are missing, and says on standard error which.
 
     Args:
         program: what is skipped then.
@@ -81,27 +81,27 @@ def is_missing(program):
 
 
 def check_names(parser, names, known):
-    """Ends the program of an `argparse.ArgumentParser` with all known names, if one of `names` is not among them."""
+    """End the program of an `argparse.ArgumentParser` with all known names, if one of `names` is not among them."""
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"names must be of {'; '.join(known)}. Received: {unknown[0]}.")
 
 
 def set_environment(full=False):
-    """Sets the variables that libtpu and JAX read when they are loaded; those set by the user stay."""
+    """Set the variables that libtpu and JAX read when they are loaded; those set by the user stay."""
     for name, value in {**ENVIRONMENT, **({} if full else FAST)}.items():
         os.environ.setdefault(name, value)
 
 
 def count_ops(text):
-    """Returns {name: number} of the `COUNTED` operations in an HLO program; an asynchronous pair counts once."""
+    """Return {name: number} of the `COUNTED` operations in an HLO program; an asynchronous pair counts once."""
     names = (name.removesuffix("-start") for name in INSTRUCTION.findall(text))
     seen = collections.Counter(names)
     return {name: seen[name] for name in COUNTED}
 
 
 def compile_for_tpu(function, arguments, topology=TOPOLOGY, kernel=None):
-    """Compiles `function` for the first device of a topology and returns a `Compiled`.
+    """Compile `function` for the first device of a topology and returns a `Compiled`.
 
     Args:
         function: what to compile.

@@ -16,7 +16,7 @@ SHAPE = re.compile(r"[a-z]+\d+\[([\d,]*)\]")
 
 
 def flops(text):
-    """Returns the floating-point operations of the kernels in an HLO program, those of hidden pairs included.
+    """Return the floating-point operations of the kernels in an HLO program, those of hidden pairs included.
 
     Args:
         text: the program. The first operands of a kernel say which block each step takes: two of ours, the second

@@ -32,7 +32,7 @@ class Layer(NamedTuple):
 
 
 def layer_program(layer, backward, length=LENGTH, dtype="float32"):
-    """Returns (function, arguments) of an attention layer in training, on (1, length, 512) in bfloat16.
+    """Return (function, arguments) of an attention layer in training, on (1, length, 512) in bfloat16.
 
     Args:
         layer: a `Layer`.
@@ -59,14 +59,14 @@ def layer_program(layer, backward, length=LENGTH, dtype="float32"):
 
 
 def gradient_of(function, arguments):
-    """Returns a function to what `function` returns, a number and more, and to the gradients of these arguments."""
+    """Return a function to what `function` returns, a number and more, and to the gradients of these arguments."""
     import jax
 
     return jax.value_and_grad(function, argnums=arguments, has_aux=True)
 
 
 def values_of(variables):
-    """Returns the values of variables in a list."""
+    """Return the values of variables in a list."""
     return [ops.convert_to_tensor(variable) for variable in variables]
 
 

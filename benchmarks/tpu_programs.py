@@ -35,7 +35,7 @@ class Program(NamedTuple):
 
 
 def model_program(length=LENGTH):
-    """Returns (function, arguments) of one training step of a language model of two layers in bfloat16.
+    """Return (function, arguments) of one training step of a language model of two layers in bfloat16.
 
     Each layer has 6 local heads and 2 that route, hidden size 512; the optimizer is Adafactor.
     """
@@ -51,7 +51,7 @@ def model_program(length=LENGTH):
 
 
 def training_step(model, optimizer):
-    """Returns a function of weights, state, state of the optimizer, token ids and targets, to loss and new states.
+    """Return a function of weights, state, state of the optimizer, token ids and targets, to loss and new states.
 
     Args:
         model: a `LanguageModel`.
@@ -72,7 +72,7 @@ def training_step(model, optimizer):
 
 
 def permutation_program(take):
-    """Returns (function, arguments) of the gradient of a gather by a permutation of 8 x 2048 rows.
+    """Return (function, arguments) of the gradient of a gather by a permutation of 8 x 2048 rows.
 
     Args:
         take: function of (x, order, inverse).
@@ -89,7 +89,7 @@ def permutation_program(take):
 
 
 def _of_layer(name, forward, gradient):
-    """Returns the two programs of a layer, by name."""
+    """Return the two programs of a layer, by name."""
     layer = LAYERS[name]
     return {
         f"{name}, forward": Program(lambda: layer_program(layer, backward=False), forward),
@@ -193,7 +193,7 @@ PROGRAMS = {
 
 
 def excess(ops_found, bounds):
-    """Returns what a program holds too much of, as text: "" if nothing.
+    """Return what a program holds too much of, as text: "" if nothing.
 
     Args:
         ops_found: {name: number} of `tpu_compile.COUNTED`.

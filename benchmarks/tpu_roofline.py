@@ -26,7 +26,7 @@ LEAST = {"forward": (6, 4), "both": (16, 10)}
 
 
 def layers_of():
-    """Returns {name: `tpu_layers.Layer`} of the table."""
+    """Return {name: `tpu_layers.Layer`} of the table."""
     from benchmarks.tpu_layers import HEADS, LAYERS, Layer
     from tf_sparse_attention import layers
 
@@ -34,7 +34,7 @@ def layers_of():
 
 
 def splash_layer():
-    """Returns local attention whose heads are computed by splash attention as JAX has it."""
+    """Return local attention whose heads are computed by splash attention as JAX has it."""
     import jax
     from jax.experimental.pallas.ops.tpu import splash_attention
 
@@ -56,7 +56,7 @@ def splash_layer():
 
 
 def rows_of(names):
-    """Returns a dictionary for each layer, way to compute it and pass."""
+    """Return a dictionary for each layer, way to compute it and pass."""
     from benchmarks.tpu_layers import layer_program
     from tf_sparse_attention.kernels.availability import MOSAIC as KERNEL
     from tf_sparse_attention.kernels.availability import Kernel
@@ -78,7 +78,7 @@ def rows_of(names):
 
 
 def table_of(rows):
-    """Returns the rows as Markdown."""
+    """Return the rows as Markdown."""
     dense = {row["pass"]: row["v5e"] for row in rows if row["layer"] == DENSE and row["by"] == "operations"}
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * 3 + "---:|" * (len(COLUMNS) - 3)]
     for row in rows:

@@ -25,7 +25,7 @@ TOO_MUCH = re.compile(r"Used ([\d.]+)G of ([\d.]+)G hbm")
 
 
 def make_step(preset, vocabulary_size, distribution):
-    """Returns (function, variables): a training step and the lists of variables it takes, which have no values."""
+    """Return (function, variables): a training step and the lists of variables it takes, which have no values."""
     import keras
 
     from benchmarks.tpu_programs import training_step
@@ -43,7 +43,7 @@ def make_step(preset, vocabulary_size, distribution):
 
 
 def compile_step(options, split):
-    """Compiles the step for devices divided as (batch, model) and returns what `row` prints."""
+    """Compile the step for devices divided as (batch, model) and returns what `row` prints."""
     import jax
     import keras
     from jax.experimental import topologies
@@ -90,7 +90,7 @@ def _described(variable, distribution):
 
 
 def row(result):
-    """Returns a result as a line of text."""
+    """Return a result as a line of text."""
     split = "{}x{}".format(*result["split"])
     if "needed_gb" in result:
         return f"{split:>13}  does not fit: {result['needed_gb']:.2f} GB of {result['available_gb']:.2f} GB"

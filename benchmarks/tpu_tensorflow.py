@@ -16,7 +16,7 @@ from benchmarks import tpu_compile
 
 
 def lowered_step(length):
-    """Returns the training step of a language model of two layers as serialised StableHLO.
+    """Return the training step of a language model of two layers as serialised StableHLO.
 
     Args:
         length: T, of one row.
@@ -44,7 +44,7 @@ def lowered_step(length):
 
 
 def without_copies(text):
-    """Returns an MLIR program without `mhlo.copy`, which variables that are assigned leave and the compiler refuses."""
+    """Return an MLIR program without `mhlo.copy`, which variables that are assigned leave and the compiler refuses."""
     names, lines = {}, []
     for line in text.splitlines():
         copy = re.match(r"\s*(%\w+) = mhlo\.copy (%[\w#]+) :", line)
@@ -56,7 +56,7 @@ def without_copies(text):
 
 
 def compile_module(serialized, topology):
-    """Returns the program that the first device of a topology runs."""
+    """Return the program that the first device of a topology runs."""
     from jax._src import compiler
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client

@@ -52,18 +52,18 @@ class Measurement(NamedTuple):
 
 
 def environment(wanted, backend):
-    """Returns the variables that the process of a `Measurement` needs."""
+    """Return the variables that the process of a `Measurement` needs."""
     give_back = wanted.kind == "memory" and wanted.modes != ("graph",)
     return {**ENVIRONMENT, **(GIVE_BACK if give_back else {}), "KERAS_BACKEND": backend}
 
 
 def has_remat(case, whole_layers):
-    """Returns whether there is a rematerialised form to measure: of all our layers, of cores with heads alike."""
+    """Return whether there is a rematerialised form to measure: of all our layers, of cores with heads alike."""
     return case != DENSE and (whole_layers or case not in NOT_ALONE)
 
 
 def measure(wanted):
-    """Returns the result of a `Measurement`: {pass: seconds} or {"bytes": int}, or {"skipped": reason}."""
+    """Return the result of a `Measurement`: {pass: seconds} or {"bytes": int}, or {"skipped": reason}."""
     if wanted.kind not in ("time", "memory"):
         raise ValueError(f"`kind` must be 'time' or 'memory'. Received: kind={wanted.kind!r}.")
     from benchmarks import memory, subjects
@@ -87,7 +87,7 @@ def measure(wanted):
 
 
 def _dense_bytes(sizes):
-    """Returns a lower bound of what dense attention takes that keeps its scores: four arrays of all pairs."""
+    """Return a lower bound of what dense attention takes that keeps its scores: four arrays of all pairs."""
     return 4 * 4 * sizes.num_heads * sizes.length**2
 
 
@@ -99,7 +99,7 @@ def _subject(wanted, sizes, remat):
 
 
 def _timed_steps(wanted, sizes, beside_dense):
-    """Returns {name of a pass: its `Step`}: the case in all its modes, and the dense attention beside it.
+    """Return {name of a pass: its `Step`}: the case in all its modes, and the dense attention beside it.
 
     Dense layers, which keep the scores of all pairs, are left out unless `beside_dense`; dense cores do not.
     """
@@ -137,7 +137,7 @@ def _memory_step(wanted, sizes):
 
 
 def least_seconds(timed, repeats):
-    """Returns {name: least processor seconds of this process} of some steps.
+    """Return {name: least processor seconds of this process} of some steps.
 
     Each round runs every step once, so that a busy moment of the machine meets all of them. Processor time rather than
     the clock's: with one thread they are equal on an idle machine, and on a busy one the first is steadier.

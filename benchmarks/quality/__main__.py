@@ -22,7 +22,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "quality.md"
 
 
 def run_cell(cell: Cell, folder: pathlib.Path, path: str | None) -> dict:
-    """Returns the result of a cell: trains its model, unless that was done, and measures it."""
+    """Return the result of a cell: trains its model, unless that was done, and measures it."""
     own = folder / f"{cell.config}-{cell.seed}"
     text = [] if path is None else [f"--config.data.path={path}"]
     vocabulary = folder / f"{cell.text}.subwords"
@@ -49,13 +49,13 @@ def _run(program, *flags):
 
 
 def _processor_seconds():
-    """Returns the processor time of all programs that were run."""
+    """Return the processor time of all programs that were run."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, list[Cell], dict[str, str | None]]:
-    """Returns the options, the cells that they name, and where each text is that they give."""
+    """Return the options, the cells that they name, and where each text is that they give."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--set", choices=SETS, default="quick", help="which cells (default: %(default)s)")
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def page_with_tables(page: str) -> str:
-    """Returns docs/quality.md with the tables of the sets that it shows, and those of recall."""
+    """Return docs/quality.md with the tables of the sets that it shows, and those of recall."""
     from benchmarks.quality import recall  # imports TensorFlow
 
     found = {name: results.tables(SETS[name], results.read()) for name in ("full", "decides", "blocks")}

@@ -20,7 +20,7 @@ NUM_SCORED = 32  # tokens of each window, drawn from its second half
 
 
 def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Returns the nats of the targets at some positions of one window.
+    """Return the nats of the targets at some positions of one window.
 
     Args:
         model: a `LanguageModel`.
@@ -41,7 +41,7 @@ def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, po
 
 
 def look_ahead(folder: str | os.PathLike, num_windows: int) -> dict[str, Any]:
-    """Returns what the model of a run directory loses when it may not look ahead.
+    """Return what the model of a run directory loses when it may not look ahead.
 
     Args:
         folder: the run directory.

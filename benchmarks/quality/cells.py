@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
     @classmethod
     def of(cls, config: str) -> Self:
-        """Returns the first cell of a configuration."""
+        """Return the first cell of a configuration."""
         try:
             text, length, kind, steps = config.split("-")
             return cls(text, int(length), kind, int(steps), SEEDS[0])
@@ -71,7 +71,7 @@ SETS = {
 
 
 def select(name: str, only: Sequence[str] = ("*",), seeds: Sequence[int] = SEEDS) -> list[Cell]:
-    """Returns the cells of a set whose configuration fits one of the patterns, as python-1024-last_*-500, of the seeds.
+    """Return the cells of a set whose configuration fits one of the patterns, as python-1024-last_*-500, of the seeds.
 
     Raises:
         ValueError: where there is none for a pattern or for a seed.

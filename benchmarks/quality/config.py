@@ -35,7 +35,7 @@ def _successors(**own):
 
 
 def _variant(name, **own):
-    """Returns a part with a layer of `variants.py`, as Keras writes it."""
+    """Return a part with a layer of `variants.py`, as Keras writes it."""
     names = {"module": "benchmarks.quality.variants", "class_name": name, "registered_name": f"quality>{name}"}
     sizes = {**HEADS, "cluster_size": CLUSTER_SIZE, "name": name.lower()}
 
@@ -85,7 +85,7 @@ KINDS = {
 
 
 def _one_softmax(clusters):
-    """Returns heads that see their window and, as successors, their cluster, in one softmax."""
+    """Return heads that see their window and, as successors, their cluster, in one softmax."""
     nearest = {"num_clusters": clusters, "cluster_size": CLUSTER_SIZE}
     patterns = [_pattern("Window", size=WINDOW), _pattern("Successors", pattern=_pattern("Nearest", **nearest))]
     union = _pattern("Union", parts=patterns)
@@ -129,7 +129,7 @@ ALONE = ("first", "last")  # first_KIND, last_KIND: in that layer alone, local h
 
 
 def parts_of(kind: str, length: int) -> list:
-    """Returns the parts of the attention of each block, or a list of them for each."""
+    """Return the parts of the attention of each block, or a list of them for each."""
     place, _, name = kind.partition("_")
     if place not in ALONE:
         place, name = "both", kind
@@ -143,7 +143,7 @@ def parts_of(kind: str, length: int) -> list:
 
 
 def _intermediate(parts):
-    """Returns the feed-forward units that make a model as large as "local", whose heads may be other ones."""
+    """Return the feed-forward units that make a model as large as "local", whose heads may be other ones."""
     blocks = parts if isinstance(parts[0], list) else [parts] * NUM_LAYERS
     local = 4 * 4 * NUM_LAYERS  # projections of one head
     own = sum(_num_projections(part) for block in blocks for part in block)
@@ -162,7 +162,7 @@ def _num_projections(part):
 
 
 def _num_weights(part):
-    """Returns how many weights a layer has, without biases."""
+    """Return how many weights a layer has, without biases."""
     from tf_sparse_attention import layers
 
     layer = getattr(layers, part["layer"])(**{name: value for name, value in part.items() if name != "layer"})
@@ -171,7 +171,7 @@ def _num_weights(part):
 
 
 def get_config(name: str = "") -> ml_collections.ConfigDict:
-    """Returns the configuration of a cell."""
+    """Return the configuration of a cell."""
     _, length, kind, steps, _ = Cell.of(name)
     config = base.get_config()
     config.data.update(tokenizer="subword", sequence_length=length, batch_size=max(TOKENS_IN_A_STEP // length, 1))

@@ -23,7 +23,7 @@ class HeldOut(NamedTuple):
 
 
 def open_held_out(folder: str | os.PathLike, max_windows: int | None = None) -> HeldOut:
-    """Returns the `HeldOut` of a run directory, of all windows of its test split or of some, evenly spread."""
+    """Return the `HeldOut` of a run directory, of all windows of its test split or of some, evenly spread."""
     config = workdir.load_config(folder)
     source, tokenizer = components.make_text_source(config), workdir.load_tokenizer(folder)
     store = tsa.data.open_token_store(source, tokenizer, "test")

@@ -14,7 +14,7 @@ NUM_SAMPLES, NUM_TOKENS = 8, 400
 
 
 def count_lines(text: str) -> tuple[int, int]:
-    """Returns how many complete logical lines a text has, and how many of them `tokenize` reads.
+    """Return how many complete logical lines a text has, and how many of them `tokenize` reads.
 
     A line that opens a bracket or a string which nothing closes is one that it does not read; the last line, which may
     be cut off, does not count.
@@ -31,7 +31,7 @@ def count_lines(text: str) -> tuple[int, int]:
 
 
 def _is_read(line):
-    """Returns whether `tokenize` reads a logical line; None where it goes on."""
+    """Return whether `tokenize` reads a logical line; None where it goes on."""
     try:
         kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline)]
     except tokenize.TokenError:

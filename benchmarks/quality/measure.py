@@ -16,7 +16,7 @@ QUARTERS = 4  # of a window
 
 
 def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
-    """Returns the nats per token of a run's model on every token of the test split.
+    """Return the nats per token of a run's model on every token of the test split.
 
     Args:
         folder: the run directory.
@@ -49,7 +49,7 @@ def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
 
 
 def categories(inputs: np.ndarray, documents: np.ndarray, reach: int) -> np.ndarray:
-    """Returns for each token that is to be predicted where the two tokens before it last stood side by side.
+    """Return for each token that is to be predicted where the two tokens before it last stood side by side.
 
     Long-range context is worth most where the same was said before: Sun et al. 2021, "Do long-range language models
     actually use long-range context?"; Arora et al. 2023, "Zoology".

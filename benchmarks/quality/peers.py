@@ -23,7 +23,7 @@ CLUSTER_SIZE = 64
 
 
 def build(task: Task, shift_tokens: bool) -> Any:
-    """Returns the peer's language model."""
+    """Return the peer's language model."""
     from routing_transformer import RoutingTransformerLM
 
     return RoutingTransformerLM(
@@ -43,7 +43,7 @@ def build(task: Task, shift_tokens: bool) -> Any:
 
 
 def answers_of(model: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """Returns a function of token ids and positions (B, A): the logits there, and what the model adds to the loss."""
+    """Return a function of token ids and positions (B, A): the logits there, and what the model adds to the loss."""
     import torch
 
     to_vocabulary, model.out = model.out, torch.nn.Identity()
@@ -58,7 +58,7 @@ def answers_of(model: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
 
 
 def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict:
-    """Returns the `tasks.scores` of a model trained from a seed."""
+    """Return the `tasks.scores` of a model trained from a seed."""
     import torch
 
     torch.manual_seed(seed)

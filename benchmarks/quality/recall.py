@@ -24,7 +24,7 @@ KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_succe
 
 
 def build(task: Task, kind: str) -> models.LanguageModel:
-    """Returns a model with heads of a kind; those that see all do so at all lengths of the task."""
+    """Return a model with heads of a kind; those that see all do so at all lengths of the task."""
     window = max(task.test_lengths) if kind == "dense" else tasks.WINDOW
 
     def narrow(part):
@@ -51,7 +51,7 @@ class Answers(keras.Model):
 
 
 def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[str, dict[int, Any]]:
-    """Returns the `scores` of a model trained from a seed."""
+    """Return the `scores` of a model trained from a seed."""
     keras.utils.set_random_seed(seed)
     model = Answers(build(task, kind))
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -66,12 +66,12 @@ def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[st
 
 
 def read() -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Returns {(task, kind, seed): result of `train`}, whose lengths are strings."""
+    """Return {(task, kind, seed): result of `train`}, whose lengths are strings."""
     return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(tasks.RESULTS)}
 
 
 def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
-    """Returns a Markdown table for each task: the lowest and the highest share of the seeds, by length.
+    """Return a Markdown table for each task: the lowest and the highest share of the seeds, by length.
 
     Where a task has depths, a second one has the means of the seeds by depth; tasks that were not run are named alone.
     """
@@ -89,7 +89,7 @@ def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
 
 
 def _table(name, found, figure, show):
-    """Returns the lines of a table of one figure, which `show` writes of those of the seeds."""
+    """Return the lines of a table of one figure, which `show` writes of those of the seeds."""
     lengths = TASKS[name].test_lengths
     lines = [
         f"| heads | seeds | {' | '.join(f'{length:,}' for length in lengths)} |",

@@ -14,19 +14,19 @@ COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2, "quarte
 
 
 def read(path: pathlib.Path = FILE) -> dict[Cell, dict[str, Any]]:
-    """Returns the results by cell, those of the last line where a cell has several."""
+    """Return the results by cell, those of the last line where a cell has several."""
     return {Cell(**line.pop("cell")): line for line in read_lines(path)}
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the results of a file, one a line; none where there is no file."""
+    """Return the results of a file, one a line; none where there is no file."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def run_missing(keys: Iterable[Mapping[str, Any]], run: Callable[..., Mapping[str, Any]], path: pathlib.Path) -> None:
-    """Runs what a file lacks, and adds a line for each: what names it, and the result of `run` with that."""
+    """Run what a file lacks, and adds a line for each: what names it, and the result of `run` with that."""
     for key in keys:  # read each time: another process may add to the file
         if any(key.items() <= line.items() for line in read_lines(path)):
             continue
@@ -37,7 +37,7 @@ def run_missing(keys: Iterable[Mapping[str, Any]], run: Callable[..., Mapping[st
 
 
 def tables(cells: Sequence[Cell], results: dict[Cell, dict[str, Any]]) -> str:
-    """Returns a Markdown table for each text, length and number of steps; cells that were not run are "-".
+    """Return a Markdown table for each text, length and number of steps; cells that were not run are "-".
 
     A figure is the mean over the seeds, in brackets half the distance of the two that are furthest apart.
     """
@@ -66,14 +66,14 @@ def _table(cells, results):
 
 
 def _figure(values, digits):
-    """Returns the mean and the spread of numbers, or the means of lists of numbers."""
+    """Return the mean and the spread of numbers, or the means of lists of numbers."""
     if isinstance(values[0], list):
         return ", ".join(f"{mean:.{digits}f}" for mean in np.mean(values, axis=0))
     return with_spread(values, digits)
 
 
 def with_spread(values: Iterable[float], digits: int) -> str:
-    """Returns the mean of numbers and, of several, in brackets half the distance of the two furthest apart."""
+    """Return the mean of numbers and, of several, in brackets half the distance of the two furthest apart."""
     values = list(values)
     spread = "" if len(values) < 2 else f" ({np.ptp(values) / 2:.{digits}f})"
     return f"{np.mean(values):.{digits}f}{spread}"

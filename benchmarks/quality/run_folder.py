@@ -4,7 +4,7 @@ import argparse
 
 
 def run_folder(folder: str) -> str:
-    """Returns a run directory as it was given, for `type=` of argparse, which ends the program otherwise."""
+    """Return a run directory as it was given, for `type=` of argparse, which ends the program otherwise."""
     from tf_sparse_attention.trainers.shared import workdir  # imports TensorFlow, which help does without
 
     try:

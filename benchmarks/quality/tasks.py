@@ -50,7 +50,7 @@ NUM_TESTED, TESTED_AT_ONCE = 64, 8  # sequences of each length
 
 
 def asked(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions (B, A) at which something has to follow, in order, and what, of targets (B, T)."""
+    """Return the positions (B, A) at which something has to follow, in order, and what, of targets (B, T)."""
     at = np.nonzero(targets)[1].reshape(len(targets), -1).astype("int32")
     return at, np.take_along_axis(targets, at, axis=1)
 
@@ -58,7 +58,7 @@ def asked(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def scores(
     logits_of: Callable[[np.ndarray, np.ndarray], np.ndarray], task: Task, seed: int
 ) -> dict[str, dict[int, Any]]:
-    """Returns the share of what is asked that a model answers, by length.
+    """Return the share of what is asked that a model answers, by length.
 
     Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
     """
@@ -75,7 +75,7 @@ def scores(
 
 
 def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
-    """Yields the batches of a training, those of a seed."""
+    """Yield the batches of a training, those of a seed."""
     random = np.random.default_rng([seed, 0])
     for length in itertools.islice(itertools.cycle(task.train_lengths), steps):
         yield task.draw(random, TOKENS_IN_A_STEP // length, length)
@@ -84,7 +84,7 @@ def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
 def accuracy(
     logits_of: Callable[[np.ndarray, np.ndarray], np.ndarray], task: Task, length: int, seed: int = 0, **settings: Any
 ) -> float:
-    """Returns the share of what is asked in drawn sequences of a length that a model answers.
+    """Return the share of what is asked in drawn sequences of a length that a model answers.
 
     Args:
         logits_of: function of token ids (B, T) and positions (B, A) that returns the model's logits there, (B, A, V).
@@ -107,7 +107,7 @@ GAP_POWER = 0.01
 
 
 def associative_recall(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns sequences of `length` / 16 pairs (key, value), then each key once more, where its value is asked.
+    """Return sequences of `length` / 16 pairs (key, value), then each key once more, where its value is asked.
 
     Keys of a sequence differ. After the pairs each key is asked for at a gap that follows the power law a x^(a - 1),
     a = 0.01, so most of them soon; what is left is filled with random tokens. "MQAR" of Arora et al. 2023, "Zoology:
@@ -132,7 +132,7 @@ CALL = NUM_LETTERS + 1  # what the token to be recalled comes after, and is aske
 
 
 def induction(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns random letters with one call in the first half and one at the end: what followed the first is asked.
+    """Return random letters with one call in the first half and one at the end: what followed the first is asked.
 
     "Induction heads" of Gu and Dao 2023, "Mamba", section 4.1.2.
     """
@@ -149,7 +149,7 @@ NOISE, COPY = NUM_LETTERS + 1, NUM_LETTERS + 2
 
 
 def selective_copying(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns 8 letters anywhere among noise, then a sign and 8 positions where the letters are asked in their order.
+    """Return 8 letters anywhere among noise, then a sign and 8 positions where the letters are asked in their order.
 
     Each of them but the first shows the letter before. "Selective copying" of Gu and Dao 2023, section 4.1.1, with
     what was copied as the input of the next position, as a language model has it.
@@ -174,7 +174,7 @@ NUM_BYTES = 256 + FIRST_BYTE
 
 @functools.cache
 def _haystack() -> np.ndarray:
-    """Returns the training split of the interpreter's own library as ids of bytes."""
+    """Return the training split of the interpreter's own library as ids of bytes."""
     import tf_sparse_attention as tsa  # imports TensorFlow
 
     tokens = np.asarray(tsa.data.open_token_store(tsa.data.open_source(), tsa.data.ByteTokenizer(), "train").tokens)
@@ -182,7 +182,7 @@ def _haystack() -> np.ndarray:
 
 
 def needle(random: np.random.Generator, count: int, length: int, depth: float | None = None) -> Examples:
-    """Returns pieces of source with "# name is 12345" at some depth and "# name is 12345" again at the end.
+    """Return pieces of source with "# name is 12345" at some depth and "# name is 12345" again at the end.
 
     The digits of the second are asked. Names are four letters, drawn for each sequence as the digits are.
 

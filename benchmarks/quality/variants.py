@@ -70,7 +70,7 @@ class ShiftedKeys(RoutingAttention):
     """Key j is made of the token before, j - 1: what a query finds is what followed. With keys of their own."""
 
     def keys_of(self, x: Any) -> Any:
-        """Returns the tokens (B, T, D) that keys are made of."""
+        """Return the tokens (B, T, D) that keys are made of."""
         return ops.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
     def project(self, query: Any, value: Any = None, key: Any = None) -> Any:

@@ -28,7 +28,7 @@ LENGTHS = (200, 500, 1000, 2000, 4000, 4500, 16000)  # frames; the recordings ha
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Return the options of the command line."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.speech", description=__doc__, formatter_class=form)
     add = parser.add_argument
@@ -57,7 +57,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures what the file of results lacks."""
+    """Measure what the file of results lacks."""
     from benchmarks.speech import forward  # imports TensorFlow, as the next ones do
 
     options.workdir.mkdir(parents=True, exist_ok=True)
@@ -72,12 +72,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(keys: Any, call: Any, options: argparse.Namespace) -> None:
-    """Adds a line to the file of results for each key that it lacks."""
+    """Add a line to the file of results for each key that it lacks."""
     results.run_missing(keys, call, options.results)
 
 
 def train_and_evaluate(kind: str, seed: int, options: argparse.Namespace) -> None:
-    """Trains and scores a model, each if it is among the parts."""
+    """Train and scores a model, each if it is among the parts."""
     from benchmarks.speech import scores, training
 
     folder = options.workdir / f"{kind}-{options.minutes:g}-{seed}"
@@ -98,14 +98,14 @@ def train_and_evaluate(kind: str, seed: int, options: argparse.Namespace) -> Non
 
 
 def attentions(kind: str) -> Iterator[str]:
-    """Yields the kinds that a model trained with one is scored with, its own first."""
+    """Yield the kinds that a model trained with one is scored with, its own first."""
     yield kind
     if kind in EXCHANGED:
         yield from (other for other in EXCHANGED if other != kind)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs what is asked for and prints the tables."""
+    """Run what is asked for and prints the tables."""
     options = parse(argv)
     if not options.show:
         from tf_sparse_attention.backends import check_backend

@@ -19,13 +19,13 @@ SOUND: dict[str, Any] = {"mean": [0.0] * 40, "std": [1.0] * 40, "labels": [str(l
 
 @functools.cache
 def model_of(kind: str) -> Any:
-    """Returns an untrained recognizer with attention of a kind: what a pass takes does not depend on the weights."""
+    """Return an untrained recognizer with attention of a kind: what a pass takes does not depend on the weights."""
     keras.utils.set_random_seed(0)
     return Task(speech.get_config(kind), SOUND).make_model()
 
 
 def compare(kind: str, length: int, repeats: int) -> dict[str, float | int]:
-    """Returns the processor seconds of forward passes of one recording, of a kind and, in turns with it, of "full".
+    """Return the processor seconds of forward passes of one recording, of a kind and, in turns with it, of "full".
 
     Args:
         kind: a kind of attention.

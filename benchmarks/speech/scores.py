@@ -11,7 +11,7 @@ KEPT = ("phone_error_rate", "loss", "labels", "recordings")
 
 
 def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, Any]:
-    """Returns what a run's model scores, greedily decoded, and nats per label ("loss").
+    """Return what a run's model scores, greedily decoded, and nats per label ("loss").
 
     Args:
         folder: the run directory.

@@ -14,12 +14,12 @@ Rows = Sequence[dict[str, Any]]
 
 
 def select(rows: Rows, **wanted: Any) -> list[dict[str, Any]]:
-    """Returns the rows that have these values."""
+    """Return the rows that have these values."""
     return [row for row in rows if wanted.items() <= row.items()]
 
 
 def tables(rows: Rows) -> str:
-    """Returns what was measured as Markdown tables, none where there is nothing."""
+    """Return what was measured as Markdown tables, none where there is nothing."""
     parts = [_forward(select(rows, part="step"))]
     for minutes in sorted({row["minutes"] for row in rows if "minutes" in row}):
         parts += [_kinds(select(rows, minutes=minutes), minutes), _exchanges(select(rows, minutes=minutes))]

@@ -19,7 +19,7 @@ CHECKPOINT_EVERY = 20  # steps
 
 
 def config_of(kind: str, seed: int, num_steps: int, path: pathlib.Path, folder: pathlib.Path) -> Any:
-    """Returns the configuration of a run; `folder` keeps the features of all of them."""
+    """Return the configuration of a run; `folder` keeps the features of all of them."""
     config = speech.get_config(kind)
     config.seed = seed
     config.data.update(path=str(path), data_dir=str(folder / "data"))
@@ -29,7 +29,7 @@ def config_of(kind: str, seed: int, num_steps: int, path: pathlib.Path, folder: 
 
 
 def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) -> dict[str, float]:
-    """Returns the mean "seconds_per_step", processor seconds of the first steps of a training that is thrown away.
+    """Return the mean "seconds_per_step", processor seconds of the first steps of a training that is thrown away.
 
     Programs, one for each length, are made before they are timed.
     """
@@ -54,7 +54,7 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
 
 
 def train(config: ml_collections.ConfigDict, folder: pathlib.Path) -> dict[str, Any]:
-    """Trains a model to its last step, from its newest checkpoint on if it was killed.
+    """Train a model to its last step, from its newest checkpoint on if it was killed.
 
     Returns:
         Dictionary: "steps", "weights" (trainable numbers), and "processor_seconds" of all starts, programs included.
@@ -88,7 +88,7 @@ class ProcessorClock:
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def seconds(self) -> float:
-        """Returns the processor seconds of all starts so far."""
+        """Return the processor seconds of all starts so far."""
         return json.loads(self._path.read_text(encoding="utf-8"))
 
     def __enter__(self):

@@ -30,7 +30,7 @@ CANNOT_WRITE = ("masked",)  # sees both sides: there is nothing to generate, nor
 
 
 def program(name: str, workdir: pathlib.Path, arguments: Sequence[str] = ()) -> tuple[float, str]:
-    """Runs a program of the trainer; returns its seconds and what it printed.
+    """Run a program of the trainer; returns its seconds and what it printed.
 
     Raises:
         SystemExit: with its messages, if it fails.
@@ -44,7 +44,7 @@ def program(name: str, workdir: pathlib.Path, arguments: Sequence[str] = ()) -> 
 
 
 def train_and_kill(workdir: pathlib.Path, arguments: Sequence[str]) -> bool:
-    """Starts a training and kills it when it has written a checkpoint; returns whether there was time for that."""
+    """Start a training and kills it when it has written a checkpoint; returns whether there was time for that."""
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", f"--workdir={workdir}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
@@ -55,7 +55,7 @@ def train_and_kill(workdir: pathlib.Path, arguments: Sequence[str]) -> bool:
 
 
 def run(task: str, folder: pathlib.Path) -> dict[str, float]:
-    """Runs all programs of a task; returns their seconds by name."""
+    """Run all programs of a task; returns their seconds by name."""
     workdir, seconds = folder / task, {}
     config = [f"--config=toys:{task}", f"--config.data.path={_data_of(task, folder)}"]
     config.append(f"--config.data.data_dir={folder / 'data'}")
@@ -78,7 +78,7 @@ def _data_of(task, folder):
 
 
 def table(seconds: dict[str, dict[str, float]]) -> str:
-    """Returns the seconds of all programs as a table."""
+    """Return the seconds of all programs as a table."""
     names = ("train", "evaluate", "generate", "export")
     lines = ["task            " + "".join(f"{name:>10}" for name in names)]
     for task, found in seconds.items():
@@ -88,7 +88,7 @@ def table(seconds: dict[str, dict[str, float]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the tasks that are asked for."""
+    """Run the tasks that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/tasks"), help="default: %(default)s")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="default: all")

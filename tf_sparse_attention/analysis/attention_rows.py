@@ -42,7 +42,7 @@ class AttentionCall:
         return self.layer.num_heads // self.values[0].shape[1]
 
     def attend(self, values: Sequence[Tensor]) -> Tensor:
-        """Returns the attended heads (B, N, T, Hv) for other values."""
+        """Return the attended heads (B, N, T, Hv) for other values."""
         heads = list(self.heads)
         heads[2::3] = values
         output, _ = self.layer.compute_attention(tuple(heads), self.masks, self.causal)
@@ -50,7 +50,7 @@ class AttentionCall:
         return output if mask is None else ops.where(mask[:, None, :, None], output, 0)
 
     def weights(self, gradients: Sequence[Tensor]) -> np.ndarray:
-        """Returns the gradients of the values, (B, M, S, Hv) each, as (B, M, Hv, S); a query attends to one of them."""
+        """Return the gradients of the values, (B, M, S, Hv) each, as (B, M, Hv, S); a query attends to one of them."""
         return np.moveaxis(np.sum([to_numpy(gradient) for gradient in gradients], axis=0), -1, -2)
 
 
@@ -73,7 +73,7 @@ class Attention:
         return [name for name, part in zip(names, self.parts, strict=True) for _ in range(part.layer.num_heads)]
 
     def rows(self, queries: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Iterates over the weights of all keys for a few queries at a time.
+        """Iterate over the weights of all keys for a few queries at a time.
 
         A head's output is a sum of values times weights, so that weights are its derivative: a backward pass gives as
         many queries as a head has channels, exactly, for any pattern, in O(T H) memory. Heads that share values take
@@ -108,20 +108,20 @@ class Attention:
 
 
 def _one_hot_rows(output, group_size, queries, turn):
-    """Returns zeros like (B, N, T, Hv) with a 1 in channel c of the c-th of some queries, in one head of each group."""
+    """Return zeros like (B, N, T, Hv) with a 1 in channel c of the c-th of some queries, in one head of each group."""
     marks = np.zeros(output.shape[1:], "float32")
     marks[turn::group_size, queries, np.arange(len(queries))] = 1
     return ops.broadcast_to(ops.cast(marks, output.dtype), output.shape)
 
 
 def _side_by_side(turns):
-    """Returns what heads have (B, N, t, S), of that of the first of each group, of the second ..., (B, M, t, S)."""
+    """Return what heads have (B, N, t, S), of that of the first of each group, of the second ..., (B, M, t, S)."""
     batch, groups, *sizes = turns[0].shape
     return np.stack(turns, axis=2).reshape(batch, groups * len(turns), *sizes)
 
 
 def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
-    """Returns the attentions of a model in the order of their calls, a list of `Attention`.
+    """Return the attentions of a model in the order of their calls, a list of `Attention`.
 
     Args:
         model: Keras model or layer with attention layers of this library. An attention layer itself is called with a
@@ -169,7 +169,7 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
 
 
 def _check_batch(batch, inputs):
-    """Raises a `ValueError` unless the inputs that a batch has are arrays, of which some may be None."""
+    """Raise a `ValueError` unless the inputs that a batch has are arrays, of which some may be None."""
     given = [x for x in inputs if x is not None]
     if not given or not all(hasattr(x, "shape") for x in given):
         raise ValueError(

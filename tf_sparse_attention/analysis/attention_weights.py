@@ -9,7 +9,7 @@ from tf_sparse_attention.analysis.attention_rows import record_attentions
 
 
 def attention_weights(model: keras.layers.Layer, batch: Any) -> list[np.ndarray]:
-    """Returns how much each query of a model looks at each key, in every attention of one call.
+    """Return how much each query of a model looks at each key, in every attention of one call.
 
     For pictures of short sequences: O(T S) memory for each head, whatever the pattern. With successor values what is
     read is the value after a match, and the weight is that of the token whose value it is.

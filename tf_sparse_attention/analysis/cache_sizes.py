@@ -50,7 +50,7 @@ class CacheSizes:
         return sum(row.num_bytes for row in self.rows)
 
     def table(self) -> str:
-        """Returns the table as Markdown: a row a layer, and their sum."""
+        """Return the table as Markdown: a row a layer, and their sum."""
         lines = [f"| layer | attention | slots of {self.max_length:,} | bytes | bytes a token |", "|---" * 5 + "|"]
         for row in self.rows:
             sizes = f"{_format_number(row.num_slots)} | {row.num_bytes:,} | {_format_number(row.bytes_per_token)}"
@@ -64,7 +64,7 @@ class CacheSizes:
 
 
 def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1) -> CacheSizes:
-    """Returns the sizes of the decoding caches of a model or layer; none is allocated.
+    """Return the sizes of the decoding caches of a model or layer; none is allocated.
 
     A slot holds the key and the value of one token. Patterns that look back a fixed number of tokens have no more
     slots, at any `max_length`; full attention would have `max_length`.
@@ -111,7 +111,7 @@ class _EmptyCache(keras.Operation):
 
 
 def _size(layer, max_length, batch_size):
-    """Returns the `CacheSize` of one attention layer."""
+    """Return the `CacheSize` of one attention layer."""
     cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
     num_bytes, num_slots, group_size = 0, 0, layer.num_pattern_heads // layer.num_key_heads
     for path, tensor in _leaves(cache):
@@ -123,7 +123,7 @@ def _size(layer, max_length, batch_size):
 
 
 def _leaves(cache, path=()):
-    """Returns the tensors of a nested dictionary with their paths."""
+    """Return the tensors of a nested dictionary with their paths."""
     if not isinstance(cache, dict):
         return [(path, cache)]
     return [leaf for name, inner in cache.items() for leaf in _leaves(inner, (*path, name))]

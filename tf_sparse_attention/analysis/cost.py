@@ -53,7 +53,7 @@ class Cost:
         return sum(row.num_bytes for row in self.rows)
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a layer, and their sum."""
+        """Return a Markdown table, a row a layer, and their sum."""
         lines = [
             f"| layer | kind | million operations at {self.length:,} | megabytes read and written |",
             "|---" * 4 + "|",
@@ -68,7 +68,7 @@ class Cost:
 
 
 def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) -> Cost:
-    """Returns what a forward pass over one sequence costs, counted in its program; nothing is run.
+    """Return what a forward pass over one sequence costs, counted in its program; nothing is run.
 
     Matrix products alone: projections, scores, weighted sums, scores of centroids, feed-forward layers, logits, as they
     are computed, slots that a mask hides included. Sorts and gathers are not in it.
@@ -124,7 +124,7 @@ def _hides_later(layer, causal):
 
 
 def _noting(layer, calls):
-    """Returns `compute_attention` of a layer that notes the length of a call, and whether it is causal."""
+    """Return `compute_attention` of a layer that notes the length of a call, and whether it is causal."""
     compute = layer.compute_attention
 
     def compute_and_note(heads: Any, masks: Any, causal: bool, *others: Any, **named: Any) -> Any:
@@ -150,7 +150,7 @@ def _row(layer, length, causal):
 
 
 def _inputs_of(target: Any, length: int) -> tuple[list[tuple[int, ...]], list[str]]:
-    """Returns the shape and dtype of the one input of a model."""
+    """Return the shape and dtype of the one input of a model."""
     if hasattr(target, "vocabulary_size"):
         return [(1, length)], ["int32"]
     given = keras.tree.flatten(getattr(target, "inputs", None) or [])

@@ -48,7 +48,7 @@ class HeadDivergence:
     num_runs: int
 
     def table(self) -> str:
-        """Returns the table as Markdown: a row a layer, a column for each two kinds of heads."""
+        """Return the table as Markdown: a row a layer, a column for each two kinds of heads."""
         kinds = self._kinds()
         lines = ["| layer | " + " | ".join(kind.replace("|", "\\|") for kind in kinds) + " |"]
         lines.append("|---" * (1 + len(kinds)) + "|")
@@ -61,7 +61,7 @@ class HeadDivergence:
         return self.table()
 
     def draw(self, axes: Any = None) -> Any:
-        """Draws the means and deviations by layer, a line for each two kinds of heads.
+        """Draw the means and deviations by layer, a line for each two kinds of heads.
 
         Args:
             axes: matplotlib axes. None: a new figure.
@@ -93,7 +93,7 @@ class HeadDivergence:
 
 
 def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | None = None) -> HeadDivergence:
-    """Returns how different the attention of a model's heads is, as in Table 6 of Roy et al. 2021.
+    """Return how different the attention of a model's heads is, as in Table 6 of Roy et al. 2021.
 
     For each two heads of a layer, JSD(a, b) = KL(a || m) / 2 + KL(b || m) / 2 with m = (a + b) / 2 of the attention a
     query gives to the keys, in nats, at most log 2 = 0.6931; the mean over queries. Queries that see nothing in one of
@@ -129,12 +129,12 @@ def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | No
 
 
 def jensen_shannon(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
+    """Return the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
     return _divergence(first, second, _entropy(first), _entropy(second))
 
 
 def _divergence(first, second, *entropies):
-    """Returns the entropy of the mean less the mean of the entropies: one logarithm for each two heads."""
+    """Return the entropy of the mean less the mean of the entropies: one logarithm for each two heads."""
     return np.maximum(_entropy((first + second) / 2) - sum(entropies) / 2, 0)
 
 
@@ -144,7 +144,7 @@ def _entropy(weights):
 
 
 def _sums_of_pairs(attention, max_queries):
-    """Returns sums over queries and their numbers for each two heads, (pairs, B) both."""
+    """Return sums over queries and their numbers for each two heads, (pairs, B) both."""
     length = attention.parts[0].heads[0].shape[2]
     queries = None
     if max_queries is not None and max_queries < length:
@@ -166,7 +166,7 @@ def _sums_of_pairs(attention, max_queries):
 
 
 def _rows(number, attention, totals, counts):
-    """Returns the `LayerDivergence` of each two kinds of heads that have a query in common."""
+    """Return the `LayerDivergence` of each two kinds of heads that have a query in common."""
     kinds = attention.kinds
     names = ["|".join(sorted((kinds[i], kinds[j]))) for i, j in itertools.combinations(range(len(kinds)), 2)]
     rows = []

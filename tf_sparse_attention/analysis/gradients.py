@@ -12,7 +12,7 @@ from tf_sparse_attention.types import Tensor
 def vector_jacobian_product(
     function: Callable[[list[Tensor]], list[Tensor]], sources: list[Tensor]
 ) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Runs `function` once, ready for any number of backward passes.
+    """Run `function` once, ready for any number of backward passes.
 
     A backward pass computes `sum_k cotangent_k * d output_k / d source`, for all sources at once.
 

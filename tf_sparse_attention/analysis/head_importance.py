@@ -45,7 +45,7 @@ class HeadImportance:
     loss: float
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a layer, the rise of the loss without each of its heads in order."""
+        """Return a Markdown table, a row a layer, the rise of the loss without each of its heads in order."""
         lines = ["| layer | heads | rise of the loss without each |", "|---|---|---|"]
         for layer in dict.fromkeys(head.layer for head in self.heads):
             own = [head for head in self.heads if head.layer == layer]
@@ -59,7 +59,7 @@ class HeadImportance:
 def head_importance(
     model: keras.Model, batches: Iterable[Any], loss: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> HeadImportance:
-    """Returns how much the loss of a model rises without each of its heads, on some batches.
+    """Return how much the loss of a model rises without each of its heads, on some batches.
 
     A head is left out by zeros in place of what it gives; the model is not trained again (Michel et al. 2019, "Are
     sixteen heads really better than one?"). Heads that do the same work can each seem worth little.
@@ -109,7 +109,7 @@ def head_importance(
 
 
 def _pairs_of(batches):
-    """Returns the inputs and the targets of each batch."""
+    """Return the inputs and the targets of each batch."""
     pairs = []
     for batch in batches if isinstance(batches, Iterable) else [batches]:
         if not isinstance(batch, tuple | list) or len(batch) < 2:
@@ -123,7 +123,7 @@ def _pairs_of(batches):
 
 
 def _mean_of(loss):
-    """Returns the mean of what a loss gave, as a number."""
+    """Return the mean of what a loss gave, as a number."""
     try:
         return ops.convert_to_numpy(ops.mean(loss))
     except (TypeError, ValueError):
@@ -131,7 +131,7 @@ def _mean_of(loss):
 
 
 def _without(layer, head):
-    """Returns `compute_attention` of a layer with zeros in place of what one of its heads gives."""
+    """Return `compute_attention` of a layer with zeros in place of what one of its heads gives."""
     compute = layer.compute_attention
     kept = (np.arange(layer.num_heads) != head)[:, None, None]
 

@@ -86,7 +86,7 @@ class Health:
     centroids: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a routed head, and one of the layers with spans."""
+        """Return a Markdown table, a row a routed head, and one of the layers with spans."""
         lines = []
         if self.heads:
             lines = ["| layer | head | dead clusters | entropy | overfull | dropped | drift |", "|---" * 7 + "|"]
@@ -105,7 +105,7 @@ class Health:
 
 
 def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None) -> Health:
-    """Returns how a model uses its clusters and spans on a batch, with advice where something is amiss.
+    """Return how a model uses its clusters and spans on a batch, with advice where something is amiss.
 
     One call of the model, and one of each routed attention; the cost is linear in the length.
 
@@ -149,7 +149,7 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
 
 
 def _layer_of(span):
-    """Returns the path of the layer that a span is one of."""
+    """Return the path of the layer that a span is one of."""
     return span.fraction.path.rsplit("/", 2)[0]
 
 
@@ -177,12 +177,12 @@ def _clusters(selector, tokens, mask):
 
 
 def _which(mask, batch, length):
-    """Returns a mask of tokens, or that of all of them, as NumPy bool (B, T)."""
+    """Return a mask of tokens, or that of all of them, as NumPy bool (B, T)."""
     return np.broadcast_to(True if mask is None else ops.convert_to_numpy(mask), (batch, length))
 
 
 def _dropped(part):
-    """Returns the share of the tokens that see nothing, for each head: float (N,)."""
+    """Return the share of the tokens that see nothing, for each head: float (N,)."""
     output = to_numpy(part.attend([ops.ones_like(values) for values in part.values]))  # zeros where nothing is seen
     exists = _which(part.masks.query_mask, output.shape[0], output.shape[2])
     empty = ~output.any(axis=-1) & exists[:, None]
@@ -190,7 +190,7 @@ def _dropped(part):
 
 
 def _drift(previous, path, now):
-    """Returns how far the centroids of each head moved, in lengths of a token, float (N,); None where they are new."""
+    """Return how far the centroids of each head moved, in lengths of a token, float (N,); None where they are new."""
     before = previous.centroids.get(path)
     if before is None:
         return None
@@ -203,7 +203,7 @@ def _drift(previous, path, now):
 
 
 def _heads_of(part, numbers, leaf, sides, dropped, drift):
-    """Returns the `RoutedHead`s of one leaf; keys and centroids may be those of several heads beside each other."""
+    """Return the `RoutedHead`s of one leaf; keys and centroids may be those of several heads beside each other."""
     num_clusters, size = leaf.pattern.num_clusters, leaf.pattern.cluster_size
     selection = getattr(part.layer, "selection", "nearest")
     for index, head in enumerate(numbers):

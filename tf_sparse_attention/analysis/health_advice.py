@@ -16,7 +16,7 @@ LONG, SHORT = 0.95, 0.5  # of the window
 
 
 def advise(heads: Sequence["RoutedHead"], spans: Iterable["Spans"]) -> list[str]:
-    """Returns sentences, one a fault and layer."""
+    """Return sentences, one a fault and layer."""
     advice = []
     for layer in dict.fromkeys(head.layer for head in heads):
         advice += _of_routing(layer, [head for head in heads if head.layer == layer])

@@ -39,7 +39,7 @@ class Nonfinite:
 def find_nonfinite(
     model: keras.layers.Layer, inputs: Any, targets: Any = None, sample_weight: Any = None, training: bool = False
 ) -> Nonfinite | None:
-    """Finds the first layer, in the order of computation, of which something is NaN or infinite.
+    """Find the first layer, in the order of computation, of which something is NaN or infinite.
 
     Layers are looked at as their calls end, inner ones first: weights, then the output, unless what the layer was
     called with is no better. If all of them are finite the loss follows, and then gradients, from the last layer to the
@@ -99,7 +99,7 @@ class _Search:
         self.found: Nonfinite | None = None
 
     def look(self, layer: keras.layers.Layer, arguments: Any, outputs: Any) -> Any:
-        """Takes a call that ended, and returns its outputs."""
+        """Take a call that ended, and returns its outputs."""
         if self.found is None:
             self.found = self._own_weight(layer) or self._output(layer, arguments, outputs)
         return outputs
@@ -125,12 +125,12 @@ class _Search:
         return None
 
     def unused_weight(self) -> Nonfinite | None:
-        """Returns a weight of a layer that was not called, None if all are finite."""
+        """Return a weight of a layer that was not called, None if all are finite."""
         return next((self._weight(variable) for variable, *_ in self._bad.values()), None)
 
 
 def _in_backward_pass(target, search, inputs, targets, sample_weight):
-    """Returns what is not finite in the loss or the gradients of the weights."""
+    """Return what is not finite in the loss or the gradients of the weights."""
     (model,) = target.roots
     variables = model.trainable_variables
 
@@ -160,7 +160,7 @@ def _is_float(tensor):
 
 
 def _count(structure):
-    """Returns how many numbers of all floating-point tensors are not finite, and how many there are."""
+    """Return how many numbers of all floating-point tensors are not finite, and how many there are."""
     arrays = [
         to_numpy(tensor) for tensor in keras.tree.flatten(structure) if hasattr(tensor, "dtype") and _is_float(tensor)
     ]

@@ -27,7 +27,7 @@ def draw_pattern(
     show_groups: bool = True,
     axes: Any = None,
 ) -> Any:
-    """Draws the pattern of an attention layer, one panel a head: filled where a query (row) sees a key (column).
+    """Draw the pattern of an attention layer, one panel a head: filled where a query (row) sees a key (column).
 
     The picture is `layer.attention_pattern`, the dense twin that the tests compare the fast computation with. Tokens
     that see one another, directly or through others, have one colour, so that the clusters of a routed head that do not
@@ -77,7 +77,7 @@ def draw_weights(
     seed: int = 0,
     axes: Any = None,
 ) -> Any:
-    """Draws the weights of an attention layer, one panel a head: the darker, the more a query (row) sees of a key.
+    """Draw the weights of an attention layer, one panel a head: the darker, the more a query (row) sees of a key.
 
     For layers that approximate, such as `ClusteredAttention`, whose queries see every key, though those of a cluster
     all alike. The darkest of a panel is its largest weight. O(T^2) memory.
@@ -113,7 +113,7 @@ def draw_weights(
 
 
 def _layer_of(target):
-    """Returns an attention layer: that given, or one of a pattern."""
+    """Return an attention layer: that given, or one of a pattern."""
     if isinstance(target, Pattern):
         num_heads = len(target.parts) if isinstance(target, InTurn) else getattr(target, "num_heads", 1)
         return SparseAttention(num_heads, key_dim=16, pattern=target, seed=0)
@@ -126,7 +126,7 @@ def _layer_of(target):
 
 
 def _inputs(layer, length, inputs, hidden_dim, seed):
-    """Returns what a layer is drawn on: `inputs`, or random numbers."""
+    """Return what a layer is drawn on: `inputs`, or random numbers."""
     if inputs is None:
         checks.check_count("length", length)
         shape = (1, length, layer.num_features if layer.built else hidden_dim)
@@ -135,7 +135,7 @@ def _inputs(layer, length, inputs, hidden_dim, seed):
 
 
 def _axes(axes, count):
-    """Returns the axes of as many panels, those given or new ones."""
+    """Return the axes of as many panels, those given or new ones."""
     pyplot = import_pyplot()
     if axes is None:
         _, axes = pyplot.subplots(1, count, squeeze=False, figsize=(2.6 * count, 2.6))
@@ -146,7 +146,7 @@ def _axes(axes, count):
 
 
 def import_pyplot() -> ModuleType:
-    """Returns `matplotlib.pyplot`.
+    """Return `matplotlib.pyplot`.
 
     Raises:
         ImportError: where matplotlib is not installed, saying how to.
@@ -185,12 +185,12 @@ def groups_of(seen: np.ndarray) -> np.ndarray:
 
 
 def one_color_a_head(pattern: np.ndarray) -> np.ndarray:
-    """Returns heads (N, T, S) in one panel, int (T, S): the number, from 1, of the first that sees a key; 0: none."""
+    """Return heads (N, T, S) in one panel, int (T, S): the number, from 1, of the first that sees a key; 0: none."""
     return np.where(pattern.any(axis=0), np.argmax(pattern, axis=0) % len(COLORS) + 1, 0)
 
 
 def _draw(axis, panel, shade_future):
-    """Draws a panel of color numbers, 0 for keys not seen."""
+    """Draw a panel of color numbers, 0 for keys not seen."""
     from matplotlib.colors import ListedColormap
 
     length = len(panel)

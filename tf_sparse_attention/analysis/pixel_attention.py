@@ -12,7 +12,7 @@ from tf_sparse_attention.data import ImageCodec
 def pixel_attention(
     model: keras.Model, codec: ImageCodec, image: np.ndarray, pixel: tuple[int, int], channel: int = 0
 ) -> list[np.ndarray]:
-    """Returns the attention weights with which a language model of images predicts a byte of a pixel.
+    """Return the attention weights with which a language model of images predicts a byte of a pixel.
 
     The weights of a head for the query that predicts the byte, summed over the channels of each pixel that is read;
     they sum to 1 but for the weight of the start id, the input before the first byte. With successor values what is

@@ -28,7 +28,7 @@ class Product(NamedTuple):
 
 
 def products(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> list[Product]:
-    """Returns the matrix products of a function.
+    """Return the matrix products of a function.
 
     Args:
         function: of tensors; it is traced, not run.
@@ -58,7 +58,7 @@ def _of_tensorflow(tf, function, shapes, dtypes):
 
 
 def _size_summed(operation):
-    """Returns k of a product of TensorFlow, the size that it sums over."""
+    """Return k of a product of TensorFlow, the size that it sums over."""
     first, second = (tuple(x.shape) for x in operation.inputs)
     if operation.type != "Einsum":
         transposed = [name for name in ("transpose_a", "adj_x") if name in operation.node_def.attr]
@@ -89,7 +89,7 @@ def _of_jaxpr(jaxpr):
 
 
 def _parts_of(equation):
-    """Returns the programs that an operation of JAX runs."""
+    """Return the programs that an operation of JAX runs."""
     values = [each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,))]
     programs = [getattr(value, "jaxpr", value) for value in values]
     return [program for program in programs if hasattr(program, "eqns")]

@@ -10,7 +10,7 @@ from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 
 
 def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
-    """Returns the spans of a model's layers, in positions: a list of int arrays (N,), one a layer that has spans.
+    """Return the spans of a model's layers, in positions: a list of int arrays (N,), one a layer that has spans.
 
     Args:
         model: Keras layer or model, built.
@@ -19,7 +19,7 @@ def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
 
 
 def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
-    """Draws how far each head of each layer sees: a dot a head over the number of its layer, on a logarithmic scale.
+    """Draw how far each head of each layer sees: a dot a head over the number of its layer, on a logarithmic scale.
 
     As figure 4 of Sukhbaatar et al. 2019, "Adaptive Attention Span in Transformers".
 

@@ -46,7 +46,7 @@ class Suggestion:
     sequence_length: int
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a choice, the proposed one first."""
+        """Return a Markdown table, a row a choice, the proposed one first."""
         name = f"million operations at {self.sequence_length:,}"
         lines = [f"| | window | cluster_size | num_clusters | {name} | of dense |", "|---" * 6 + "|"]
         for each, kind in zip(self.choices, ("proposed", "smaller", "larger"), strict=False):
@@ -66,7 +66,7 @@ class Suggestion:
 def suggest(
     sequence_length: int, num_heads: int, key_dim: int = 64, hidden_dim: int | None = None, causal: bool = True
 ) -> Suggestion:
-    """Returns heads to begin with: some local ones, the others routed.
+    """Return heads to begin with: some local ones, the others routed.
 
     A window is the power of two from 2 sqrt(T) on, at least 64. There are T / window clusters, so that equally large
     ones hold as many tokens as it. In a causal model one head of four is local, and routed heads have the values of
@@ -118,7 +118,7 @@ def suggest(
 
 
 def _parts(length, num_heads, key_dim, window, causal):
-    """Returns the parts of a layer as `Backbone` takes them."""
+    """Return the parts of a layer as `Backbone` takes them."""
     num_local = max(num_heads // 4, 1) if causal else num_heads - num_heads // 2
     local = {"layer": "LocalAttention", "num_heads": num_local, "key_dim": key_dim, "window": window}
     local["position"] = "rotary" if key_dim % 2 == 0 else "relative"

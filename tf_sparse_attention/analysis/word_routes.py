@@ -51,7 +51,7 @@ class WordRoutes:
     routes: list[WordRoute]
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a word and head."""
+        """Return a Markdown table, a row a word and head."""
         lines = ["| word | layer | head | cluster | looks at |", "|---|---|---|---|---|"]
         for route in self.routes:
             seen = ", ".join(f"{_cell(self.words[word])} {share:.2f}" for word, share in route.seen)
@@ -63,7 +63,7 @@ class WordRoutes:
         return self.table()
 
     def draw(self, layer: int, head: int, line_length: int = 64, axes: Any = None) -> Any:
-        """Draws the text with each word in the color of its cluster, and lines to what it looks at most.
+        """Draw the text with each word in the color of its cluster, and lines to what it looks at most.
 
         Args:
             layer, head: which, as in the routes.
@@ -98,7 +98,7 @@ class WordRoutes:
 
 
 def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int = 3) -> WordRoutes:
-    """Returns which earlier words each word of a text looks at through the routed heads of a model.
+    """Return which earlier words each word of a text looks at through the routed heads of a model.
 
     A word is what stands between spaces; the attention of its tokens is averaged, what they give to the tokens of
     another word is added up. Exact, from the model's own weights of attention (see `head_divergence` for the cost; the
@@ -141,7 +141,7 @@ def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int
 
 
 def _words(tokenizer, ids):
-    """Returns the words of a text, and the word of each input, -1 for the start and for spaces: int (T + 1,)."""
+    """Return the words of a text, and the word of each input, -1 for the start and for spaces: int (T + 1,)."""
     text = tokenizer.detokenize(ids)
     found = list(re.finditer(r"\S+", text))
     word_at = np.full(len(text), -1)
@@ -157,7 +157,7 @@ def _words(tokenizer, ids):
 
 
 def _clusters(attention):
-    """Returns the clusters of the tokens by the number of each routed head, {head: int (T,)}."""
+    """Return the clusters of the tokens by the number of each routed head, {head: int (T,)}."""
     clusters: dict[int, np.ndarray] = {}
     first = 0
     for part in attention.parts:
@@ -171,7 +171,7 @@ def _clusters(attention):
 
 
 def _shares(attention, word_of_token, num_words):
-    """Returns the attention of words to words, float (N, W, W): means over queries, sums over keys."""
+    """Return the attention of words to words, float (N, W, W): means over queries, sums over keys."""
     belongs = (word_of_token[:, None] == np.arange(num_words)).astype("float64")  # (T, W)
     total = 0.0
     for queries, weights in attention.rows():
@@ -180,7 +180,7 @@ def _shares(attention, word_of_token, num_words):
 
 
 def _routes(number, clusters, shares, word_of_token, top_k):
-    """Returns a list of `WordRoute` for one attention."""
+    """Return a list of `WordRoute` for one attention."""
     routes = []
     last = {word: position for position, word in enumerate(word_of_token) if word >= 0}
     for head, groups in clusters.items():
@@ -194,7 +194,7 @@ def _routes(number, clusters, shares, word_of_token, top_k):
 
 
 def _layout_words(words, line_length):
-    """Returns the column and the line of each word."""
+    """Return the column and the line of each word."""
     positions, column, line = [], 0, 0
     for word in words:
         if column and column + len(word) > line_length:

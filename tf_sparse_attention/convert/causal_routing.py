@@ -11,7 +11,7 @@ Routed = TypeVar("Routed", LanguageModel, SequenceToSequence)
 
 
 def with_causal_routing(model: Routed) -> Routed:
-    """Returns a model of the same weights whose routed heads select causally ("nearest").
+    """Return a model of the same weights whose routed heads select causally ("nearest").
 
     The members of clusters change. Before, each cluster took its best tokens of the whole sequence, so that a token was
     in no cluster or in several, and saw their earlier members. Now a token is in the cluster of its nearest centroid
@@ -72,22 +72,22 @@ def _arguments(part):
 
 
 def _causal(part):
-    """Returns the config of a part, changed to causal routing if its routed heads look ahead."""
+    """Return the config of a part, changed to causal routing if its routed heads look ahead."""
     return _changed(part, selection="nearest", mask_self=False)
 
 
 def _of_chosen_keys(part):
-    """Returns the config of a part of cross-attention, in which no query depends on others."""
+    """Return the config of a part of cross-attention, in which no query depends on others."""
     return _changed(part, selection="top_keys")
 
 
 def _without_faults(part):
-    """Returns the config of a part, changed from the published code to the rules of this library."""
+    """Return the config of a part, changed from the published code to the rules of this library."""
     return _changed(part)
 
 
 def _changed(part: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Returns the config of a part with changes if it has routed heads that choose of the whole sequence."""
+    """Return the config of a part with changes if it has routed heads that choose of the whole sequence."""
     arguments = _arguments(part)
     if class_name(part) != "RoutingAttention" or arguments.get("selection") not in LOOK_AHEAD:
         return part

@@ -28,7 +28,7 @@ class Beams(NamedTuple):
     lengths: Tensor
 
     def take(self, beams: Tensor) -> "Beams":
-        """Returns the beams at indices int32 (B, K')."""
+        """Return the beams at indices int32 (B, K')."""
 
         def taken(x):
             index = ops.reshape(beams, (*ops.shape(beams), *[1] * (len(x.shape) - 2)))
@@ -37,7 +37,7 @@ class Beams(NamedTuple):
         return Beams(*(taken(x) for x in self))
 
     def append(self, tokens: Tensor, log_probs: Tensor) -> "Beams":
-        """Returns the beams with a token each, int32 (B, K), and its log-probability, which is added to the score."""
+        """Return the beams with a token each, int32 (B, K), and its log-probability, which is added to the score."""
         at = ops.arange(ops.shape(self.inputs)[2], dtype="int32") == self.lengths[..., None] + 1
         return Beams(
             ops.where(at, tokens[..., None], self.inputs),
@@ -47,7 +47,7 @@ class Beams(NamedTuple):
         )
 
     def concatenate(self, other: "Beams") -> "Beams":
-        """Returns these beams and others, concatenated."""
+        """Return these beams and others, concatenated."""
         return Beams(*(ops.concatenate(pair, axis=1) for pair in zip(self, other, strict=True)))
 
 
@@ -63,7 +63,7 @@ def beam_search(
     state: Any = (),
     adjust: Callable | None = None,
 ) -> Beams:
-    """Searches for the likeliest continuation of each row, with `num_beams` candidates at a time.
+    """Search for the likeliest continuation of each row, with `num_beams` candidates at a time.
 
     A text ends with a stop id or at `max_length`. Of the texts that ended, the best are those of the highest
     log-probability divided by (tokens added) ** `length_penalty`. A row is searched until no beam can become better
@@ -127,7 +127,7 @@ def beam_search(
 
 
 def _next(step, adjust, live, state):
-    """Returns log-probabilities of the next token, float32 (B, K, V), the same of adjusted logits, and the state."""
+    """Return log-probabilities of the next token, float32 (B, K, V), the same of adjusted logits, and the state."""
     batch_size, num_beams, length = ops.shape(live.inputs)
     read = ops.reshape(live.inputs, (batch_size * num_beams, length))[:, :-1]
     index = ops.minimum(ops.reshape(live.lengths, (-1,)), length - 2)
@@ -143,7 +143,7 @@ def _next(step, adjust, live, state):
 
 
 def _best(num_beams, live, log_probs, adjusted):
-    """Returns which beams (B, K) the best continuations come from, and these continuations."""
+    """Return which beams (B, K) the best continuations come from, and these continuations."""
     vocabulary_size = adjusted.shape[-1]
     totals = ops.maximum(live.scores[..., None] + adjusted, UNLIKELY)
     totals = ops.reshape(totals, (ops.shape(totals)[0], -1))
@@ -155,7 +155,7 @@ def _best(num_beams, live, log_probs, adjusted):
 
 
 def _ended_by(stop_token_ids, live, log_probs, adjusted):
-    """Returns all beams continued by each stop id, None if there are no such ids."""
+    """Return all beams continued by each stop id, None if there are no such ids."""
     stop_token_ids = ops.convert_to_tensor(stop_token_ids, "int32")
     if stop_token_ids.shape[0] == 0:
         return None
@@ -184,5 +184,5 @@ def _repeated(x, num_beams):
 
 
 def _where(finished, old, new):
-    """Returns old for rows that are finished, new for others: (B, ...)."""
+    """Return old for rows that are finished, new for others: (B, ...)."""
     return ops.where(ops.reshape(finished, (-1, *[1] * (len(new.shape) - 1))), old, new)

@@ -116,7 +116,7 @@ def generate(
 def begin(
     prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor, start_id: int = 0, state: Any = ()
 ) -> Progress:
-    """Returns the `Progress` of prompts before the first token is added; the arguments are those of `generate`."""
+    """Return the `Progress` of prompts before the first token is added; the arguments are those of `generate`."""
     prompt_ids = ops.cast(prompt_ids, "int32")
     _check(prompt_ids, max_length)
     batch_size, length = ops.shape(prompt_ids)
@@ -144,7 +144,7 @@ def advance(
     adjust: Callable | None = None,
     first: int | Tensor = 0,
 ) -> Progress:
-    """Adds tokens to rows until all are finished, or `num_tokens` were added.
+    """Add tokens to rows until all are finished, or `num_tokens` were added.
 
     Args:
         progress: a `Progress`.
@@ -181,21 +181,21 @@ def advance(
 
 
 def log_prob_of(logits: Tensor, token: Tensor) -> Tensor:
-    """Returns the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
+    """Return the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
     logits = ops.cast(logits, "float32")
     chosen = ops.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     return chosen - ops.logsumexp(logits, axis=-1)
 
 
 def is_stop(token: Tensor, stop_token_ids: Sequence[int] | Tensor) -> Tensor:
-    """Returns which tokens are among `stop_token_ids` (see `generate`), bool of the shape of the tokens."""
+    """Return which tokens are among `stop_token_ids` (see `generate`), bool of the shape of the tokens."""
     if isinstance(stop_token_ids, (tuple, list)):
         stop_token_ids = np.array(stop_token_ids, "int32")
     return ops.any(ops.equal(token[..., None], ops.convert_to_tensor(stop_token_ids, "int32")), axis=-1)
 
 
 def bucket_length(length: int, smallest: int = 64) -> int:
-    """Returns the least of the sizes `smallest` * (1, 1.5, 2, 3, 4, 6, ...) that is no less than `length`.
+    """Return the least of the sizes `smallest` * (1, 1.5, 2, 3, 4, 6, ...) that is no less than `length`.
 
     Buffers of these sizes are at most half as large again as necessary, and all lengths up to 64 * 2**n need only
     2 n + 1 compiled programs.
@@ -213,7 +213,7 @@ def bucket_length(length: int, smallest: int = 64) -> int:
 
 
 def _checked_token(token, logits):
-    """Returns the ids that a sampler returned, as int32 (B,).
+    """Return the ids that a sampler returned, as int32 (B,).
 
     Raises:
         ValueError: if it is known to be something else.

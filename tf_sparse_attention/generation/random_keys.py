@@ -13,7 +13,7 @@ from tf_sparse_attention.types import Tensor
 
 
 def row_keys(seed: int | Tensor, batch_size: int | Tensor) -> Tensor:
-    """Makes one key for each row of a batch.
+    """Make one key for each row of a batch.
 
     Args:
         seed: integer, a scalar integer tensor, or one (B,) seed a row; negative ones count modulo 2**32. Keys (B, 2)
@@ -49,7 +49,7 @@ def fold_in(keys: Tensor, data: Tensor) -> Tensor:
 
 
 def uniform(keys: Tensor, size: int | Tensor) -> Tensor:
-    """Draws numbers that depend on the row's key and their index alone.
+    """Draw numbers that depend on the row's key and their index alone.
 
     Args:
         keys: uint32 (B, 2).

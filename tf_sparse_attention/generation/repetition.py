@@ -10,7 +10,7 @@ from tf_sparse_attention.types import Tensor
 def penalize_repetition(
     logits: Tensor, inputs: Tensor, index: Tensor, penalty: float | Tensor, window: int | None = 64
 ) -> Tensor:
-    """Makes ids of the last tokens less likely (Keskar et al. 2019, section 4.1).
+    """Make ids of the last tokens less likely (Keskar et al. 2019, section 4.1).
 
     The logit of an id that is among the last `window` tokens is divided by the penalty where it is positive and
     multiplied by it where it is negative, once, however often the id occurs.
@@ -63,7 +63,7 @@ def block_ngrams(logits: Tensor, inputs: Tensor, index: Tensor, size: int) -> Te
 
 
 def _among(ids, chosen, logits):
-    """Returns which ids of the vocabulary are among the chosen ones of ids (B, W): bool (B, V)."""
+    """Return which ids of the vocabulary are among the chosen ones of ids (B, W): bool (B, V)."""
     batch, size = ops.shape(logits)
     rows = ops.arange(batch, dtype="int32")[:, None] * (size + 1)
     index = ops.reshape(rows + ops.where(chosen, ids, size), (-1, 1))  # ids not chosen are written after the vocabulary

@@ -11,7 +11,7 @@ from tf_sparse_attention.types import Tensor
 
 
 def greedy(logits: Tensor, keys: Tensor | None = None) -> Tensor:
-    """Returns the most likely ids, the lowest of equals.
+    """Return the most likely ids, the lowest of equals.
 
     Args:
         logits: float (B, V).
@@ -31,7 +31,7 @@ def sample(
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
 ) -> Tensor:
-    """Draws ids from softmax(logits / temperature), cut to the `top_k` best, the nucleus of `top_p`, and by `min_p`.
+    """Draw ids from softmax(logits / temperature), cut to the `top_k` best, the nucleus of `top_p`, and by `min_p`.
 
     The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
     cut away. A row's id depends on its own logits and key alone, and the same key gives the same noise on every
@@ -74,7 +74,7 @@ def sample(
 
 
 def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:
-    """Lowers all but the k best logits of each row to the least float32.
+    """Lower all but the k best logits of each row to the least float32.
 
     Exactly k are kept in every row; of equal logits the lower ids are better. At k >= V nothing changes.
 
@@ -98,7 +98,7 @@ def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:
 
 
 def keep_nucleus(logits: Tensor, top_p: float | Tensor) -> Tensor:
-    """Lowers the logits outside the nucleus of each row to the least float32 (Holtzman et al. 2020).
+    """Lower the logits outside the nucleus of each row to the least float32 (Holtzman et al. 2020).
 
     From the best id down, an id is dropped if those before it have a probability of more than p together: the nucleus
     is the fewest best ids whose probability exceeds p, so the best is always kept. At p >= 1 nothing changes.
@@ -121,7 +121,7 @@ def keep_nucleus(logits: Tensor, top_p: float | Tensor) -> Tensor:
 
 
 def keep_likely(logits: Tensor, min_p: float | Tensor) -> Tensor:
-    """Lowers the logits of ids less likely than `min_p` times the best one to the least float32 (Nguyen et al. 2024).
+    """Lower the logits of ids less likely than `min_p` times the best one to the least float32 (Nguyen et al. 2024).
 
     At min_p = 0 nothing changes; at 1 the best ids are left, all of equals.
 
@@ -156,7 +156,7 @@ def check_settings(
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
 ) -> None:
-    """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
+    """Raise a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
     # Tensors are not looked at. Numbers of other libraries are numbers here, which types cannot say.
     if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):  # type: ignore[operator]
         raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")

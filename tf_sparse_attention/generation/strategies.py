@@ -58,7 +58,7 @@ class DecodingConfig:
         return {"repetition_penalty": np.array(self.repetition_penalty, "float32")}
 
     def adjust(self, values: dict[str, Tensor]) -> Callable | None:
-        """Returns the function (logits, inputs, index) -> logits of `generate`, None where nothing changes.
+        """Return the function (logits, inputs, index) -> logits of `generate`, None where nothing changes.
 
         Args:
             values: `values`, or scalar tensors instead.
@@ -121,7 +121,7 @@ class Sampling(DecodingConfig):
         return super().values | numbers
 
     def sampler(self, values: dict[str, Tensor]) -> Callable:
-        """Returns the function (logits, keys) -> ids of `generate`.
+        """Return the function (logits, keys) -> ids of `generate`.
 
         Args:
             values: `values`, or scalar tensors instead.
@@ -198,7 +198,7 @@ NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": Beam
 
 
 def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | CustomSampler:
-    """Returns the settings of a name, "random", "greedy" or "beam", or of a function; settings as they are.
+    """Return the settings of a name, "random", "greedy" or "beam", or of a function; settings as they are.
 
     Raises:
         ValueError: for anything else.

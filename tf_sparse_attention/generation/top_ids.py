@@ -8,7 +8,7 @@ HIGHEST = 2**31 - 1
 
 
 def top_ids(logits: Tensor, amounts: Tensor, limit: Tensor) -> Tensor:
-    """Returns the ids for which the amounts of all better ids add up to no more than `limit`.
+    """Return the ids for which the amounts of all better ids add up to no more than `limit`.
 
     Of equal logits the lower ids are better. The lowest logit that is reached is found bit by bit, in 32 passes over
     the row: a tenth of the time of a sort of it, or less.
@@ -39,6 +39,6 @@ def top_ids(logits: Tensor, amounts: Tensor, limit: Tensor) -> Tensor:
 
 
 def _in_order(logits):
-    """Returns int32 (B, V) in the order of the logits, equal where they are: bits of floats, those below 0 turned."""
+    """Return int32 (B, V) in the order of the logits, equal where they are: bits of floats, those below 0 turned."""
     bits = ops.view(ops.where(logits == 0, 0.0, logits), "int32")  # -0 has other bits
     return ops.where(bits >= 0, bits, ops.bitwise_xor(bits, ops.convert_to_tensor(HIGHEST, "int32")))

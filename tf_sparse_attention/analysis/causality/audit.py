@@ -55,7 +55,7 @@ def causality_report(
     gradients: bool = True,
     quick: bool = False,
 ) -> CausalityReport:
-    """Measures how much earlier outputs depend on later inputs: `assert_causal` as figures instead of an error.
+    """Measure how much earlier outputs depend on later inputs: `assert_causal` as figures instead of an error.
 
     Takes the arguments of `assert_causal`. Leaks, and checks that had no power, are listed in the report; arguments
     that cannot be audited raise the ValueErrors named there.
@@ -225,7 +225,7 @@ def _dense_length(pattern):
 
 
 def _warn_of_short_sequences(layers, length):
-    """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
+    """Warn where a sequence is so short that some attention layer sees all of it, whatever it selects."""
     causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and can_be_causal(layer)]
     lengths = {layer.path: max(map(_dense_length, primitives(layer.pattern))) for layer in causal}
     dense = {path: longest for path, longest in lengths.items() if length <= longest <= _LONGEST}

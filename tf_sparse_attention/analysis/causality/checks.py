@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 def gradient_check(
     subject: AuditTarget, inputs: AuditInputs, cuts: Sequence[int], atol: float, rng: np.random.Generator
 ) -> tuple[Finding, tuple[str, ...]]:
-    """Takes the gradient of a random projection of the outputs before each cut, one backward pass a cut.
+    """Take the gradient of a random projection of the outputs before each cut, one backward pass a cut.
 
     Args:
         subject: `AuditTarget`.
@@ -67,7 +67,7 @@ def gradient_check(
 
 
 def _leaks(largest, cut, end):
-    """Returns whether the outputs before `end` see an input from `cut` on."""
+    """Return whether the outputs before `end` see an input from `cut` on."""
     return bool(largest(end)[cut:].any())
 
 
@@ -81,7 +81,7 @@ def perturbation_check(
     rng: np.random.Generator,
     sparing: bool = False,
 ) -> Finding:
-    """Replaces the inputs from each cut on, `num_draws` times, and compares the outputs before it.
+    """Replace the inputs from each cut on, `num_draws` times, and compares the outputs before it.
 
     Args:
         subject: `AuditTarget`.
@@ -158,7 +158,7 @@ def prefix_check(
 
 
 def _leak_of(check, subject, inputs, arrays, cut, changes, atol, changes_from, sparing):
-    """Returns the `Leak` that changes of the outputs before a cut tell of, given those of a later cut as a function."""
+    """Return the `Leak` that changes of the outputs before a cut tell of, given those of a later cut as a function."""
     position = int(np.argmax(changes > atol))
     source = find_source(subject, inputs, arrays, cut, atol, _looked_at(position) if sparing else slice(None))
     length = inputs.batch_and_length[1]
@@ -167,7 +167,7 @@ def _leak_of(check, subject, inputs, arrays, cut, changes, atol, changes_from, s
 
 
 def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
-    """Returns the outputs as arrays (B, T, ...) of their own dtypes, each a figure for every position.
+    """Return the outputs as arrays (B, T, ...) of their own dtypes, each a figure for every position.
 
     Raises:
         ValueError: If an output has another shape or holds NaN.
@@ -211,7 +211,7 @@ def _looked_at(position):
 
 
 def _differentiate(subject, inputs, rng):
-    """Returns a function of a position and the embeddings' names.
+    """Return a function of a position and the embeddings' names.
 
     The function gives, for the outputs before the position, and from another one on if that is given, the largest
     gradient with respect to each input position.

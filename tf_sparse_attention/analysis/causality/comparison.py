@@ -11,13 +11,13 @@ _PART = 2**22  # numbers of an output that are compared at once
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """Returns a tensor as a float32 or float64 array, whichever holds its values exactly."""
+    """Return a tensor as a float32 or float64 array, whichever holds its values exactly."""
     array = keras.ops.convert_to_numpy(tensor)
     return array.astype(_exact_dtype(array))
 
 
 def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Returns how much each position changed, in units of the largest finite magnitude of `old`.
+    """Return how much each position changed, in units of the largest finite magnitude of `old`.
 
     Args:
         old: array (B, T, ...).
@@ -40,12 +40,12 @@ def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 def change_by_head(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Returns how much each head changed: (B, T, N, H) -> (N,), in units of the largest magnitude of `old`."""
+    """Return how much each head changed: (B, T, N, H) -> (N,), in units of the largest magnitude of `old`."""
     return change(np.swapaxes(old, 1, 2), np.swapaxes(new, 1, 2))
 
 
 def has_nan(array: np.ndarray) -> bool:
-    """Returns whether an array (B, T, ...) holds NaN."""
+    """Return whether an array (B, T, ...) holds NaN."""
     return any(np.isnan(part).any() for _, part in _parts(array))
 
 
@@ -61,7 +61,7 @@ def _exact_dtype(array):
 
 
 def _as_exact(array):
-    """Returns an array as `to_numpy` does, itself where it is one already."""
+    """Return an array as `to_numpy` does, itself where it is one already."""
     return array.astype(_exact_dtype(array), copy=False)
 
 
@@ -71,7 +71,7 @@ def _scale(part):
 
 
 def _parts(array: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields positions and their floating-point numbers, so many positions at once as `_PART` allows."""
+    """Yield positions and their floating-point numbers, so many positions at once as `_PART` allows."""
     size = max(1, _PART * array.shape[1] // max(array.size, 1))
     for begin in range(0, array.shape[1], size):
         positions = slice(begin, min(begin + size, array.shape[1]))

@@ -58,7 +58,7 @@ class AuditInputs:
         return self._of(self.varies)[0].shape[:2]
 
     def length_of(self, arrays: Sequence[np.ndarray]) -> int:
-        """Returns the positions of arrays that stand for these, as those of `prefix` do."""
+        """Return the positions of arrays that stand for these, as those of `prefix` do."""
         return arrays[self.varies.index(True)].shape[1]
 
     def pack(self, arrays: Sequence[Tensor]) -> Any:
@@ -71,12 +71,12 @@ class AuditInputs:
         return self._of(self.is_vectors)
 
     def with_vectors(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the arrays with `vectors`, arrays or tensors, in place of `self.vectors`."""
+        """Return the arrays with `vectors`, arrays or tensors, in place of `self.vectors`."""
         new = iter(vectors)
         return [next(new) if take else array for array, take in zip(self.arrays, self.is_vectors, strict=True)]
 
     def replace_from(self, cut: int, rng: np.random.Generator, repeat: bool = False) -> list[np.ndarray]:
-        """Returns the arrays with other tokens and vectors at positions >= `cut`.
+        """Return the arrays with other tokens and vectors at positions >= `cut`.
 
         `repeat` draws one token for the whole suffix, which crowds any selection of a fixed size; otherwise every
         position draws its own.
@@ -91,14 +91,14 @@ class AuditInputs:
         return arrays
 
     def join(self, arrays: Sequence[np.ndarray], cut: int) -> list[np.ndarray]:
-        """Returns the arrays with their own positions before `cut` and those of `arrays` from it on."""
+        """Return the arrays with their own positions before `cut` and those of `arrays` from it on."""
         return [
             np.concatenate([old[:, :cut], new[:, cut:]], axis=1) if take else old
             for old, new, take in zip(self.arrays, arrays, self.varies, strict=True)
         ]
 
     def prefix(self, length: int) -> list[np.ndarray]:
-        """Returns the arrays cut off after `length` positions; masks of pairs (B, T, T) on both axes."""
+        """Return the arrays cut off after `length` positions; masks of pairs (B, T, T) on both axes."""
         rows, whole = self.batch_and_length
         prefixes = []
         for array, varies in zip(self.arrays, self.varies, strict=True):
@@ -145,7 +145,7 @@ def make_inputs(
     vocabulary_size: int | None,
     rng: np.random.Generator,
 ) -> AuditInputs:
-    """Draws inputs that `target` can take.
+    """Draw inputs that `target` can take.
 
     Args:
         target: layer, model or function.
@@ -180,14 +180,14 @@ def make_inputs(
 
 
 def find_vocabulary_size(target: Any, layers: Sequence[keras.Layer]) -> int | None:
-    """Returns how many token ids `target` knows for sure, or None: its own figure, or its smallest embedding table."""
+    """Return how many token ids `target` knows for sure, or None: its own figure, or its smallest embedding table."""
     own = getattr(target, "vocabulary_size", None)
     tables = [layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)]
     return own or min(tables, default=None)
 
 
 def has_fixed_length(target: Any) -> bool:
-    """Returns whether the inputs that `target` declares have one sequence length."""
+    """Return whether the inputs that `target` declares have one sequence length."""
     if not isinstance(target, keras.Model) or not getattr(target, "inputs", None):
         return False
     return any(len(spec.shape) > 1 and spec.shape[1] is not None for spec in target.inputs)

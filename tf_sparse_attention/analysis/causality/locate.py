@@ -28,7 +28,7 @@ def find_source(
     atol: float,
     positions: slice = slice(None),
 ) -> Source:
-    """Finds the first layer, inner ones first, that carries a change from `cut` on to positions before it.
+    """Find the first layer, inner ones first, that carries a change from `cut` on to positions before it.
 
     Args:
         subject: `AuditTarget`.
@@ -61,7 +61,7 @@ def find_source(
 
 
 def find_distance(position: int, cut: int, length: int, depends: Callable[[int], bool]) -> int:
-    """Returns how many positions ahead of `position` the farthest input lies that its output depends on.
+    """Return how many positions ahead of `position` the farthest input lies that its output depends on.
 
     Args:
         position: of an output that depends on inputs from `cut` on.

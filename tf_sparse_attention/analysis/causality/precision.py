@@ -11,7 +11,7 @@ from tf_sparse_attention.layers.parts.variables import assign_copy
 
 
 def copy_in_precision(layer: keras.Layer, dtype: str, build: Callable[[keras.Layer], None]) -> keras.Layer:
-    """Makes a copy of a layer or model that computes in `dtype`, with the values of all its variables.
+    """Make a copy of a layer or model that computes in `dtype`, with the values of all its variables.
 
     The copy is made from the layer's config, in which the dtype policies of all nested layers are exchanged; layers
     that are made without one get `dtype` from the global policy.

@@ -80,12 +80,12 @@ class CausalityReport:
         return not self.leaks and not self.powerless
 
     def to_json(self) -> str:
-        """Returns `is_causal` and the attributes as JSON on one line, a leak as an object; figures that are infinite
+        """Return `is_causal` and the attributes as JSON on one line, a leak as an object; figures that are infinite
         as the text "inf"."""
         return json.dumps(_finite({"is_causal": self.is_causal, **dataclasses.asdict(self)}), allow_nan=False)
 
     def to_text(self) -> str:
-        """Returns the figures, the leaks and the verdict as lines of text."""
+        """Return the figures, the leaks and the verdict as lines of text."""
         gradient = "not taken" if self.max_gradient is None else f"{self.max_gradient:.3g} (0 passes)"
         lines = [
             f"{self.sequence_length} positions, later ones from {', '.join(map(str, self.cuts))} on",
@@ -99,7 +99,7 @@ class CausalityReport:
         return "\n".join(lines)
 
     def _skipped(self):
-        """Returns a line of the cuts that were left out, if there are any."""
+        """Return a line of the cuts that were left out, if there are any."""
         if not self.skipped_cuts:
             return []
         cuts = ", ".join(map(str, self.skipped_cuts))

@@ -47,7 +47,7 @@ class AuditTarget:
         self._call = _caller(target)
 
     def build(self, inputs: Any) -> None:
-        """Makes the weights that are still missing; those that exist keep their values."""
+        """Make the weights that are still missing; those that exist keep their values."""
         # In training only where something is left, so that new state is not updated before the audit.
         for training in (False, self._training):
             if all(layer.built for layer in self.layers):
@@ -66,7 +66,7 @@ class AuditTarget:
         values: Sequence[tuple[keras.Variable, Tensor]] = (),
         reduce: Callable[[Any], Any] | None = None,
     ) -> list[Tensor]:
-        """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer.
+        """Return the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer.
 
         Args:
             inputs: what the target is called with.
@@ -85,7 +85,7 @@ class AuditTarget:
         return [output for output in keras.tree.flatten(outputs) if output is not None]
 
     def find_embeddings(self, inputs: Any, batch_and_length: tuple[int, int]) -> list[tuple[str, Tensor]]:
-        """Returns (layer name, zeros of the shape of its output) for every embedding of token ids, in call order."""
+        """Return (layer name, zeros of the shape of its output) for every embedding of token ids, in call order."""
         found = []
 
         def note(layer, arguments, vectors):
@@ -99,7 +99,7 @@ class AuditTarget:
     def call_with_probes(
         self, inputs: Any, probes: Sequence[Tensor], batch_and_length: tuple[int, int]
     ) -> list[Tensor]:
-        """Returns the outputs when `probes` are added to what the embeddings put out, in the order found above."""
+        """Return the outputs when `probes` are added to what the embeddings put out, in the order found above."""
         remaining = iter(probes)
 
         def add(layer, arguments, vectors):
@@ -117,7 +117,7 @@ class AuditTarget:
     def layer_calls(
         self, inputs: Any, batch_and_length: tuple[int, int], positions: slice = slice(None)
     ) -> list[LayerCall]:
-        """Returns every call of a layer, in the order in which the calls end.
+        """Return every call of a layer, in the order in which the calls end.
 
         Args:
             inputs: what the target is called with.

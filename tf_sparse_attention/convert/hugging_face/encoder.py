@@ -32,7 +32,7 @@ REQUIRED_FOR = {"longformer": ("attention_window", "pad_token_id"), "big_bird": 
 
 
 def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: Any = None) -> Encoder:
-    """Returns a Longformer or BigBird encoder with the weights of a checkpoint.
+    """Return a Longformer or BigBird encoder with the weights of a checkpoint.
 
     Hidden states and pooled output are those of `LongformerModel` and `BigBirdModel` in inference, where a BigBird
     counts its first block once more for each random block instead of drawing any, and attends densely to texts of at
@@ -73,7 +73,7 @@ def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: An
 
 
 def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]:
-    """Returns the arguments of `Encoder` for a config.json of Hugging Face, a dictionary."""
+    """Return the arguments of `Encoder` for a config.json of Hugging Face, a dictionary."""
     if not isinstance(config, dict):
         raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
     kind = config.get("model_type")
@@ -144,7 +144,7 @@ def _big_bird(config):
 
 
 def source_name(path: str) -> str:
-    """Returns the name in a checkpoint of the weight of an `Encoder` at a path."""
+    """Return the name in a checkpoint of the weight of an `Encoder` at a path."""
     *parents, layer, kind = path.split("/")
     index = next((part.removeprefix("block_") for part in path.split("/") if part.startswith("block_")), None)
     inner = "/".join([*(part for part in parents if not part.startswith(("block_", "encoder"))), layer])
@@ -164,7 +164,7 @@ def _read_json(path):
 
 
 def _open_tensor_files(folder):
-    """Returns the open safetensors file that holds each tensor, by name."""
+    """Return the open safetensors file that holds each tensor, by name."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -192,7 +192,7 @@ def _open_tensor_files(folder):
 
 
 def _strip_root(files):
-    """Returns pairs of file and full name by the name in the encoder; task heads are dropped."""
+    """Return pairs of file and full name by the name in the encoder; task heads are dropped."""
     root = find_root(files)
     by_name = {name_in_encoder(name, root): (file, name) for name, file in files.items()}
     return {name: source for name, source in by_name.items() if name is not None}
@@ -207,7 +207,7 @@ def _check_names(wanted, given):
 
 
 def _match_shape(values, name, weight):
-    """Returns a tensor in the shape of a weight; torch has the outputs of kernels first."""
+    """Return a tensor in the shape of a weight; torch has the outputs of kernels first."""
     is_kernel = name.endswith(".weight") and values.ndim == 2 and "_embeddings" not in name
     values = values.T if is_kernel else values
     if values.size != math.prod(weight.shape):

@@ -42,12 +42,12 @@ NAMES = _names()
 
 
 def find_root(names: Iterable[str]) -> str:
-    """Returns the prefix that all names of an encoder have in a checkpoint, such as "longformer."."""
+    """Return the prefix that all names of an encoder have in a checkpoint, such as "longformer."."""
     return next((root for root in ROOTS if any(name.startswith(f"{root}embeddings.") for name in names)), "")
 
 
 def name_in_encoder(name: str, root: str) -> str | None:
-    """Returns the name of an encoder's weight without the prefix; None for weights of heads, and for counters."""
+    """Return the name of an encoder's weight without the prefix; None for weights of heads, and for counters."""
     own = name.removeprefix(root)
     if not name.startswith(root) or not own.startswith(PARTS) or own.endswith(COUNTERS):
         return None

@@ -75,12 +75,12 @@ NOT_CAUSAL = ("PaliGemmaDecoderBlock",)
 
 
 def is_decoder_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is the attention of one of KerasHub's decoders that are known here."""
+    """Return whether a layer is the attention of one of KerasHub's decoders that are known here."""
     return type(layer).__name__ in WINDOWS and type(layer).__module__.startswith("keras_hub.")
 
 
 def decoder_window(attention: keras.layers.Layer) -> int | None:
-    """Returns the positions that a query of a decoder sees, counting its own, or None of one without a window."""
+    """Return the positions that a query of a decoder sees, counting its own, or None of one without a window."""
     return WINDOWS[type(attention).__name__](attention)
 
 
@@ -90,7 +90,7 @@ def ignores_window(attention: keras.layers.Layer) -> bool:
 
 
 def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the constructor arguments of a layer of this library that computes what a decoder's attention does.
+    """Return the constructor arguments of a layer of this library that computes what a decoder's attention does.
 
     Args:
         attention: a layer of which `is_decoder_attention` is true, built.
@@ -128,7 +128,7 @@ def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
 
 
 def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
-    """Returns why the attention of a decoder cannot be replaced; None if it can."""
+    """Return why the attention of a decoder cannot be replaced; None if it can."""
     if not attention.built:
         return "it is not built"
     if get_attribute(attention, "use_bidirectional_attention"):
@@ -156,7 +156,7 @@ def _input_names(layer):
 
 
 def quantized_reason(attention: keras.layers.Layer) -> str | None:
-    """Returns why a dense attention whose kernels are quantized cannot be replaced, None if they are not."""
+    """Return why a dense attention whose kernels are quantized cannot be replaced, None if they are not."""
     parts = [get_attribute(attention, f"{name}_dense") for name in ("query", "key", "value", "output")]
     if any(getattr(part, "quantization_mode", None) for part in parts):  # a subclass may have other parts
         return "it is quantized: make the model sparse first, then call `quantize`"
@@ -164,7 +164,7 @@ def quantized_reason(attention: keras.layers.Layer) -> str | None:
 
 
 def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAttention) -> list[str]:
-    """Gives a new layer the norms and sinks of a decoder's attention.
+    """Give a new layer the norms and sinks of a decoder's attention.
 
     Args:
         source: the decoder's attention.
@@ -189,7 +189,7 @@ def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAt
 
 
 def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]:
-    """Iterates over remarks on settings of a decoder's attention that a new layer does not have."""
+    """Iterate over remarks on settings of a decoder's attention that a new layer does not have."""
     own = {"position": layer.position, **layer.head_settings.config()}
     for name in wanted:
         if name in own and name != "num_key_value_heads" and own[name] != wanted[name]:
@@ -197,25 +197,25 @@ def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]
 
 
 def _norm(attention, name):
-    """Returns the norm of queries or keys of a decoder's attention, or None."""
+    """Return the norm of queries or keys of a decoder's attention, or None."""
     return next((norm for part in NORMS[name] if (norm := get_attribute(attention, part)) is not None), None)
 
 
 def _norm_scale(norm):
-    """Returns the factors of a norm: Gemma's weights are what they have beyond one, those of Keras's class not."""
+    """Return the factors of a norm: Gemma's weights are what they have beyond one, those of Keras's class not."""
     beyond_one = type(norm).__name__ == "RMSNormalization" and not isinstance(norm, keras.layers.RMSNormalization)
     return norm.scale + 1 if beyond_one else norm.scale
 
 
 def _scale(attention):
-    """Returns the factor of q . k where it is not 1 / sqrt(key_dim), or None."""
+    """Return the factor of q . k where it is not 1 / sqrt(key_dim), or None."""
     if get_attribute(attention, "query_head_dim_normalize", True):
         return None
     return 1 / math.sqrt(attention.hidden_dim // attention.num_query_heads)
 
 
 def _rotary_arguments(rotary):
-    """Returns the arguments that describe rotary positions, which KerasHub has as a layer."""
+    """Return the arguments that describe rotary positions, which KerasHub has as a layer."""
     if getattr(rotary, "low_freq_factor", None) is not None:
         settings = {name: getattr(rotary, theirs) for name, theirs in LLAMA3.items()}
         settings |= {"type": "llama3", "max_wavelength": rotary.max_wavelength}

@@ -29,7 +29,7 @@ CALL_ARGUMENTS |= {"cache", "cache_update_index"}
 
 
 def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> dict[str, Any]:
-    """Returns the constructor arguments that a layer of this library shares with a dense attention.
+    """Return the constructor arguments that a layer of this library shares with a dense attention.
 
     Args:
         attention: a `keras.layers.MultiHeadAttention` or `keras.layers.GroupQueryAttention`, or the built attention of
@@ -69,7 +69,7 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
 
 
 def _shared_config(attention):
-    """Returns the part of the config of Keras's attention that the layers of this library have too."""
+    """Return the part of the config of Keras's attention that the layers of this library have too."""
     shared = set(inspect.signature(AttentionLayer.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
     config = {GROUPED_NAMES.get(name, name): value for name, value in attention.get_config().items()}
     extra = {name for name in ("num_key_value_heads", "use_gate") if config.get(name)}
@@ -77,24 +77,24 @@ def _shared_config(attention):
 
 
 def is_keras_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is of one of Keras's two classes of attention to a sequence, or a subclass."""
+    """Return whether a layer is of one of Keras's two classes of attention to a sequence, or a subclass."""
     return isinstance(layer, KERAS_CLASSES)
 
 
 def is_dense_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is of a class that can be replaced, subclasses that compute something else included."""
+    """Return whether a layer is of a class that can be replaced, subclasses that compute something else included."""
     return is_keras_attention(layer) or is_decoder_attention(layer)
 
 
 def sliding_window_of(attention: keras.layers.Layer) -> int | None:
-    """Returns the sliding window of a dense attention, counting the query as `window` does, or None."""
+    """Return the sliding window of a dense attention, counting the query as `window` does, or None."""
     if is_decoder_attention(attention):
         return decoder_window(attention)
     return attention.get_config().get("sliding_window")
 
 
 def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str]]:
-    """Returns a sparse layer that sees no further than a window, and remarks for the report.
+    """Return a sparse layer that sees no further than a window, and remarks for the report.
 
     Args:
         layer: an attention layer of this library, not built.
@@ -132,7 +132,7 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
 
 
 def is_sparse(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is one of the attention layers of this library."""
+    """Return whether a layer is one of the attention layers of this library."""
     return isinstance(layer, SparseLayer)
 
 
@@ -150,7 +150,7 @@ def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
 
 
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
-    """Returns why a layer named attention cannot be replaced by a sparse one; None if it can."""
+    """Return why a layer named attention cannot be replaced by a sparse one; None if it can."""
     name = type(layer).__name__
     if is_decoder_attention(layer):
         return decoder_unsupported_reason(layer)

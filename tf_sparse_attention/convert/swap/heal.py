@@ -45,7 +45,7 @@ def heal(
     start_from_data: bool = True,
     verbose: bool = True,
 ) -> Healing:
-    """Trains each sparse attention of a model to give what the dense attention gave that it took the place of.
+    """Train each sparse attention of a model to give what the dense attention gave that it took the place of.
 
     Each is trained for itself, on the inputs that the dense attention has in the dense model, so that no gradient goes
     through more than one layer and errors do not add up. Only weights of sparse attention that are trainable change,
@@ -110,7 +110,7 @@ def _by_path(paths, errors):
 
 
 def _train(alignment, batches, steps, verbose):
-    """Trains on batches, `steps` at most, and returns on how many."""
+    """Train on batches, `steps` at most, and returns on how many."""
     progress = keras.utils.Progbar(steps, verbose=int(verbose))
     count = 0
     for batch in batches:
@@ -138,7 +138,7 @@ class Alignment(keras.Model):
         return ops.mean(y_pred)
 
     def start_centroids(self, inputs: Any) -> None:
-        """Moves the centroids of routing attention, if there is any, to tokens of inputs."""
+        """Move the centroids of routing attention, if there is any, to tokens of inputs."""
         if not any(_parts_with_centroids(layer) for _, layer in self.pairs):
             return
         for layer, calls in self._calls(inputs):
@@ -147,7 +147,7 @@ class Alignment(keras.Model):
                 part.start_from_data(x, _token_mask(masks))
 
     def _calls(self, inputs):
-        """Returns for each pair the sparse layer and its calls: inputs and output of the dense one, masks of its own.
+        """Return for each pair the sparse layer and its calls: inputs and output of the dense one, masks of its own.
 
         The sparse model is called for the masks alone; a compiled program leaves the rest of it out.
         """
@@ -163,13 +163,13 @@ class Alignment(keras.Model):
 
 
 def _parts_with_centroids(layer):
-    """Returns the layers of routing attention with centroids of their own that a sparse layer is, or is made of."""
+    """Return the layers of routing attention with centroids of their own that a sparse layer is, or is made of."""
     attention = layer.attention if isinstance(layer, SwappedAttention) else layer
     return [part for part in getattr(attention, "parts", [attention]) if getattr(part, "centroids", None) is not None]
 
 
 def _error(layer, calls, training):
-    """Returns the mean relative square error of a sparse layer over some calls of the dense one, a scalar."""
+    """Return the mean relative square error of a sparse layer over some calls of the dense one, a scalar."""
     errors = []
     for x, arguments, wanted in calls:
         # A node of a graph may return its scores too, a `SwappedAttention` may not have the argument.
@@ -184,14 +184,14 @@ def _error(layer, calls, training):
 
 
 def _token_mask(arguments: dict[str, Any]) -> Tensor | None:
-    """Returns which tokens exist, bool (B, T), by the arguments of a call of a sparse layer, or None."""
+    """Return which tokens exist, bool (B, T), by the arguments of a call of a sparse layer, or None."""
     # The layers of a graph have `mask`, that of the query.
     names = ("query_mask", "mask", "key_mask")
     return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
 def _pairs(dense, sparse):
-    """Returns pairs of a dense attention and what took its place, by path, each layer once."""
+    """Return pairs of a dense attention and what took its place, by path, each layer once."""
     if not isinstance(sparse, type(dense)):
         raise ValueError(
             "`sparse` must be what `replace_attention` made of `dense`. "
@@ -215,7 +215,7 @@ def _pairs(dense, sparse):
 
 
 def _batches(dataset: Any) -> Iterator[Any]:
-    """Returns an iterator over the inputs of batches."""
+    """Return an iterator over the inputs of batches."""
     if isinstance(dataset, dict | str | bytes) or not hasattr(dataset, "__iter__"):
         raise ValueError(
             "`dataset` must be a list or a `tf.data.Dataset` of batches, `[batch, ...]` and not a batch alone. "

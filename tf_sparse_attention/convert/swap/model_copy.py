@@ -20,7 +20,7 @@ MISSING: Any = object()  # an attribute or a default that does not exist
 
 
 def is_plain_graph(model: keras.layers.Layer) -> bool:
-    """Returns whether a model is nothing but its graph, so that a copy of the graph is a copy of the model."""
+    """Return whether a model is nothing but its graph, so that a copy of the graph is a copy of the model."""
     if isinstance(model, keras.Sequential):
         return type(model).get_config is keras.Sequential.get_config
     if not isinstance(model, keras.Function):

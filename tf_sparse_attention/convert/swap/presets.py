@@ -8,7 +8,7 @@ from tf_sparse_attention.models.swapped_model import SwappedModel, swapped_class
 
 
 def register_presets() -> None:
-    """Lets `from_preset` of KerasHub load models whose attention was replaced, and which `save_to_preset` has saved.
+    """Let `from_preset` of KerasHub load models whose attention was replaced, and which `save_to_preset` has saved.
 
     KerasHub looks for the class of a preset among those that are registered with Keras. The classes of such models are
     made when attention is replaced; a new program makes them by this function, once, before it loads a preset.

@@ -19,7 +19,7 @@ def replace_attention(
     keep_windows: bool = True,
     print_fn: Callable[[str], object] | None = print,
 ) -> keras.Model:
-    """Returns a copy of a dense model with sparse attention of the same weights.
+    """Return a copy of a dense model with sparse attention of the same weights.
 
     Every `keras.layers.MultiHeadAttention` or `GroupQueryAttention` used for self-attention is replaced, whether it is
     a node of a functional model or inside other layers, as in KerasHub's `TransformerEncoder` and `TransformerDecoder`;

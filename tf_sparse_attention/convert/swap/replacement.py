@@ -61,7 +61,7 @@ class Replacement:
         self.new_layers: dict[int, keras.layers.Layer] = {}  # by id, what `make_layer` has returned
 
     def report(self) -> str:
-        """Returns a line for each attention, as text."""
+        """Return a line for each attention, as text."""
         lines = []
         for path, (old, new, *remarks) in self.replaced.items():
             lines.append("; ".join([f"replaced  {path}: {old} by {new}", *remarks]))
@@ -69,17 +69,17 @@ class Replacement:
         return "\n".join(lines or ["no attention found"])
 
     def note_skipped(self, path: str, layer: keras.layers.Layer, reason: str) -> None:
-        """Records an attention layer that is not replaced, and why."""
+        """Record an attention layer that is not replaced, and why."""
         self.skipped[path] = type(layer).__name__, reason
 
     def copy_model(self, model: keras.layers.Layer, path: str = "") -> keras.layers.Layer:
-        """Returns a copy of a model, with attention replaced where it is a node of a plain graph."""
+        """Return a copy of a model, with attention replaced where it is a node of a plain graph."""
         if not is_plain_graph(model):
             return rebuild_model(model)
         return _GraphCopy(self, model, path).make()
 
     def make_sparse_layer(self, path: str, dense: keras.layers.Layer) -> keras.layers.Layer | None:
-        """Returns a new layer with the weights of a dense one and records it; None if it is not replaced."""
+        """Return a new layer with the weights of a dense one and records it; None if it is not replaced."""
         reason = unsupported_reason(dense)
         layer = None if reason else self.make_layer(dense)
         if layer is None:
@@ -122,7 +122,7 @@ class Replacement:
         return layer
 
     def replace_sublayers(self, model: keras.layers.Layer, crossings: dict[str, bool]) -> keras.layers.Layer:
-        """Replaces dense attention inside other layers, in place; returns the model itself.
+        """Replace dense attention inside other layers, in place; returns the model itself.
 
         Args:
             model: what `copy_model` returned.
@@ -144,7 +144,7 @@ class Replacement:
         return wrap_for_saving(model) if by_dense else model
 
     def _replace_at(self, site: LayerSite, by_dense: Swapped) -> None:
-        """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""
+        """Replace the dense layer at one site; a shared layer by the same new one at all its sites."""
         dense = site.layer
         if id(dense) not in by_dense:
             layer = self.make_sparse_layer(site.path, dense)
@@ -158,7 +158,7 @@ class Replacement:
             self.replaced[site.path] = summary
 
     def _note_other_attention(self, sites):
-        """Records layers named attention that have nothing in them that can be replaced."""
+        """Record layers named attention that have nothing in them that can be replaced."""
         known = [*self.replaced, *self.skipped]
         for site in sites:
             inside = any(path.startswith(f"{site.path}.") for path in known)
@@ -199,7 +199,7 @@ class _GraphCopy:
         return copy
 
     def _call(self, layer, *args, **kwargs):
-        """Calls the copy of a layer, or the new layer instead of a dense attention."""
+        """Call the copy of a layer, or the new layer instead of a dense attention."""
         if id(layer) not in self.dense:
             with initialize_with_zeros():  # overwritten by the weights of the original
                 return layer(*args, **kwargs)

@@ -21,7 +21,7 @@ def from_t2t_checkpoint(
     with_optimizer: bool = True,
     dtype: Any = None,
 ) -> LanguageModel | SequenceToSequence:
-    """Returns the model of a TensorFlow 1 checkpoint of the Routing Transformer (Roy et al. 2021).
+    """Return the model of a TensorFlow 1 checkpoint of the Routing Transformer (Roy et al. 2021).
 
     Sizes, heads, layers, which of them route and the kind of feed-forward are read from names and shapes; block sizes,
     cluster sizes, dropout and the optimizer from the settings of tensor2tensor. The model gives the logits of the
@@ -67,14 +67,14 @@ def from_t2t_checkpoint(
 
 
 def plan_conversion(checkpoint: Checkpoint, hparams: str | os.PathLike | dict[str, Any] | None = None) -> Plan:
-    """Returns the plan of an open `Checkpoint`; `hparams` as for `from_t2t_checkpoint`."""
+    """Return the plan of an open `Checkpoint`; `hparams` as for `from_t2t_checkpoint`."""
     return make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.folder))
 
 
 def convert_checkpoint(
     checkpoint: Checkpoint, plan: Plan, with_optimizer: bool = True, dtype: Any = None
 ) -> LanguageModel | SequenceToSequence:
-    """Returns the model of an open `Checkpoint` by its plan; other arguments as for `from_t2t_checkpoint`."""
+    """Return the model of an open `Checkpoint` by its plan; other arguments as for `from_t2t_checkpoint`."""
     with initialize_with_zeros():
         model = plan.make_model(dtype)
     weights = weights_by_path(model)
@@ -101,7 +101,7 @@ def _compile(model, plan, checkpoint):
 def plan_t2t_checkpoint(
     path: str | os.PathLike | dict[str, Shape], hparams: str | os.PathLike | dict[str, Any] | None = None
 ) -> Plan:
-    """Returns what `from_t2t_checkpoint` would do, from names and shapes alone.
+    """Return what `from_t2t_checkpoint` would do, from names and shapes alone.
 
     Args:
         path: as for `from_t2t_checkpoint`, or a dictionary of shapes by name.
@@ -123,6 +123,6 @@ def plan_t2t_checkpoint(
 
 
 def _value(row, scope, checkpoint):
-    """Returns the value of a weight; where nothing changes the tensor that was read, which is not copied again."""
+    """Return the value of a weight; where nothing changes the tensor that was read, which is not copied again."""
     names = [scope + name for name in row.sources]
     return checkpoint.read_tensor(*names) if row.compute is identity else row.compute(*map(checkpoint.read, names))

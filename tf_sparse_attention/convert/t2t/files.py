@@ -40,7 +40,7 @@ class Checkpoint:
         return self.prefix.parent
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a variable as a NumPy array.
+        """Return a variable as a NumPy array.
 
         Raises:
             ValueError: If the files are damaged, or values are not finite.
@@ -50,7 +50,7 @@ class Checkpoint:
         return value
 
     def read_tensor(self, name: str) -> Tensor:
-        """Returns a variable of floats like `read`, on TensorFlow as a tensor, which a Keras variable need not copy."""
+        """Return a variable of floats like `read`, on TensorFlow as a tensor, which a Keras variable need not copy."""
         if keras.backend.backend() != "tensorflow":
             return self.read(name)
         import tensorflow as tf
@@ -80,7 +80,7 @@ def _check_finite(name, finite):
 
 @contextlib.contextmanager
 def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
-    """Opens the checkpoint at a path.
+    """Open the checkpoint at a path.
 
     Args:
         path: prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
@@ -108,7 +108,7 @@ def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
 
 
 def write_checkpoint(prefix: str | os.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes a checkpoint of TensorFlow 1's kind, PREFIX.index and PREFIX.data-00000-of-00001."""
+    """Write a checkpoint of TensorFlow 1's kind, PREFIX.index and PREFIX.data-00000-of-00001."""
     import tensorflow as tf
 
     names = sorted(tensors)
@@ -125,7 +125,7 @@ def _unpack(archive, folder):
 
 
 def _only_prefix(folder, path):
-    """Returns the prefix of the one checkpoint in a folder; the file `checkpoint` may have been written elsewhere."""
+    """Return the prefix of the one checkpoint in a folder; the file `checkpoint` may have been written elsewhere."""
     found = sorted(file.with_suffix("") for file in folder.rglob("*" + INDEX))
     found = [prefix for prefix in found if list(prefix.parent.glob(f"{prefix.name}.data-*"))]
     if len(found) != 1:

@@ -25,7 +25,7 @@ NORMS = {"post": "layer_postprocess", "pre": "layer_prepostprocess"}
 
 
 def is_not_model_variable(name: str) -> bool:
-    """Returns whether a variable is an optimizer's, a summary's, or the step."""
+    """Return whether a variable is an optimizer's, a summary's, or the step."""
     return name == STEP or name.startswith((SLOTS, *DUMMIES))
 
 
@@ -182,5 +182,5 @@ class Layout:
         return {f"{name}/layer_norm/layer_norm_{kind}": (self.hidden_dim,) for name in norms for kind in LAYER_NORM}
 
     def norms(self, count: int) -> list[str]:
-        """Returns the names of the norms of a layer of so many sublayers, in their order."""
+        """Return the names of the norms of a layer of so many sublayers, in their order."""
         return [NORMS[self.norm] + (f"_{number}" if number else "") for number in range(count)]

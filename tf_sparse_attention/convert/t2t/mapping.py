@@ -70,12 +70,12 @@ class Heads:
 
 
 def identity(value: Any) -> Any:
-    """Returns the value."""
+    """Return the value."""
     return value
 
 
 def make_mapping(layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
-    """Returns the rows for all weights of a model.
+    """Return the rows for all weights of a model.
 
     Args:
         layout: a `Layout`.
@@ -105,12 +105,12 @@ def make_mapping(layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
 
 
 def unused_names(layout: Layout, rows: list[Row]) -> list[str]:
-    """Returns the names of variables of the model that no row uses."""
+    """Return the names of variables of the model that no row uses."""
     return sorted(set(layout.shapes) - {name for row in rows for name in row.sources})
 
 
 def encoder_distance(settings: Mapping[str, Any]) -> int:
-    """Returns the largest distance that a local head of an encoder sees."""
+    """Return the largest distance that a local head of an encoder sees."""
     return settings["query_shape"][0] + settings["memory_flange"][0] - 1
 
 
@@ -131,7 +131,7 @@ def _layer_rows(layout: Layout, settings: Mapping[str, Any], stack: Stack, layer
 
 
 def _other_rows(layout, num_attentions, source, target):
-    """Returns the rows of the feed-forward and the norms of a layer."""
+    """Return the rows of the feed-forward and the norms of a layer."""
     norms = ["attention_norm", "cross_attention_norm"][:num_attentions]
     pairs: list[tuple[str, str]] = []
     if layout.activation is not None:
@@ -146,13 +146,13 @@ def _other_rows(layout, num_attentions, source, target):
 
 
 def _copied_rows(layout, source, target, pairs):
-    """Returns rows of weights that are copies of variables, given pairs of our name and theirs."""
+    """Return rows of weights that are copies of variables, given pairs of our name and theirs."""
     shapes = layout.shapes
     return [Row(target + ours, (source + theirs,), shapes[source + theirs], "", identity) for ours, theirs in pairs]
 
 
 def _attention_rows(layout, heads, routes):
-    """Returns the rows of one attention: routed heads come first in the published kernels."""
+    """Return the rows of one attention: routed heads come first in the published kernels."""
     if not routes:
         return _local_rows(layout, heads, range(layout.num_heads), heads.target + "local_0/")
     routing, local = range(layout.num_routing), range(layout.num_routing, layout.num_heads)
@@ -196,7 +196,7 @@ def _table_rows(layout, source, target):
 
 
 def _moved(row, published_distance, heads):
-    """Returns the row of a table of distances whose published variable has them smaller than they are."""
+    """Return the row of a table of distances whose published variable has them smaller than they are."""
     distances = np.arange(-heads.max_distance, heads.max_distance + 1)
     rows = np.clip(distances - heads.flange, -published_distance, published_distance) + published_distance
     shape, change = (len(rows), row.shape[1]), f"distances are {heads.flange} more"
@@ -204,7 +204,7 @@ def _moved(row, published_distance, heads):
 
 
 def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
-    """Returns the row of a projection to some heads: columns of the kernel for all heads."""
+    """Return the row of a projection to some heads: columns of the kernel for all heads."""
     columns = slice(heads[0] * size, (heads[-1] + 1) * size)
     shape = (layout.hidden_dim, len(heads), size)
 
@@ -219,7 +219,7 @@ def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
 
 
 def _output_row(layout, heads, source, target):
-    """Returns the row of the output projection, with the matrix before it that all heads share folded in."""
+    """Return the row of the output projection, with the matrix before it that all heads share folded in."""
     size, shape = layout.value_dim, (len(heads), layout.value_dim, layout.hidden_dim)
     rows = slice(heads[0] * size, (heads[-1] + 1) * size)
 

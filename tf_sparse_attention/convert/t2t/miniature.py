@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def write_miniature(folder: str | os.PathLike, seed: int = 0, with_encoder: bool = False) -> pathlib.Path:
-    """Writes a checkpoint like the published ones of PG-19, but small, and its vocabulary of subwords.
+    """Write a checkpoint like the published ones of PG-19, but small, and its vocabulary of subwords.
 
     Names, layout and settings are the published ones: post-norm, GEGLU, local heads and, in the last of 3 layers, 2
     routed ones of 4. The weights are random numbers: what the model says means nothing. The subwords are those of the
@@ -87,7 +87,7 @@ def _layout(vocabulary_size, with_encoder):
 
 
 def _write_checkpoint(path, layout, numbers):
-    """Writes a zip file with a checkpoint of random weights of a `Layout`, and its settings."""
+    """Write a zip file with a checkpoint of random weights of a `Layout`, and its settings."""
     tensors = {layout.scope + name: _random(numbers, name, shape) for name, shape in layout.shapes.items()}
     with contextlib.ExitStack() as stack:
         prefix = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model.ckpt-7"
@@ -99,7 +99,7 @@ def _write_checkpoint(path, layout, numbers):
 
 
 def _random(numbers, name, shape):
-    """Returns values of the size that those of a new model have."""
+    """Return values of the size that those of a new model have."""
     if name.endswith("layer_norm_scale") or name.endswith("ema_count"):
         return np.ones(shape, "float32")
     if len(shape) < 2:

@@ -24,13 +24,13 @@ PUBLISHED = {
 
 
 def unsupported_optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings, by name, of an optimizer that differs from the one that can be restored."""
+    """Return the settings, by name, of an optimizer that differs from the one that can be restored."""
     given = {name: settings.get(name, value) for name, value in PUBLISHED.items()}
     return {name: value for name, value in given.items() if value != PUBLISHED[name]}
 
 
 def restore_optimizer(model: keras.Model, plan: Plan, checkpoint: Checkpoint) -> tuple[Adafactor, list[str]]:
-    """Returns the optimizer of a converted model with the state of a checkpoint.
+    """Return the optimizer of a converted model with the state of a checkpoint.
 
     Args:
         model: the converted model.
@@ -58,7 +58,7 @@ def restore_optimizer(model: keras.Model, plan: Plan, checkpoint: Checkpoint) ->
 
 
 def _restore_moments(optimizer, model, plan, checkpoint):
-    """Restores the moments of each weight that is the copy of a variable; returns the paths of all others."""
+    """Restore the moments of each weight that is the copy of a variable; returns the paths of all others."""
     rows = {row.target: row for row in plan.rows}
     reset = []
     for path, variable in weights_by_path(model).items():
@@ -76,7 +76,7 @@ def _restore_moments(optimizer, model, plan, checkpoint):
 
 
 def _moments(row, scope, shapes, own):
-    """Returns the names of a weight's slots in the checkpoint by our names, or None if it has none that fit."""
+    """Return the names of a weight's slots in the checkpoint by our names, or None if it has none that fit."""
     if row.change or "momentum" in own:
         return None
     slot = f"{SLOTS}{scope}{row.sources[0]}/"

@@ -33,7 +33,7 @@ class Plan:
     other_variables: dict[str, int]
 
     def backbone_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `Backbone`, that of the decoder where there is an encoder."""
+        """Return the arguments of `Backbone`, that of the decoder where there is an encoder."""
         layout, settings = self.layout, self.settings
         local = {"block_size": settings["query_shape"][0], **self._positions(layout.local_distance)}
         routing = {"share_qk": settings.get("share_qk"), **self._positions(layout.routing_distance)}
@@ -53,7 +53,7 @@ class Plan:
         return arguments | {"cross_attention": list_block_parts(parts, layout.num_layers, num_local_layers)}
 
     def encoder_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of the encoder's `Backbone`, which reads vectors."""
+        """Return the arguments of the encoder's `Backbone`, which reads vectors."""
         layout, settings = self.layout, self.settings
         distance = None if layout.local_distance is None else encoder_distance(settings)
         local = {"block_size": settings["query_shape"][0], **self._positions(distance)}
@@ -82,7 +82,7 @@ class Plan:
         }
 
     def _parts(self, local, routing, routed):
-        """Returns the parts of an attention, given what is its own of local and of routed heads."""
+        """Return the parts of an attention, given what is its own of local and of routed heads."""
         layout, settings = self.layout, self.settings
         common = {
             "key_dim": layout.key_dim,
@@ -114,14 +114,14 @@ class Plan:
         return {} if distance is None else {"position": "relative", "max_distance": distance}
 
     def make_model(self, dtype: Any = None) -> LanguageModel | SequenceToSequence:
-        """Returns the model with random weights."""
+        """Return the model with random weights."""
         model = LanguageModel(Backbone(**self.backbone_arguments(), dtype=dtype), dtype=dtype)
         if not self.layout.encoder_layers:
             return model
         return SequenceToSequence(Backbone(**self.encoder_arguments(), dtype=dtype), model, dtype=dtype)
 
     def table(self) -> str:
-        """Returns the mapping as text: a line for each weight, then the variables that are omitted."""
+        """Return the mapping as text: a line for each weight, then the variables that are omitted."""
         cells = [("weight", "shape", "computed from", "change")]
         scope = self.layout.scope
         cells += [
@@ -138,7 +138,7 @@ class Plan:
 
 
 def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
-    """Returns the `Plan` of a conversion.
+    """Return the `Plan` of a conversion.
 
     Args:
         shapes: dictionary of the shapes of all variables of the checkpoint by name.

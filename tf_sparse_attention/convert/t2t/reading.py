@@ -20,7 +20,7 @@ from tf_sparse_attention.types import Shape
 
 
 def read_layout(shapes: Mapping[str, Shape]) -> Layout:
-    """Returns the `Layout` of a checkpoint.
+    """Return the `Layout` of a checkpoint.
 
     Args:
         shapes: dictionary of the shapes of all variables by name.
@@ -64,7 +64,7 @@ def _check_norm(layout):
 
 
 def _layout_of(scope, own):
-    """Returns the layout that the variables suggest; `_check_complete` checks that all of them are there."""
+    """Return the layout that the variables suggest; `_check_complete` checks that all of them are there."""
     value_dim = _size(own, HEADS + "dense/kernel", 0)
     num_heads = max(_size(own, "v/kernel", 1) // value_dim, 1)
     encoder_layers, encoder_routed = _layers(own, "encoder"), _layers(own, "encoder", ROUTING)
@@ -96,13 +96,13 @@ def _layout_of(scope, own):
 
 
 def _layers(own, stack, part=""):
-    """Returns the indices of the layers of a stack with variables of their attention that continue with `part`."""
+    """Return the indices of the layers of a stack with variables of their attention that continue with `part`."""
     found = (re.match(rf"{stack}_layer_(\d+)/self_attention/{WITHIN}{part}", name) for name in own)
     return tuple(sorted({int(match[1]) for match in found if match}))
 
 
 def _matches(own, *endings):
-    """Returns the variables with one of these names, inside layers or not."""
+    """Return the variables with one of these names, inside layers or not."""
     return [
         name for name in own if any(name == ending or name.endswith("self_attention/" + ending) for ending in endings)
     ]
@@ -113,7 +113,7 @@ def _any(own, *endings):
 
 
 def _size(own, ending, axis):
-    """Returns the size of an axis of a variable that must exist."""
+    """Return the size of an axis of a variable that must exist."""
     found = _matches(own, ending)
     if not found or len(own[found[0]]) <= axis:
         shapes = [own[name] for name in found]

@@ -38,7 +38,7 @@ SUPPORTED_WITH_ENCODER = {"cache_padding_bias": (False,), "input_dropout": (0.0,
 
 
 def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pathlib.Path | None) -> dict[str, Any]:
-    """Returns the settings of tensor2tensor as a dictionary.
+    """Return the settings of tensor2tensor as a dictionary.
 
     Args:
         hparams: path of a file of settings; the name of a preset of the Routing Transformer; or a dictionary of
@@ -75,7 +75,7 @@ def _read(path):
 
 
 def _arguments_of(name):
-    """Returns the arguments of `Backbone` of a preset, of the decoder where it has an encoder."""
+    """Return the arguments of `Backbone` of a preset, of the decoder where it has an encoder."""
     return TRANSLATION_PRESETS[name]["decoder"] if name in TRANSLATION_PRESETS else PRESETS[name]["arguments"]
 
 
@@ -89,7 +89,7 @@ def _is_published(name):
 
 
 def preset_settings(name: str) -> dict[str, Any]:
-    """Returns the settings of tensor2tensor of a preset of the Routing Transformer.
+    """Return the settings of tensor2tensor of a preset of the Routing Transformer.
 
     Raises:
         ValueError: If the preset is of another model.
@@ -129,7 +129,7 @@ def preset_settings(name: str) -> dict[str, Any]:
 
 
 def _encoder_settings(name):
-    """Returns what a preset with an encoder has beside the settings of its decoder."""
+    """Return what a preset with an encoder has beside the settings of its decoder."""
     encoder, decoder = (TRANSLATION_PRESETS[name][side] for side in ("encoder", "decoder"))
     (key_block,) = {part["key_block_size"] for part in decoder["cross_attention"] if "key_block_size" in part}
     return {
@@ -141,7 +141,7 @@ def _encoder_settings(name):
 
 
 def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
-    """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
+    """Raise a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
 
     Args:
         settings: result of `read_settings`.
@@ -197,7 +197,7 @@ def _means_default(name, value):
 
 
 def _settings_from_layout(layout, settings):
-    """Returns the settings that names and shapes determine."""
+    """Return the settings that names and shapes determine."""
     found = {
         "hidden_size": layout.hidden_dim,
         "embedding_dims": layout.embedding_dim,
