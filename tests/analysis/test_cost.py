@@ -136,7 +136,7 @@ def test_what_cannot_be_counted_is_an_error():
         cost(LocalAttention(2, 8, window=64), 8)
     with pytest.raises(ValueError, match=r"`target` must be a layer or a model\. Received: 'local'"):
         cost("local", 8)
-    with pytest.raises(ValueError, match="`causal` must be None or False for clustered, which sees later tokens"):
+    with pytest.raises(ValueError, match="`causal` must be None or False for clustered, which is not causal"):
         cost(built(ClusteredAttention(2, 8, num_clusters=4, name="clustered")), 8, causal=True)
     with pytest.raises(ValueError, match="`causal` must be None for a model"):
         cost(LanguageModel(Backbone(10, 1, 16, [PART], intermediate_dim=8)), 8, causal=True)
