@@ -19,10 +19,9 @@ def flops(text):
     """Return the floating-point operations of the kernels in an HLO program, including masked pairs.
 
     Args:
-        text: the program. The first operands of a kernel are the block indices of each step. Kernels of this library
-            have two such operands, of which the second is (blocks, steps). Splash attention has three, of which the
-            first and third are (.., steps, steps). The queries (.., T, H) follow. Kernels of this library have block
-            sizes in their names.
+        text: the program. The first operands of a kernel are the block indices of each step: two in this library (the
+            second has shape (blocks, steps)), three in splash attention (the last axes of the first and third are
+            steps). The queries (.., T, H) follow. Kernels of this library have block sizes in their names.
     """
     return sum(_flops_of(*found) for found in CALL.findall(text))
 

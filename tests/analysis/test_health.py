@@ -202,7 +202,7 @@ def test_a_report_of_another_model_is_an_error():
         ({"previous": "report"}, "`previous` must be None or a report of `health`. Received: previous='report'."),
         (
             {"model": LocalAttention(2, 4, window=4, name="near")},
-            "`model` must have routed heads with centroids, or adaptive spans. Received: near without.",
+            "`model` must have routed heads with centroids, or adaptive spans. Received: near without any.",
         ),
         (
             {"model": keras.Sequential([keras.Input((4, SIZE)), keras.layers.Dense(2)])},

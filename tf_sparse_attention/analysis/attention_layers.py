@@ -6,7 +6,7 @@ from tf_sparse_attention.layers import AttentionLayer
 
 
 def attention_layers(layer: keras.layers.Layer) -> list[AttentionLayer]:
-    """Return the attention layers of this library in a layer, in order of creation."""
+    """Return the attention layers of this library in a layer, in order of creation, which Keras's search reverses."""
     return list({id(found): found for found in _inside(layer)}.values())
 
 

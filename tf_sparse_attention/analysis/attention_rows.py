@@ -136,7 +136,7 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
     _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
     must_be_causal = alone and model.pattern is not None and model.pattern.must_be_causal
     causal = {"use_causal_mask": True} if must_be_causal else {}
-    if not model.built:  # avoids symbolic tensors in the recording
+    if not model.built:  # build first, so that no symbolic build call is recorded
         model(batch, training=False, **causal)
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     owners = {id(part): layer for layer in layers if isinstance(layer, MixedAttention) for part in layer.parts}

@@ -49,7 +49,7 @@ def _of_routing(layer, heads):
         what = "only the latest are seen" if heads[0].selection == "nearest" else "only the highest-scoring are kept"
         yield (
             f"{layer}: {overfull:.0%} of the tokens are in clusters with more than `cluster_size`="
-            f"{heads[0].cluster_size} tokens, of which {what}: increase `num_clusters` or `cluster_size`."
+            f"{heads[0].cluster_size} tokens ({what}): increase `num_clusters` or `cluster_size`."
         )
 
 

@@ -141,7 +141,7 @@ def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int
 
 
 def _words(tokenizer, ids):
-    """Return the words of a text, and the word index of each input, int (T + 1,), -1 for the start id and spaces."""
+    """Return a list of words, and the word index of each input, int (T + 1,), -1 for the start id and spaces."""
     text = tokenizer.detokenize(ids)
     found = list(re.finditer(r"\S+", text))
     word_at = np.full(len(text), -1)

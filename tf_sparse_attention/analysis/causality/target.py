@@ -75,7 +75,8 @@ class AuditTarget:
             reduce: function of the outputs, called in the state of the call, whose result replaces the outputs.
                 Default: None.
         """
-        # Rematerialization is disabled: on TensorFlow, tensors that a hook adds inside would get no gradients.
+        # Disable rematerialization: values are the same, but on TensorFlow, tensors that a hook adds inside a
+        # rematerialized call get no gradients.
         attributes = [(layer, "_remat_mode", None) for layer in self.layers]
         if hook:
             attributes += [_hooked(layer, hook) for layer in self.layers]

@@ -91,7 +91,7 @@ def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
         A `Checkpoint`.
 
     Raises:
-        ValueError: If there is no checkpoint, more than one, or a damaged one.
+        ValueError: If there is no checkpoint, several checkpoints, or a damaged checkpoint.
     """
     path = pathlib.Path(path).expanduser()
     with contextlib.ExitStack() as stack:
