@@ -1,4 +1,4 @@
-"""Report which attention layers of a model use fused kernels, and why the others do not."""
+"""Report of the attention layers of a model that use fused kernels, with reasons for plain operations."""
 
 import contextlib
 import dataclasses

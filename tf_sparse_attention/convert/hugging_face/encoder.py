@@ -37,7 +37,7 @@ def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: An
     Hidden states and pooled output match `LongformerModel` and `BigBirdModel` in inference. In inference, BigBird draws
     no random blocks: it counts the first block once more per random block. It uses dense attention for sequences of at
     most (5 + 2 * num_random_blocks) blocks. Here, training follows the same rules. A Longformer's states at padding
-    positions differ from the published model if no token is global. Task heads are not loaded.
+    positions differ from the published model only if no token is global. Task heads are not loaded.
 
     Args:
         folder: path of a local folder, as made by `huggingface_hub.snapshot_download`, with config.json and

@@ -66,7 +66,7 @@ def heal(
         A `Healing`, which prints as a table.
 
     Raises:
-        ValueError: If an attention of `dense` has no counterpart in `sparse`, if the sparse attention has nothing to
+        ValueError: If `sparse` is not the result of `replace_attention` for `dense`, if its attention has nothing to
             train, for example because it is quantized, or if `dataset` is invalid or has fewer than two batches.
 
     Example:

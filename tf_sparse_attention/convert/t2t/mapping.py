@@ -200,7 +200,7 @@ def _moved(row, published_distance, heads):
     """Return the row of a table of distances that the published code reads with an offset."""
     distances = np.arange(-heads.max_distance, heads.max_distance + 1)
     rows = np.clip(distances - heads.flange, -published_distance, published_distance) + published_distance
-    shape, change = (len(rows), row.shape[1]), f"distances are {heads.flange} more"
+    shape, change = (len(rows), row.shape[1]), f"distances shifted by {heads.flange}"
     return dataclasses.replace(row, shape=shape, change=change, compute=lambda table: table[rows])
 
 
