@@ -1,18 +1,18 @@
-# Everything a person or the CI does with this checkout. `make help` lists it.
+# Commands for developers and CI. `make help` lists them.
 #
-# The environment is made when a target needs it and made good when pyproject.toml or the lock changes. Variables:
-#   PYTHON=python3.12   the interpreter the environment is made with (3.11 or later)
-#   VENV=.venv          where the environment lies
-#   RUNS=runs           where demo runs keep checkpoints, logs and exports
-#   ARGS="-n 2"         arguments for pytest; two processes unless told otherwise, see CONTRIBUTING.md
+# The environment is created when a target needs it, and updated when pyproject.toml or the lock changes. Variables:
+#   PYTHON=python3.12   interpreter of the environment (3.11 or later)
+#   VENV=.venv          folder of the environment
+#   RUNS=runs           folder for checkpoints, logs and exports of demo runs
+#   ARGS="-n 2"         arguments for pytest; two processes by default, see CONTRIBUTING.md
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUNS ?= runs
 ARGS ?= -n 2 --dist loadfile
-# Most programs of the tests run for a moment and take seconds to compile, most of them for machine code that is fast.
-# XLA's own passes stay, and `make test-large`, which measures too, has it all. Without the emitters of fusions, which go
-# through MLIR, compiling takes little more than half as long.
+# Most test programs run briefly and take seconds to compile, mostly to optimize machine code. XLA's own passes stay
+# enabled, and `make test-large`, which also measures time, has all optimizations. Without fusion emitters, which use
+# MLIR, compilation takes little more than half as long.
 TEST_XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 
 MOST_PROGRAMS := tests/layers/test_contract_models.py
@@ -23,17 +23,17 @@ RUN := $(VENV)/bin/python
 PYTEST = XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q
 FULL = $(PYTEST) -m 'not large' --hypothesis-profile=full
 DEMO := tf_sparse_attention/trainers/configs/demo.py
-# Bits per byte, of two seeds: docs/quality.md. The text is this Python's own library, so another Python has other scores.
+# Bits per byte of two seeds, see docs/quality.md. The text is the library of CPython 3.11.7; other versions differ.
 DEMO_SCORE := 1.28
 DEMO_LOCAL_SCORE := 1.57
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# $(call new_environment,FOLDER): a virtual environment there, unless a working one is there already.
+# $(call new_environment,FOLDER): create a virtual environment in a folder, unless it has a working one.
 define new_environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-  echo "Python 3.11 or later is needed. Received: PYTHON=$(PYTHON). Say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+  echo "Python 3.11 or later is needed. Received: PYTHON=$(PYTHON). Set it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 @$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
 endef
 
@@ -46,7 +46,7 @@ $(READY): pyproject.toml $(LOCK)
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The subwords of the demo's text, found once.
+# The subword vocabulary of the demo, trained once.
 $(RUNS)/demo.subwords: | $(READY)
 	$(RUN) -m tf_sparse_attention.trainers.vocabulary --config=$(DEMO) --size=2000 --output=$@
 
@@ -54,8 +54,8 @@ $(RUNS)/demo.subwords: | $(READY)
 demo: $(READY) $(RUNS)/demo.subwords ## Train, evaluate, sample from and export a routing language model (10 minutes on 2 cores)
 	$(RUN) -m tf_sparse_attention.trainers.train --config=$(DEMO) --config.data.vocabulary=$(RUNS)/demo.subwords --workdir=$(RUNS)/demo
 	$(RUN) -m tf_sparse_attention.trainers.evaluate --workdir=$(RUNS)/demo --split=test
-	@echo "On the library of CPython 3.11.7 it has $(strip $(DEMO_SCORE)) bits per byte, and with local heads only, in as many"
-	@echo "weights and steps, $(strip $(DEMO_LOCAL_SCORE)); \`make demo-compare\` measures both on the library of this Python."
+	@echo "On the library of CPython 3.11.7, the model has $(strip $(DEMO_SCORE)) bits per byte. With only local heads and equal"
+	@echo "numbers of weights and steps: $(strip $(DEMO_LOCAL_SCORE)). \`make demo-compare\` measures both on this Python's library."
 	$(RUN) -m tf_sparse_attention.trainers.generate --workdir=$(RUNS)/demo
 	$(RUN) -m tf_sparse_attention.trainers.export --workdir=$(RUNS)/demo
 
@@ -69,11 +69,11 @@ demo-compare: $(READY) $(RUNS)/demo.subwords ## Train the demo model with and wi
 	$(RUN) -m tf_sparse_attention.trainers.evaluate --workdir=$(RUNS)/demo-local --split=test
 
 .PHONY: quality
-quality: $(READY) ## Train small models of several kinds of heads on real text and print what they are worth
+quality: $(READY) ## Train small models with several types of heads on real text and print their losses
 	$(RUN) -m benchmarks.quality --set=quick
 
 .PHONY: quality-full
-quality-full: $(READY) ## The whole study, in hours; TEXTS="--text=books=FOLDER --text=wiki_xml=FILE"
+quality-full: $(READY) ## Run the whole study, in hours; TEXTS="--text=books=FOLDER --text=wiki_xml=FILE"
 	$(RUN) -m benchmarks.quality --set=full $(TEXTS)
 
 .PHONY: tasks
@@ -81,7 +81,7 @@ tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small
 	$(RUN) -m benchmarks.tasks --workdir=$(RUNS)/tasks
 
 .PHONY: faults
-faults: $(READY) ## Kill trainings, fill their disk, damage their files and so on, and print what they survive (an hour or two)
+faults: $(READY) ## Test training under faults, such as kills, full disks and damaged files (1 to 2 hours)
 	$(RUN) -m benchmarks.faults --workdir=$(RUNS)/faults $(ROWS)
 
 .PHONY: test
@@ -89,50 +89,50 @@ test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-pages
-test-pages: $(READY) ## Run the notebooks, the README, the pages and the examples of docstrings (4 minutes)
+test-pages: $(READY) ## Run the notebooks, the README, the pages and the docstring examples (4 minutes)
 	$(PYTEST) -m 'pages and not full and not large' $(ARGS)
 
 .PHONY: test-full
-test-full: $(READY) ## Run all tests and pages but the slow proofs, with more drawn examples (40 minutes)
-	@# In four runs: programs that XLA compiled stay in memory, and mapped, to the end of a process. With two processes
-	@# those of all layers and models together take more than 16 GB.
+test-full: $(READY) ## Run all tests and pages except the slow tests, with more random examples (40 minutes)
+	@# In four runs: compiled XLA programs stay in memory until a process ends. In two processes, the programs of all
+	@# layers and models take more than 16 GB.
 	$(FULL) $(ARGS) --dist load $(MOST_PROGRAMS)
 	$(FULL) $(ARGS) --ignore=$(MOST_PROGRAMS) tests/layers
 	$(FULL) $(ARGS) tests/trainers tests/integration tests/benchmarks
 	$(FULL) $(ARGS) --ignore=tests/layers --ignore=tests/trainers --ignore=tests/integration --ignore=tests/benchmarks
 
 .PHONY: test-large
-test-large: $(READY) ## Run the slow proofs, that some process survives being killed for example
+test-large: $(READY) ## Run the slow tests, such as resuming a killed process
 	$(RUN) -m pytest -q -m large $(ARGS)
 
 .PHONY: test-environments
-test-environments: $(READY) ## Run core tests with the oldest and the newest TensorFlow, and with JAX alone (half an hour)
+test-environments: $(READY) ## Run core tests with the oldest and newest TensorFlow, and with JAX only (30 minutes)
 	$(RUN) -m tests.environments
 
 .PHONY: lint
-lint: $(READY) ## Check the code's form and types and find likely mistakes
+lint: $(READY) ## Check formatting and types, and find likely bugs
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
 .PHONY: format
-format: $(READY) ## Bring the code into form and mend what can be mended by machine
+format: $(READY) ## Format the code and apply automatic fixes
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
 .PHONY: goldens
-goldens: $(READY) ## Print how far results are from the published numbers (2 minutes)
+goldens: $(READY) ## Print the differences from published numbers (2 minutes)
 	$(RUN) -m tests.golden_table
 
 .PHONY: bench
-bench: $(READY) ## Time and memory of attention against length, beside dense attention
+bench: $(READY) ## Measure time and memory of attention by length, compared with dense attention
 	$(RUN) -m benchmarks.attention
 
-# JAX for TPUs lives in an environment of its own: libtpu is large, Linux only, and no part of the tests.
+# JAX for TPUs has a separate environment: libtpu is large, Linux only, and not needed by the tests.
 TPU_VENV := .venv-tpu
 TPU_READY := $(TPU_VENV)/.ready
 
-# $(call without_tpu,MODULE): run a module for TPUs, or say why it cannot be.
+# $(call without_tpu,MODULE): run a module that compiles for TPUs, or print why jax[tpu] cannot be installed.
 define without_tpu
 $(call new_environment,$(TPU_VENV))
 @if [ $(TPU_READY) -nt $(LOCK) ] || { \
@@ -143,14 +143,14 @@ else echo "$@ skipped: jax[tpu] cannot be installed here:"; tail -n 3 $(TPU_VENV
 endef
 
 .PHONY: tpu-check
-tpu-check: ## Compile layers and a training step for a TPU, without having one
+tpu-check: ## Compile layers and a training step for TPUs, without a TPU
 	$(call without_tpu,benchmarks.tpu_check)
 
 .PHONY: tpu-roofline
-tpu-roofline: ## Print what attention moves and computes on a TPU, beside dense and splash attention, without having one
+tpu-roofline: ## Print memory traffic and operations of attention on TPUs, compared with dense attention, without a TPU
 	$(call without_tpu,benchmarks.tpu_roofline)
 
-# The site is built by tools in an environment of their own. They read the source without importing it.
+# Tools in a separate environment build the site. They read the source without importing it.
 DOCS_LOCK := requirements/docs.txt
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
@@ -163,25 +163,25 @@ $(DOCS_READY): pyproject.toml $(DOCS_LOCK)
 	@touch $@
 
 .PHONY: docs
-docs: $(READY) $(DOCS_READY) ## Draw the pictures and build the pages into site/; a broken link is an error
+docs: $(READY) $(DOCS_READY) ## Draw the figures and build the pages into site/; a broken link is an error
 	$(RUN) -m docs.draw_patterns
 	$(RUN) -m docs.draw_speech
-	@# Not --quiet, which also keeps warnings from --strict.
+	@# Not --quiet, which also hides warnings from --strict.
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" $(DOCS_VENV)/bin/python -m mkdocs build --strict
 	@echo "The pages are in site/index.html."
 
-# The address stands in pyproject.toml, whose own is the one to replace.
+# The repository URL in pyproject.toml is the one that `make address` replaces.
 ADDRESSED := pyproject.toml README.md $(wildcard colabs/*.ipynb)
 
 .PHONY: address
-address: ## Write REPOSITORY=https://... where the address stands, notebooks too, for who publishes the project
+address: ## Set the repository URL in pyproject.toml, README.md and notebooks to REPOSITORY=https://...
 	@case "$(REPOSITORY)" in https://*) ;; *) \
 	  echo "\`make address\` needs REPOSITORY=https://... Received: REPOSITORY=$(REPOSITORY)" >&2; exit 1;; esac
 	@old=$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["urls"]["Repository"])') && \
 	  sed -i.old "s|$$old|$(REPOSITORY)|g" $(ADDRESSED) && rm $(ADDRESSED:=.old)
 
 .PHONY: lock
-lock: ## Write requirements/ from the newest versions that pyproject.toml allows
+lock: ## Update the lock files in requirements/ to the newest versions that pyproject.toml allows
 	$(call new_environment,.venv-lock)
 	.venv-lock/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
 	{ sed -n '/^#/p' $(LOCK); .venv-lock/bin/python -m pip freeze --exclude-editable; } > $(LOCK).new

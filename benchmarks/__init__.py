@@ -1,1 +1,1 @@
-"""Time, memory and quality of the library's attention, each a command: `python -m benchmarks.attention --help`."""
+"""Benchmarks of time, memory and quality, one command per module: `python -m benchmarks.attention --help`."""

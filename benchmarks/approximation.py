@@ -1,13 +1,13 @@
-"""What clustered attention keeps of a trained encoder without training (Vyas et al. 2020, section 4.3).
+"""Accuracy of a trained encoder after replacing dense by clustered attention (Vyas et al. 2020, section 4.3).
 
     python -m benchmarks.approximation --workdir=runs/dense --split=test
 
-Takes the classifier of a run of `trainers/configs/classify.py:full`, whose attention is dense, and scores it on a
-split: as it is, and with its attention replaced by clustered and by improved clustered attention of the same weights.
-Prints a table: accuracy, macro F1, the share of texts that get the same label as from dense attention, and the time of
-a pass over all texts, compiled, the faster of two. `--lengths=4096,16384` also times random sequences that long.
+Evaluates the classifier of a run of `trainers/configs/classify.py:full` on a split: with its dense attention, and with
+clustered and improved clustered attention of the same weights, without further training. Prints a table: accuracy,
+macro F1, the fraction of texts with the same label as with dense attention, and the time of a compiled pass over all
+texts, the faster of two. `--lengths=4096,16384` also measures random sequences of these lengths.
 
-`benchmarks/passages.py` makes a task for it; the commands are in docs/tasks.md.
+`benchmarks/passages.py` creates data for this benchmark; the commands are in docs/tasks.md.
 """
 
 import argparse
@@ -26,22 +26,22 @@ COLUMNS = "attention", "accuracy", "macro F1", "same as dense", "seconds"
 
 
 def with_attention(model: SequenceClassifier, **arguments: Any) -> SequenceClassifier:
-    """Returns a classifier of the same weights whose dense attention is clustered.
+    """Return a classifier with the same weights and clustered attention instead of dense attention.
 
     Args:
-        model: a `SequenceClassifier` on a `Backbone` with `DenseAttention` alone.
-        **arguments: of `ClusteredAttention` beside those that both layers have, such as `num_clusters` and `top_k`.
+        model: a `SequenceClassifier` on a `Backbone` with only `DenseAttention`.
+        **arguments: additional arguments of `ClusteredAttention`, such as `num_clusters` and `top_k`.
 
     Raises:
-        ValueError: for a classifier with other attention.
+        ValueError: If the classifier has other attention.
     """
     config = model.encoder.get_config()
     attention = config["attention"]["parts"] if isinstance(model.encoder, Backbone) else config["attention"]
     kinds = {class_name(part) for part in all_parts(attention)}
     if not isinstance(model.encoder, Backbone) or kinds != {"DenseAttention"}:
-        raise ValueError(f"`model` must have a `Backbone` of DenseAttention alone. Received: parts of {sorted(kinds)}.")
+        raise ValueError(f"`model` must have a `Backbone` with only DenseAttention. Received: {sorted(kinds)}.")
     parts = map_parts(lambda part: {**part, "layer": "ClusteredAttention", **arguments}, attention)
-    # Weights are drawn, not zeros: the planes of the hash stay as they are.
+    # Random initialization instead of zeros: the planes of the hash are not copied.
     encoder = Backbone(**{**config, "attention": parts, "seed": config["seed"] or 0})
     clustered = type(model)(encoder, **_head(model))
     for target, source in zip(_layers(clustered), _layers(model), strict=True):
@@ -58,7 +58,7 @@ def _head(model):
 
 
 def _layers(model) -> Iterator[keras.layers.Layer]:
-    """Yields the layers with weights of a classifier, each weight in one of them, attention as a whole."""
+    """Yield the layers with weights of a classifier, each weight once; an attention layer is yielded as a whole."""
     attention = [layer for layer in model._flatten_layers() if isinstance(layer, layers.AttentionLayer)]
     inside = {id(inner) for layer in attention for inner in layer._flatten_layers(include_self=False)}
     for layer in model._flatten_layers():
@@ -68,7 +68,7 @@ def _layers(model) -> Iterator[keras.layers.Layer]:
 
 
 def variants(model: SequenceClassifier, num_clusters: Sequence[int], top_k: int) -> Iterator[tuple[str, Any]]:
-    """Yields the classifier, and those with clustered and improved clustered attention, by name."""
+    """Yield names and classifiers: dense, clustered and improved clustered attention."""
     yield "dense", model
     for kind, options in (("clustered", {}), ("improved", {"top_k": top_k})):
         for count in num_clusters:
@@ -76,11 +76,11 @@ def variants(model: SequenceClassifier, num_clusters: Sequence[int], top_k: int)
 
 
 class Predictor:
-    """Runs a classifier compiled, and keeps the fastest time of each kind of batch.
+    """Compiled classifier with time measurement.
 
     Args:
         model: a `SequenceClassifier`.
-        num_repeats: passes over each batch that are timed.
+        num_repeats: number of timed passes over each batch.
     """
 
     def __init__(self, model: SequenceClassifier, num_repeats: int) -> None:
@@ -88,7 +88,7 @@ class Predictor:
         self._num_repeats = num_repeats
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, float]:
-        """Returns logits (B, C) and seconds of one batch."""
+        """Return the logits, (B, C), and the least seconds of one batch."""
         logits, times = np.asarray(self._run(ids, mask)), []
         for _ in range(self._num_repeats):
             begin = time.perf_counter()
@@ -111,11 +111,11 @@ def _compiled(model):
 
 
 def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 2) -> dict[str, Any]:
-    """Returns "predicted" and "classes", int (texts,), and "seconds" of one pass over the batches.
+    """Return "predicted" and "classes", int (num_texts,), and "seconds" of one pass over the batches.
 
     Args:
         model: the classifier.
-        batches: (ids, mask, classes, weights), the ids and their mask first.
+        batches: tuples (ids, mask, classes, weights).
         num_repeats: see `Predictor`.
     """
     predictor, seconds, predicted, true = Predictor(model, num_repeats), 0.0, [], []
@@ -128,7 +128,7 @@ def score(model: SequenceClassifier, batches: Sequence[Any], num_repeats: int = 
 
 
 def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int], top_k: int) -> Iterator[list[str]]:
-    """Yields the rows of the table, texts in the order of `COLUMNS`."""
+    """Yield the rows of the table: strings in the order of `COLUMNS`."""
     from tf_sparse_attention.trainers.tasks.classify import class_scores
 
     dense = None
@@ -145,7 +145,7 @@ def rows_of_table(model: Any, batches: Sequence[Any], num_clusters: Sequence[int
 def times_of_lengths(
     model: Any, lengths: Sequence[int], num_clusters: Sequence[int], top_k: int
 ) -> Iterator[list[str]]:
-    """Yields for each variant its name and the seconds of one random sequence of each length."""
+    """Yield the name of each variant and its seconds for one random sequence of each length."""
     for name, variant in variants(model, num_clusters, top_k):
         predictor, times = Predictor(variant, 2), []
         for length in lengths:
@@ -155,7 +155,7 @@ def times_of_lengths(
 
 
 def print_table(head: Sequence[str], rows: Iterator[list[str]]) -> None:
-    """Prints rows as they come, in the form of Markdown."""
+    """Print rows of a Markdown table as they arrive."""
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|", flush=True)
     for row in rows:
         print("| " + " | ".join(row) + " |", flush=True)
@@ -163,11 +163,11 @@ def print_table(head: Sequence[str], rows: Iterator[list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", required=True, help="folder of a run of classify.py:full")
+    parser.add_argument("--workdir", required=True, help="run directory of classify.py:full")
     parser.add_argument("--split", default="test")
     parser.add_argument("--clusters", default="25,100", help="numbers of clusters")
-    parser.add_argument("--top_k", type=int, default=32, help="of improved clustered attention")
-    parser.add_argument("--lengths", default="", help="lengths of random sequences that are timed too")
+    parser.add_argument("--top_k", type=int, default=32, help="`top_k` of improved clustered attention")
+    parser.add_argument("--lengths", default="", help="lengths of additional random sequences to time")
     arguments = parser.parse_args()
     from tf_sparse_attention.trainers.shared import workdir
     from tf_sparse_attention.trainers.tasks import registry

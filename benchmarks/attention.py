@@ -1,20 +1,21 @@
-"""Time and memory of causal attention against length, beside dense attention: `python -m benchmarks.attention`.
+"""Time and memory of causal attention by length, compared with dense attention: `python -m benchmarks.attention`.
 
-What is compared: attention CORES, functions of heads that are given first, (1, 8, T, 64) in float32, against PyTorch's
-`scaled_dot_product_attention` (if it is installed), dense and causal. Local attention sees a window of 256, routing has
-clusters of 256 and T / 256 of them; its core includes the norm, the choice of clusters, both sorts and the way back.
-Block selection has three blocks of 128. "Grouped": the eight heads share two heads of keys and values. Strided and
-fixed attention have a stride of 128 (8 summary columns), half of the heads the local part; all-attention sees the
-window of 256 and 1024 persistent vectors. Clustered attention (100 clusters of 32 bits, 10 iterations, the improved
-form with the 32 best keys) is not causal; its core includes the hash and the k-means.
-With `--layers` whole layers in training, projections and the update of centroids included, against
-`keras.layers.MultiHeadAttention` of the same width; among them native sparse attention with its defaults (16 blocks of
-64, a window of 512) and with blocks as block selection has them (three of 128, a window of 256).
+By default, this compares attention cores, functions of given heads, float32 (1, 8, T, 64), with PyTorch's causal
+`scaled_dot_product_attention`, if it is installed. Local attention has a window of 256. Routing has T / 256 clusters
+of 256; its core includes normalization, cluster assignment, both sorts and restoring the order. Block selection has
+three blocks of 128. "Grouped": eight query heads share two key-value heads. Strided and fixed attention have a stride
+of 128 (8 summary columns), with local attention in half of the heads. All-attention has a window of 256 and 1024
+persistent vectors. Clustered attention is not causal; it has 100 clusters, 32 hash bits and 10 iterations, and its core
+includes the hash and k-means. Improved clustered attention adds the top 32 keys.
 
-Seconds are processor seconds of one thread, the least of several rounds in which every pass runs once, dense ones in
-between. Of the ways a backend compiles (TensorFlow: graph, xla; JAX: jit) the faster one is shown. Peak memory is what
-the process grows by during forward and backward, results included, measured in a process of its own. "Remat" computes a
-core one head at a time and again in the backward pass, and a layer as `TransformerBlock(remat=True)` does.
+With `--layers`, this compares whole layers in training, including projections and centroid updates, with
+`keras.layers.MultiHeadAttention` of the same width. These include native sparse attention with its defaults (16 blocks
+of 64, a window of 512) and with three blocks of 128 and a window of 256.
+
+Seconds are processor seconds of one thread: the minimum of several rounds that each run every pass once, including
+dense attention. The table shows the faster compilation mode of the backend (TensorFlow: graph or xla; JAX: jit). Peak
+memory is the growth of a separate process during forward and backward pass, including results. "Remat" computes a core
+one head at a time and recomputes it in the backward pass; a layer uses `TransformerBlock(remat=True)`.
 """
 
 import argparse
@@ -31,7 +32,7 @@ LENGTHS = [1024, 2048, 4096, 8192, 16384]
 CASES = ("local", "local, grouped", "image", "nearest", "nearest, separate keys", "successors", "top_k", "lsh")
 CASES += ("selected", "selected, grouped", "strided", "fixed", "all-attention", "clustered", "improved clustered")
 CASES += (worker.DENSE,)
-LAYER_CASES = ("native", "native, few blocks")  # whose parts have projections of their own: there is no core
+LAYER_CASES = ("native", "native, few blocks")  # their parts have separate projections, so there is no core
 
 
 def parse(argv):
@@ -40,21 +41,21 @@ def parse(argv):
     every = (*CASES, *LAYER_CASES)
     parser.add_argument("--cases", nargs="+", choices=every, metavar="CASE", help="some of " + "; ".join(every))
     parser.add_argument("--backend", choices=list(worker.MODES), default="tensorflow", help="default: %(default)s")
-    parser.add_argument("--layers", action="store_true", help="measure whole layers rather than attention cores")
+    parser.add_argument("--layers", action="store_true", help="measure whole layers instead of attention cores")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timing (default: %(default)s)")
-    parser.add_argument("--no-memory", action="store_true", help="leave out the measurements of memory")
+    parser.add_argument("--no-memory", action="store_true", help="skip memory measurements")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
-    parser.add_argument("--check", action="store_true", help="exit with 1 unless every aim is met")
+    parser.add_argument("--json", metavar="FILE", help="also write all results to a JSON file")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 unless all targets are met")
     options = parser.parse_args(argv)
     options.cases = options.cases or [*CASES, *(LAYER_CASES if options.layers else ())]
     if not options.layers and (only := [case for case in options.cases if case in LAYER_CASES]):
-        parser.error(f"{'; '.join(only)}: measured as whole layers alone. Add --layers.")
+        parser.error(f"{'; '.join(only)}: measured only as whole layers. Add --layers.")
     return options
 
 
 def run_worker(wanted, backend):
-    """Returns the result of a `worker.Measurement` from a process of its own, {"skipped": reason} if that fails."""
+    """Return the result of a `worker.Measurement` in a separate process, or {"skipped": reason} if it fails."""
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.worker", json.dumps(wanted._asdict())],
         cwd=ROOT,
@@ -69,7 +70,7 @@ def run_worker(wanted, backend):
 
 
 def measure(case, length, options, run):
-    """Returns the row of a case, or None after saying why there is none."""
+    """Return the row of a case, or print the reason and return None."""
     wanted = worker.Measurement(
         "time", case, length, options.layers, worker.MODES[options.backend], repeats=max(options.repeats, 1)
     )
@@ -89,7 +90,7 @@ def measure(case, length, options, run):
 
 
 def torch_row(length, rows, options, run):
-    """Returns the row of PyTorch's dense attention, the fastest beside any of the cases, or None if there is none."""
+    """Return the row of PyTorch's dense attention, with its least time over all cases, or None without PyTorch."""
     seconds = [row["seconds"] for row in rows if row["length"] == length and "dense torch both" in row["seconds"]]
     if not seconds:
         return None

@@ -1,4 +1,4 @@
-"""Attention cores: functions of heads (B, N, T, H), what else they need, (N, ..), and the keys a query sees."""
+"""Attention cores: functions of heads (B, N, T, H), additional arrays (N, ..) and the number of keys per query."""
 
 import numpy as np
 from keras import ops
@@ -27,7 +27,7 @@ from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.group_band import GroupSelection
 
 STRIDE, NUM_SUMMARY = 128, 8  # Child et al. 2019
-WIDTH, BLOCK = 64, (8, 8)  # of an image whose rows follow one another
+WIDTH, BLOCK = 64, (8, 8)  # width and block of an image in row-major order
 NUM_CLUSTERS, NUM_BITS, NUM_ITERATIONS, TOP_K = 100, 32, 10, 32  # Vyas et al. 2020
 
 
@@ -49,7 +49,7 @@ def image(query, key, value, extras, span):
 
 
 def _selected(*groups):
-    """Return the `select` of attention in given groups of queries and keys."""
+    """Return the `select` function for given groups of queries and keys."""
     return lambda *_: [GroupSelection(groups[0], groups[-1])]
 
 
@@ -76,7 +76,7 @@ def _in_clusters(pattern, query, value, centroids):
 
 
 def _as(value, x):
-    """Returns an array that float32 decided on in the dtype of `value`, as layers do."""
+    """Cast an array, computed in float32, to the dtype of `value`, like layers do."""
     return ops.cast(x, value.dtype)
 
 
@@ -131,7 +131,7 @@ def _clusters(query):
 
 
 def keras_dense(query, key, value, extras, span):
-    return ops.dot_product_attention(query, key, value, is_causal=True)  # heads last, as Keras has them
+    return ops.dot_product_attention(query, key, value, is_causal=True)  # (B, T, N, H), as in Keras
 
 
 CORES = {
@@ -153,5 +153,5 @@ CORES = {
     DENSE: keras_dense,
 }
 SHARED = ("nearest", "successors", "top_k", "lsh")  # queries are the keys
-KEY_HEADS = {"local, grouped": 2, "selected, grouped": 2}  # heads of keys that the query heads share
+KEY_HEADS = {"local, grouped": 2, "selected, grouped": 2}  # number of key-value heads
 SLOTTED = {"all-attention": 1024}  # persistent vectors

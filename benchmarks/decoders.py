@@ -1,11 +1,11 @@
-"""Caches of KerasHub's decoders and tokens that they decode in a second, dense and with a window on every layer.
+"""KV-cache size and decoding speed of KerasHub decoders, dense and with a window in every layer.
 
 python -m benchmarks.decoders [FAMILY ...] [--position 4096] [--window 256] [--markdown]
 
-Each decoder has a few layers, grouped heads and random weights. It is made sparse by `tsa.convert.replace_attention`,
-then both decode greedily in one compiled loop from a position on, by KerasHub's own `call_with_cache`; figures are
-those of the best run of several, in turn. Where a dense model has windows on some of its layers, KerasHub still keeps
-the keys of all positions.
+Each decoder has a few layers, grouped-query attention and random weights. `tsa.convert.replace_attention` converts it
+to sparse attention. Both models decode greedily from a position on, in one compiled loop with KerasHub's
+`call_with_cache`. Results are from the best of several alternating runs. For dense models with sliding windows,
+KerasHub still caches all positions.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tf_sparse_attention.models.swapped_generation import prompt_length_scope
 
 VOCABULARY = 258
 HEADS = {"num_query_heads": 8, "num_key_value_heads": 2}
-# By family the name of its classes and what its backbone needs beside sizes.
+# By family, the prefix of its class names: backbone arguments in addition to sizes.
 FAMILIES = {
     "Llama": {},
     "Llama3": {},
@@ -39,21 +39,21 @@ FAMILIES = {
 
 
 def parser():
-    """Returns the command line."""
+    """Return the argument parser."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("families", nargs="*", help=f"of {', '.join(FAMILIES)}; default: all")
-    arguments.add_argument("--position", type=int, default=4096, help="where loops begin")
-    arguments.add_argument("--window", type=int, default=256, help="positions that a layer of the sparse model sees")
-    arguments.add_argument("--layers", type=int, default=4, help="blocks of each model")
-    arguments.add_argument("--width", type=int, default=512, help="channels of each model")
-    arguments.add_argument("--steps", type=int, default=64, help="tokens of a loop")
-    arguments.add_argument("--repeats", type=int, default=5, help="runs, of which the best counts")
+    arguments.add_argument("families", nargs="*", help=f"families from {', '.join(FAMILIES)}; default: all")
+    arguments.add_argument("--position", type=int, default=4096, help="start position of decoding")
+    arguments.add_argument("--window", type=int, default=256, help="window of the sparse model")
+    arguments.add_argument("--layers", type=int, default=4, help="number of layers")
+    arguments.add_argument("--width", type=int, default=512, help="hidden size")
+    arguments.add_argument("--steps", type=int, default=64, help="number of decoded tokens")
+    arguments.add_argument("--repeats", type=int, default=5, help="number of runs; the best run counts")
     arguments.add_argument("--markdown", action="store_true", help="print a table in Markdown")
     return arguments
 
 
 def make_decoder(family, layers, width):
-    """Returns a `CausalLM` of bytes."""
+    """Return a byte-level `CausalLM`."""
     import keras_hub
 
     keras.utils.set_random_seed(0)
@@ -63,7 +63,7 @@ def make_decoder(family, layers, width):
 
 
 def empty_cache(model, length, names):
-    """Returns a cache of a row before the first token, as a model makes it that has further arguments of `names`."""
+    """Return the empty cache of one row; `names` are further arguments of the model's `_build_cache`."""
 
     class Build(keras.Operation):
         def call(self, token_ids):
@@ -75,7 +75,7 @@ def empty_cache(model, length, names):
 
 
 def make_loop(model, steps):
-    """Returns a program of a cache and a position that decodes greedily and returns the last ids."""
+    """Return a compiled function (cache, index) that decodes greedily and returns the last ids."""
 
     def loop(cache, index):
         def step(number, ids, cache):
@@ -89,7 +89,7 @@ def make_loop(model, steps):
 
 
 def measure(family, given):
-    """Returns the bytes of caches and the tokens a second of a dense decoder and of the sparse one."""
+    """Return [dense, sparse] cache bytes and [dense, sparse] tokens per second of a decoder family."""
     dense = make_decoder(family, given.layers, given.width)
     names = list(inspect.signature(dense._build_cache).parameters)[1:]
 
@@ -104,13 +104,13 @@ def measure(family, given):
         for number, (loop, cache) in enumerate(zip(loops, caches, strict=True)):
             begun = time.perf_counter()
             ops.convert_to_numpy(loop(cache, index))
-            if run > 0:  # the first one compiles
+            if run > 0:  # the first run compiles
                 best[number] = min(best[number], time.perf_counter() - begun)
     return [cache_bytes(cache) for cache in caches], [given.steps / seconds for seconds in best]
 
 
 def table(given):
-    """Yields the headings, then a row a family."""
+    """Yield the headings, then one row per family."""
     yield ["decoder", "cache MiB, dense", "sparse", "ratio", "tokens/s, dense", "sparse", "ratio"]
     for family in given.families or FAMILIES:
         sizes, rates = measure(family, given)
@@ -119,7 +119,7 @@ def table(given):
 
 
 def main():
-    """Prints the table."""
+    """Print the table."""
     given = parser().parse_args()
     rows = []
     for row in table(given):

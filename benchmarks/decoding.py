@@ -1,14 +1,15 @@
-"""Tokens that models decode in a second at several positions and with caches of several sizes, and what a prompt costs.
+"""Decoding speed by position and by cache size, and the cost of prefill.
 
 python -m benchmarks.decoding [--positions 512 8192] [--keys 64 256 1024] [--heads 8] [--markdown]
 
-All models are alike but for their attention: local, local and routed, strided, selected blocks, which keep all keys and
-read four blocks, and dense. Each decodes greedily in one compiled loop that
-begins at a position; figures are those of the best run of several, in turn.
+The models differ only in attention: local, local and routed, strided, selected blocks (which cache all keys and read
+four blocks), and dense. Each model decodes greedily in one compiled loop from a start position. Results are from the
+best of several alternating runs.
 
-1. By position: the last column but three compares the last position with the first, and `prompt` is the time of
-   `prefill` over that of a call, for a prompt of 2048 tokens.
-2. By size: a query sees so many keys. Next to each sparse model is one with a window whose cache has as many bytes.
+1. By position: "last to first" is the speed at the last position relative to the first. "prompt" is the time of
+   `prefill` relative to a forward call, for a prompt of 2048 tokens.
+2. By size: for several numbers of keys per query, each sparse model is compared with a model of local attention whose
+   cache has as many bytes.
 """
 
 import argparse
@@ -21,26 +22,26 @@ from keras import ops
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.patterns.engine.kv_cache import NUM_TOKENS
 
-KEYS = 256  # that a query of a sparse head sees
+KEYS = 256  # per query of a sparse head
 PROMPT = 2048
 
 
 def parser():
-    """Returns the command line."""
+    """Return the argument parser."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--positions", type=int, nargs="+", default=[512, 2048, 8192], help="where loops begin")
-    arguments.add_argument("--keys", type=int, nargs="+", default=[64, 256, 1024], help="that a query sees")
-    arguments.add_argument("--steps", type=int, default=64, help="tokens of a loop")
-    arguments.add_argument("--repeats", type=int, default=5, help="runs, of which the best counts")
-    arguments.add_argument("--layers", type=int, default=2, help="blocks of each model")
-    arguments.add_argument("--heads", type=int, default=8, help="heads, of 64 channels each")
-    arguments.add_argument("--batch", type=int, default=1, help="rows that are decoded together")
+    arguments.add_argument("--positions", type=int, nargs="+", default=[512, 2048, 8192], help="start positions")
+    arguments.add_argument("--keys", type=int, nargs="+", default=[64, 256, 1024], help="numbers of keys per query")
+    arguments.add_argument("--steps", type=int, default=64, help="number of decoded tokens")
+    arguments.add_argument("--repeats", type=int, default=5, help="number of runs; the best run counts")
+    arguments.add_argument("--layers", type=int, default=2, help="number of layers")
+    arguments.add_argument("--heads", type=int, default=8, help="number of heads, of 64 channels each")
+    arguments.add_argument("--batch", type=int, default=1, help="batch size")
     arguments.add_argument("--markdown", action="store_true", help="print a table in Markdown")
     return arguments
 
 
 def attention(kind, heads, length, keys=KEYS):
-    """Returns the parts of the attention of a kind of model, as `Backbone` takes them."""
+    """Return the attention parts of a kind of model, in the format of `Backbone`."""
     sizes = {"num_heads": heads, "key_dim": 64}
     local = {"layer": "LocalAttention", **sizes, "window": keys, "position": "rotary"}
     routing = {"layer": "RoutingAttention", "key_dim": 64, "num_clusters": 16, "cluster_size": keys}
@@ -58,7 +59,7 @@ KINDS = ("local", "local and routed", "strided", "selected", "dense")
 
 
 def make_model(kind, layers, heads, length, keys=KEYS):
-    """Returns a language model of bytes."""
+    """Return a byte-level language model."""
     keras.utils.set_random_seed(0)
     width = 64 * heads
     parts = attention(kind, heads, length, keys)
@@ -66,14 +67,14 @@ def make_model(kind, layers, heads, length, keys=KEYS):
 
 
 def cache_bytes(cache):
-    """Returns the bytes of all tensors of a cache."""
+    """Return the bytes of all tensors of a cache."""
     sizes = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
     leaves = keras.tree.flatten(cache)
     return sum(sizes[keras.backend.standardize_dtype(x.dtype)] * int(ops.prod(ops.shape(x))) for x in leaves)
 
 
 def at_position(cache, position):
-    """Returns a cache, or a part of one, whose layers count `position` tokens, an integer or an int32 scalar."""
+    """Return a cache, or a part of a cache, with its token counts set to `position`, an integer or int32 scalar."""
     if isinstance(cache, dict):
         return {
             name: ops.full_like(x, position) if name == NUM_TOKENS else at_position(x, position)
@@ -85,9 +86,9 @@ def at_position(cache, position):
 
 
 def make_loop(model, steps):
-    """Returns a function (cache, index) that decodes greedily and returns the last ids; one program for all positions.
+    """Return a compiled function (cache, index) that decodes greedily and returns the last ids.
 
-    The loop does not give the cache back, so that each call begins with the same one.
+    One program handles all positions. The loop does not return the cache, so each call starts with the same cache.
     """
 
     def loop(cache, index):
@@ -103,7 +104,7 @@ def make_loop(model, steps):
 
 
 def compiled(function):
-    """Returns a function as one compiled program."""
+    """Return a function as one compiled program."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -114,25 +115,25 @@ def compiled(function):
 
 
 def tokens_a_second(loop, cache, positions, steps, repeats):
-    """Returns tokens a second from each position on; runs go over all positions in turn, to meet the same noise."""
+    """Return tokens per second by start position; each run covers all positions, so that noise is similar."""
     best = dict.fromkeys(positions, float("inf"))
     for run in range(repeats + 1):
         for position in positions:
             index = ops.convert_to_tensor(position, "int32")
             begun = time.perf_counter()
             ops.convert_to_numpy(loop(cache, index))
-            if run > 0:  # the first one compiles
+            if run > 0:  # the first run compiles
                 best[position] = min(best[position], time.perf_counter() - begun)
     rows = ops.shape(keras.tree.flatten(cache)[0])[0]
     return {position: int(rows) * steps / seconds for position, seconds in best.items()}
 
 
 def cost_of_prompt(model, repeats, length):
-    """Returns the time of `prefill` over that of a call, each the best of some runs in turn."""
+    """Return the time of `prefill` divided by the time of a forward call, each the best of alternating runs."""
     ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, length)), "int32")
     empty = model.init_cache(1, length)
 
-    # The last logits alone, and every place of the cache: what generation takes of them.
+    # Compute only what generation uses: the last logits and the whole cache.
     programs = {
         "call": compiled(lambda ids: model.logits(model.backbone(ids, training=False)[:, -1])),
         "prefill": compiled(lambda ids: _last(model, *model.backbone.prefill(ids, empty))),
@@ -152,10 +153,10 @@ def _last(model, x, cache):
 
 
 def by_position(given, prompt=PROMPT):
-    """Yields the headings, then a row a kind of model."""
+    """Yield the headings, then one row per kind of model."""
     length = max(given.positions) + given.steps
     headings = ["attention", *(f"tokens/s at {position}" for position in given.positions)]
-    yield [*headings, "last to first", "cache MiB", "bytes a token of context", "prompt"]
+    yield [*headings, "last to first", "cache MiB", "bytes per token of context", "prompt"]
     for kind in KINDS:
         model = make_model(kind, given.layers, given.heads, length)
         cache = model.init_cache(given.batch, length)
@@ -168,8 +169,8 @@ def by_position(given, prompt=PROMPT):
 
 
 def by_size(given):
-    """Yields the headings, then a row a number of keys and kind of model."""
-    yield ["keys", "attention", "cache MiB", "tokens/s", "tokens/s, dense of as many bytes", "ratio"]
+    """Yield the headings, then one row per number of keys and kind of model."""
+    yield ["keys", "attention", "cache MiB", "tokens/s", "tokens/s, window with as many bytes", "ratio"]
     position = max(given.positions)
     for keys in given.keys:
         for kind in ("local", "local and routed"):
@@ -187,12 +188,12 @@ def by_size(given):
 
 
 def as_markdown(headings, *rows):
-    """Returns a table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *rows))
 
 
 def main():
-    """Prints both tables."""
+    """Print both tables."""
     given = parser().parse_args()
     tables = []
     for table in (by_position, by_size):

@@ -1,12 +1,12 @@
 """Time and memory of causal attention on a GPU: `KERAS_BACKEND=jax python -m benchmarks.gpu`.
 
-The cores of `benchmarks.attention`, in bfloat16 unless told otherwise, by kernels where they serve and with
-"operations" by plain operations, beside the fused kernels of cuDNN through `jax.nn.dot_product_attention`: dense and
-causal, and with the window of our local core. How far ours by kernels are from plain operations is printed. Rows of a
-batch share a number of tokens, so that every length is as much work for local attention. Times are the clock's, of
-calls that are waited for, the median of rounds in which every program runs once. Memory is what the compiled program
-takes beside its arguments. With `--torch` PyTorch's attention and public packages are measured too, in a process of
-their own: see `benchmarks.gpu_torch`.
+Measures the cores of `benchmarks.attention`, in bfloat16 by default, with kernels where available; ", operations" marks
+cores without kernels. They are compared with cuDNN's fused kernels (`jax.nn.dot_product_attention`), dense causal
+attention and the window of the local core. The difference between kernels and plain operations is printed. All lengths
+have the same number of tokens per batch, so local attention has the same amount of work. Times are wall-clock times of
+blocking calls: the median of rounds that each run every program once. Memory is the memory of the compiled program
+without its arguments. With `--torch`, a separate process measures PyTorch's attention and public packages, see
+`benchmarks.gpu_torch`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PASSES = ("forward", "both")
 
 
 class Program(NamedTuple):
-    """A compiled program: what it is of, its bytes beside the arguments, and a call that waits for its end."""
+    """Compiled program: its case, length and pass, its bytes without the arguments, and a blocking call."""
 
     case: str
     length: int
@@ -39,20 +39,20 @@ class Program(NamedTuple):
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="default: %(default)s")
     parser.add_argument("--cases", nargs="+", choices=ALL, default=ALL)
-    parser.add_argument("--tokens", type=int, default=32768, help="of a batch, at least one row (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=32768, help="per batch, at least one row (default: %(default)s)")
     parser.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=20, help="rounds of timing (default: %(default)s)")
-    parser.add_argument("--torch", action="store_true", help="measure PyTorch's too")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    parser.add_argument("--torch", action="store_true", help="also measure PyTorch")
+    parser.add_argument("--json", metavar="FILE", help="also write all results to a JSON file")
     return parser.parse_args(argv)
 
 
 def subject_of(case: str, length: int, options: argparse.Namespace) -> Any:
-    """Returns the `subjects.Subject` of a case."""
+    """Return the `subjects.Subject` of a case."""
     from benchmarks import subjects
 
     sizes = subjects.Sizes(length, batch_size=max(options.tokens // length, 1))
@@ -61,7 +61,7 @@ def subject_of(case: str, length: int, options: argparse.Namespace) -> Any:
     elif case in PLAIN:
         subject = by_operations(subjects.core_subject(case.removesuffix(OPERATIONS), sizes))
     else:
-        heads = tuple(x.swapaxes(1, 2).copy() for x in subjects.heads_of(sizes))  # heads last
+        heads = tuple(x.swapaxes(1, 2).copy() for x in subjects.heads_of(sizes))  # (B, T, N, H)
         subject = subjects.Subject(fused(sizes.span if case == WINDOW else None), heads, 3)
     return subject._replace(arguments=tuple(_cast(x, options.dtype) for x in subject.arguments))
 
@@ -73,7 +73,7 @@ def _cast(x, dtype):
 
 
 def by_operations(subject: Any) -> Any:
-    """Returns a subject whose attention is computed by no kernel."""
+    """Return a subject with attention without kernels."""
     from tf_sparse_attention.kernels.availability import use_kernel
 
     def function(*arguments):
@@ -84,7 +84,7 @@ def by_operations(subject: Any) -> Any:
 
 
 def fused(window: int | None) -> Any:
-    """Returns cuDNN's causal attention of heads, dense or with a window."""
+    """Return cuDNN's causal attention, dense or with a window."""
     import jax
 
     options = {} if window is None else {"local_window_size": (window - 1, 0)}
@@ -97,7 +97,7 @@ def fused(window: int | None) -> Any:
 
 
 def compiled(wanted: tuple[str, int, str], options: argparse.Namespace) -> Program | str:
-    """Returns the compiled program of a case, a length and a pass, or why there is none."""
+    """Return the compiled program of a case, a length and a pass, or the reason for a failure."""
     import jax
 
     from benchmarks import steps
@@ -110,13 +110,13 @@ def compiled(wanted: tuple[str, int, str], options: argparse.Namespace) -> Progr
         num_bytes = found.temp_size_in_bytes + found.output_size_in_bytes
         run = lambda: jax.block_until_ready(program(*arguments))  # noqa: E731
         run()
-    except Exception as error:  # a kernel that the device or the release lacks: told in the table's place
+    except Exception as error:  # for example a missing kernel; the caller prints the reason
         return f"{case}, {length}, {name}: {str(error).splitlines()[0][:300]}"
     return Program(case, length, name, num_bytes, run)
 
 
 def median_seconds(runs: list[Any], repeats: int) -> list[float]:
-    """Returns the median seconds of some calls, each of which runs once in a round."""
+    """Return the median seconds of each call, over rounds that run every call once."""
     found: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, seconds in zip(runs, found, strict=True):
@@ -127,16 +127,16 @@ def median_seconds(runs: list[Any], repeats: int) -> list[float]:
 
 
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns a dictionary for every program: "case", "length", "pass", "seconds" and "bytes"."""
+    """Return one dictionary per program: "case", "length", "pass", "seconds" and "bytes"."""
     rows = []
-    for length in options.lengths:  # programs of a length are compiled side by side, and then run alone
+    for length in options.lengths:  # compile the programs of a length in parallel, then run them one at a time
         wanted = [(case, length, name) for case in options.cases for name in PASSES]
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             done = threads.map(lambda one: one[0] not in (DENSE, WINDOW) and compiled(one, options), wanted)
-            # cuDNN ends the process now and then where several of its programs are made at a time.
+            # cuDNN sometimes aborts the process if several of its programs are compiled in parallel.
             found = [each or compiled(one, options) for one, each in zip(wanted, list(done), strict=True)]
         for line in (one for one in found if isinstance(one, str)):
-            print(f"left out: {line}", file=sys.stderr, flush=True)
+            print(f"skipped: {line}", file=sys.stderr, flush=True)
         programs = [one for one in found if not isinstance(one, str)]
         tell_difference({one.case: one for one in programs if one.name == PASSES[0]}, length)
         seconds = median_seconds([one.run for one in programs], options.repeats)
@@ -148,17 +148,17 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def tell_difference(programs: dict[str, Program], length: int) -> None:
-    """Prints how far cores by kernels are from those by plain operations, of programs by their case."""
+    """Print the differences between cores with kernels and with plain operations; `programs` is keyed by case."""
     for case in PLAIN:
         with_kernel = case.removesuffix(OPERATIONS)
         if {case, with_kernel} <= set(programs):
             plain, kernel = (programs[name].run().astype("float32") for name in (case, with_kernel))
             difference = float(abs(plain - kernel).max() / abs(plain).max())
-            print(f"{with_kernel}, {length}: at most {difference:.1e} from {case}", file=sys.stderr, flush=True)
+            print(f"{with_kernel}, {length}: relative difference {difference:.1e}", file=sys.stderr, flush=True)
 
 
 def torch_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the rows of `benchmarks.gpu_torch`, from a process of its own."""
+    """Return the rows of `benchmarks.gpu_torch`, run in a separate process."""
     arguments = ["--tokens", str(options.tokens), "--dtype", options.dtype, "--repeats", str(options.repeats)]
     arguments += ["--lengths", *map(str, options.lengths)]
     process = subprocess.run(
@@ -168,7 +168,7 @@ def torch_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns the rows as a Markdown table: milliseconds, how much of dense attention's time that is, megabytes."""
+    """Return the rows as a Markdown table: milliseconds, time relative to dense attention, megabytes."""
     dense = {(row["length"], row["pass"]): row["seconds"] for row in rows if row["case"] == DENSE}
     lines = [
         "| length | attention | forward, ms | of dense | both, ms | of dense | memory of both, MB |",
@@ -190,7 +190,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def shares(rows: list[dict[str, Any]]) -> str:
-    """Returns the rows as a Markdown table of shares of the time of dense attention, forward and both passes."""
+    """Return the rows as a Markdown table of times relative to dense attention, forward and both passes."""
     lengths = sorted({row["length"] for row in rows})
     seconds = {(row["case"], row["length"], row["pass"]): row["seconds"] for row in rows}
     num_bytes = {row["case"]: row["bytes"] for row in rows if row["pass"] == "both"}
@@ -207,9 +207,9 @@ def shares(rows: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measures and prints the table."""
+    """Measure and print the tables."""
     options = parse(argv)
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # memory is left to other processes
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leave memory for other processes
     import jax
 
     rows = rows_of(options) + (torch_rows(options) if options.torch else [])
@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> None:
     device = jax.devices()[0].device_kind
     print(f"attention cores, causal, 8 heads of 64, {options.dtype}, rows x tokens: {batch}; {device}")
     print(table(rows))
-    print("\nas shares of the time of cuDNN's dense attention, and the memory of both passes")
+    print("\ntime relative to cuDNN's dense attention, and memory of both passes")
     print(shares(rows))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

@@ -1,9 +1,9 @@
 """PyTorch's attention and public packages on a GPU, for `python -m benchmarks.gpu --torch`.
 
-Dense causal attention by its fused kernels (`scaled_dot_product_attention`), a window by `flex_attention`, compiled,
-and of the packages that are installed: `local_attention.LocalAttention` (with `exact_windowsize`, the window of ours)
-and `routing_transformer`'s `KmeansAttention`, whose clusters choose their members among all positions. Compiled by
-`torch.compile` where a name says so. Prints the rows as JSON.
+Measures dense causal attention with fused kernels (`scaled_dot_product_attention`), a window with compiled
+`flex_attention`, and installed packages: `local_attention.LocalAttention` (`exact_windowsize` gives the same window as
+here) and `routing_transformer`'s `KmeansAttention`, whose clusters select their members among all positions. Cases with
+", compiled" use `torch.compile`. Prints the rows as JSON.
 """
 
 import argparse
@@ -15,14 +15,14 @@ SPAN, NUM_HEADS, HEAD_DIM = 256, 8, 64
 
 
 def fused(length: int, dtype: Any) -> Any:
-    """Returns dense causal attention."""
+    """Return dense causal attention."""
     from torch.nn import functional
 
     return lambda query, key, value: functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 def flex_window(length: int, dtype: Any) -> Any:
-    """Returns attention in a window by `flex_attention`."""
+    """Return sliding-window attention with `flex_attention`."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -35,7 +35,7 @@ def flex_window(length: int, dtype: Any) -> Any:
 
 
 def local_attention(length: int, dtype: Any) -> Any:
-    """Returns `local_attention.LocalAttention`, in the same window."""
+    """Return `local_attention.LocalAttention` with the same window."""
     from local_attention import LocalAttention
 
     layer = LocalAttention(SPAN, causal=True, exact_windowsize=True, autopad=True, use_rotary_pos_emb=False)
@@ -44,18 +44,18 @@ def local_attention(length: int, dtype: Any) -> Any:
 
 
 def kmeans_attention(length: int, dtype: Any) -> Any:
-    """Returns `routing_transformer`'s attention in clusters, shared queries and keys."""
+    """Return `routing_transformer`'s cluster attention with shared queries and keys."""
     from routing_transformer.routing_transformer import KmeansAttention
 
     layer = KmeansAttention(length // SPAN, SPAN, NUM_HEADS, HEAD_DIM, causal=True, shared_qk=True)
-    layer = layer.to("cuda", dtype).eval()  # centroids stay as they are, as in our core
+    layer = layer.to("cuda", dtype).eval()  # without centroid updates, as in the core here
     layer.kmeans.initted.fill_(1)
     layer.kmeans.means.normal_()
     return lambda query, key, value: layer(query, query, value)[0]
 
 
 def compiled(make: Any) -> Any:
-    """Returns a maker of what `make` makes, compiled by `torch.compile`."""
+    """Return `make` with its result compiled by `torch.compile`."""
 
     def made(length, dtype):
         import torch
@@ -76,7 +76,7 @@ CASES = {
 
 
 def programs_of(case: str, length: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns {"forward": a call that waits for its end, "both": one with the backward pass}."""
+    """Return blocking calls by pass: "forward", and "both" with the backward pass."""
     import torch
 
     torch.manual_seed(0)
@@ -102,7 +102,7 @@ def programs_of(case: str, length: int, options: argparse.Namespace) -> dict[str
 
 
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns rows as those of `benchmarks.gpu.rows_of`; "bytes" is the peak above what was allocated before."""
+    """Return rows in the format of `benchmarks.gpu.rows_of`; "bytes" is the peak above the previous allocation."""
     import torch
 
     from benchmarks.gpu import median_seconds
@@ -121,13 +121,13 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
                     run()
                     num_bytes = torch.cuda.max_memory_allocated() - before
                     rows.append({"case": case, "length": length, "pass": name, "seconds": seconds, "bytes": num_bytes})
-            except Exception as error:  # a package or a kernel that is missing: told, and the others go on
-                print(f"left out: {case}, {length}: {str(error).splitlines()[:1]}", file=sys.stderr, flush=True)
+            except Exception as error:  # a missing package or kernel skips only this case
+                print(f"skipped: {case}, {length}: {str(error).splitlines()[:1]}", file=sys.stderr, flush=True)
     return rows
 
 
 def main() -> None:
-    """Measures and prints the rows."""
+    """Measure and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", required=True)
     parser.add_argument("--tokens", type=int, required=True)

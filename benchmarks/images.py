@@ -1,12 +1,12 @@
-"""Kinds of heads on images, in as many weights and as much time: `python -m benchmarks.images --path=NAME.npz`.
+"""Types of heads on images with equal weights and training time: `python -m benchmarks.images --path=NAME.npz`.
 
 Trains the variants of `trainers/configs/images.py` on the images `x_train` of the file, half of them mirrored, for a
-number of seconds each, compiling not counted, and prints the bits per dimension of other images, every byte once given
-those before it. The learning rate falls with the time that has passed, as a cosine does, so that each kind ends its
-schedule. All variants of a seed see the same images in the same order, mirrored alike; one with faster steps sees more
-of them. They are scored on the same images, all of them, in the order of the file. On a GPU: `KERAS_BACKEND=jax python
--m benchmarks.images --batch_size=20 --dtype=mixed_bfloat16`; nothing of TensorFlow is needed there. A run that is done
-is in the file of results and is not done again.
+fixed number of seconds each, without compilation time. Prints the bits per dimension of held-out images, where each
+byte is predicted once from all bytes before it. The learning rate follows a cosine over time, so each variant
+completes its schedule. All variants of a seed see the same images in the same order with the same mirroring; variants
+with faster steps see more images. All variants are evaluated on all held-out images in the order of the file. On a GPU:
+`KERAS_BACKEND=jax python -m benchmarks.images --batch_size=20 --dtype=mixed_bfloat16`, which does not need TensorFlow.
+Finished runs in the file of results are not repeated.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from tf_sparse_attention.data.sources.array_file import ArraySpec, read_arrays
 from tf_sparse_attention.trainers.configs import images
 from tf_sparse_attention.trainers.shared import components
 
-ROUND = 25  # steps between two values of the learning rate
+ROUND = 25  # steps per update of the learning rate
 FORMS = {name: ArraySpec("uint8", "NHWC", is_needed=name == "x_train") for name in ("x_train", "x_heldout", "x_test")}
 
 
 class Timed(keras.callbacks.Callback):
-    """Lets the learning rate fall with time, and ends the training when it is over.
+    """Callback that sets the learning rate by elapsed time, and ends training after a number of seconds.
 
     Args:
         peak: the highest learning rate.
-        warmup_steps: steps of linear growth before it.
-        seconds: of training, from the end of the first round on, which compiles.
+        warmup_steps: number of steps of linear warmup.
+        seconds: training time, without the first round, which compiles.
     """
 
     def __init__(self, peak: float, warmup_steps: int, seconds: float) -> None:
@@ -47,7 +47,7 @@ class Timed(keras.callbacks.Callback):
         self.started, self.steps, self.taken = math.inf, 0, 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Sets the learning rate of the round."""
+        """Set the learning rate of the round."""
         if epoch == 1:
             self.started = time.perf_counter()
         passed = max(time.perf_counter() - self.started, 0.0) if epoch else 0.0
@@ -56,25 +56,25 @@ class Timed(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = self.peak * warm * (1 + math.cos(math.pi * share)) / 2
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Counts the steps of the round and stops in time."""
+        """Count the steps of the round, and stop when the time is over."""
         self.steps += ROUND
         self.taken = time.perf_counter() - self.started if epoch else 0.0
         self.model.stop_training = self.taken >= self.seconds
 
 
 def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-    """Yields batches of images without an end, each image once an epoch and mirrored every other time.
+    """Yield an unbounded stream of batches: each image once per epoch, mirrored with probability 1/2.
 
-    The seed alone decides on order and mirrors: no other draw, such as those of a model's dropout, moves them.
+    The order and mirroring depend only on the seed, not on other random draws such as dropout.
 
     Args:
         pictures: uint8 (N, H, W, C).
-        codec: the `ImageCodec` of their shape.
-        batch_size: images in a batch.
+        codec: the `ImageCodec` of this image shape.
+        batch_size: number of images per batch.
         seed: an integer.
 
     Yields:
-        What `in_and_out` returns for (batch_size, H W C) ids.
+        Results of `in_and_out` for ids (batch_size, H * W * C).
     """
     draw = np.random.default_rng(seed)
     order = itertools.chain.from_iterable(draw.permutation(len(pictures)) for _ in itertools.count())
@@ -85,12 +85,12 @@ def endless(pictures: np.ndarray, codec: Any, batch_size: int, seed: int) -> Ite
 
 
 def in_and_out(ids: np.ndarray) -> tuple[Any, Any]:
-    """Returns inputs {"token_ids": (B, T)} and targets (B, T) of a language model, of ids (B, T)."""
+    """Return inputs {"token_ids": (B, T)} and targets (B, T) of a language model for ids (B, T)."""
     return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids
 
 
 def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argparse.Namespace) -> dict[str, Any]:
-    """Returns what there is to say of a variant that was trained from a seed."""
+    """Train a variant from a seed and return its results."""
     config = images.get_config(variant)
     config.seed, config.train.dtype = seed, options.dtype
     codec = tsa.data.ImageCodec(*data["train"].shape[1:])
@@ -122,7 +122,7 @@ def train(variant: str, seed: int, data: dict[str, np.ndarray], options: argpars
 
 
 def device_kind() -> str:
-    """Returns the name of the device on JAX, of the backend on others."""
+    """Return the name of the device on JAX, and of the backend on other backends."""
     if keras.backend.backend() != "jax":
         return keras.backend.backend()
     import jax
@@ -131,20 +131,20 @@ def device_kind() -> str:
 
 
 def read_images(path: str) -> dict[str, np.ndarray]:
-    """Returns the images of a file, uint8 (N, H, W, C): "train", `x_train`, and "other", `x_heldout` or else `x_test`.
+    """Return the images of a file, uint8 (N, H, W, C): "train" is `x_train`, "other" is `x_heldout` or else `x_test`.
 
     Raises:
-        ValueError: If the file is damaged, or lacks one of them or has it in another form.
+        ValueError: If the file is damaged, or if an array is missing or has another shape or dtype.
     """
     arrays = read_arrays(path, FORMS)
     other = next((name for name in ("x_heldout", "x_test") if name in arrays), None)
     if other is None:
-        raise ValueError(f"`path` must have an array x_heldout or x_test. Received: {path}, without.")
+        raise ValueError(f"`path` must have an array x_heldout or x_test. Received: {path} without any.")
     return {"train": arrays["x_train"], "other": arrays[other]}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns the results as a Markdown table, a row a variant: mean over the seeds and their spread."""
+    """Return the results as a Markdown table with a row per variant: mean over seeds, with their range."""
     lines = ["| heads | bits per dimension | of training | weights | steps | seconds | seeds |", "|---" * 7 + "|"]
     for variant in images.VARIANTS:
         found = [row for row in rows if row["variant"] == variant]
@@ -159,20 +159,20 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--path", required=True, help="a file NAME.npz of arrays x_train and x_heldout or x_test")
-    parser.add_argument("--seconds", type=float, default=3600, help="of training each (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3600, help="training time per variant (default: %(default)s)")
     parser.add_argument("--variants", nargs="+", choices=list(images.VARIANTS), default=list(images.VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="default: %(default)s")
-    parser.add_argument("--batch_size", type=int, default=2, help="images in a step (default: %(default)s)")
+    parser.add_argument("--batch_size", type=int, default=2, help="images per step (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", help="a dtype policy of Keras (default: %(default)s)")
-    parser.add_argument("--results", help="a file of JSON lines; runs that are in it are not done again")
+    parser.add_argument("--results", help="a file of JSON lines; runs in it are not repeated")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Trains what is not done yet and prints the table."""
+    """Train variants without results, and print the table."""
     options = parse(argv)
     data, file = read_images(options.path), options.results and pathlib.Path(options.results)
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []

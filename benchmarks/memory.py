@@ -1,4 +1,4 @@
-"""Peak memory of this process, as the Linux kernel counts it."""
+"""Peak memory of the current process, from the Linux kernel."""
 
 import ctypes
 import gc
@@ -8,7 +8,7 @@ PROCESS = Path("/proc/self")
 
 
 def status(name, folder=PROCESS):
-    """Returns a figure of the process's status in bytes: "VmRSS" (held now), "VmHWM" (the most held)."""
+    """Return a field of the process status in bytes: "VmRSS" (current memory) or "VmHWM" (peak memory)."""
     for line in (folder / "status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -16,7 +16,7 @@ def status(name, folder=PROCESS):
 
 
 def available(path=Path("/proc/meminfo")):
-    """Returns the bytes that a program may still take without swapping, None where the system does not say."""
+    """Return the bytes available to programs without swapping, or None if unknown."""
     if not path.exists():
         return None
     for line in path.read_text().splitlines():
@@ -26,7 +26,7 @@ def available(path=Path("/proc/meminfo")):
 
 
 def can_measure():
-    """Returns whether this system can reset and read the peak: Linux, unless a sandbox forbids it."""
+    """Return whether the system can reset and read the peak memory: Linux, unless a sandbox forbids it."""
     try:
         _reset_peak()
         return status("VmHWM") > 0
@@ -35,10 +35,10 @@ def can_measure():
 
 
 def peak_above_now(function):
-    """Runs `function` and returns by how many bytes the process grew at most; what it held before does not count.
+    """Run `function` and return the peak growth of the process in bytes.
 
-    Memory that an allocator kept from earlier calls is reused without growth, so this is right for the FIRST call of
-    a size in a process.
+    Memory that an allocator keeps from earlier calls is reused without growth, so the result is correct only for the
+    first call of a given size in a process.
     """
     gc.collect()
     _give_back()
@@ -49,12 +49,12 @@ def peak_above_now(function):
 
 
 def _reset_peak():
-    # "5" sets the peak to what is held now (proc(5), clear_refs).
+    # "5" sets the peak to the current memory (proc(5), clear_refs).
     (PROCESS / "clear_refs").write_text("5")
 
 
 def _give_back():
-    """Hands free heap back to the system, so that it counts again when it is taken again; glibc only."""
+    """Return free heap memory to the system, so that its reuse counts as growth; glibc only."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

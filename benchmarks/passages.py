@@ -1,8 +1,8 @@
-"""A real small task of classification: which book a passage is from. `python -m benchmarks.passages --help`
+"""Small real classification task: predict the book of a passage. `python -m benchmarks.passages --help`
 
-Writes JSON lines with "text", "label", the file of the book, and "split": of each book passages of equal size, evenly
-spread and not overlapping; those of its last tenth are for testing, of the tenth before for validation. What is between
-two passages is used by none, and no passage of one split is from the part of another.
+Writes JSON lines with "text", "label" (the file of the book) and "split". Each book has evenly spaced passages of equal
+size without overlap. The last tenth of a book is the test split, the tenth before it the validation split. Text between
+passages is not used.
 
     python -m benchmarks.passages --books=FOLDER --output=runs/passages.jsonl
 """
@@ -16,12 +16,12 @@ from tf_sparse_attention.atomic_files import atomic_file
 
 
 def passages(text: str, size: int, count: int) -> Iterator[tuple[str, str]]:
-    """Yields passages of a text with the name of their split.
+    """Yield passages of a text with the names of their splits.
 
     Args:
-        text: of a book.
-        size: bytes of a passage, whole characters; the longest there is where the text has fewer than `count`.
-        count: of the passages of a book.
+        text: text of a book.
+        size: bytes per passage; incomplete characters at its ends are dropped.
+        count: maximal number of passages.
     """
     content = text.encode("utf-8")
     count = min(count, len(content) // size)
@@ -33,7 +33,7 @@ def passages(text: str, size: int, count: int) -> Iterator[tuple[str, str]]:
 
 
 def write(books: str, output: str, size: int, count: int) -> dict[str, int]:
-    """Writes the passages of all books of a folder, and returns how many each split has."""
+    """Write the passages of all books in a folder, and return the number of passages per split."""
     lines, counts = [], {"train": 0, "validation": 0, "test": 0}
     for path in sorted(pathlib.Path(books).glob("*.txt")):
         for text, split in passages(path.read_text(encoding="utf-8"), size, count):
@@ -49,10 +49,10 @@ def write(books: str, output: str, size: int, count: int) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--books", required=True, help="folder of books, NAME.txt each")
-    parser.add_argument("--output", required=True, help="file to write, NAME.jsonl")
-    parser.add_argument("--size", type=int, default=2048, help="bytes of a passage")
-    parser.add_argument("--count", type=int, default=160, help="passages of a book")
+    parser.add_argument("--books", required=True, help="folder of books, NAME.txt")
+    parser.add_argument("--output", required=True, help="output file, NAME.jsonl")
+    parser.add_argument("--size", type=int, default=2048, help="bytes per passage")
+    parser.add_argument("--count", type=int, default=160, help="maximal number of passages per book")
     arguments = parser.parse_args()
     print(write(arguments.books, arguments.output, arguments.size, arguments.count))
 

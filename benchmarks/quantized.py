@@ -1,9 +1,9 @@
-"""What kernels of few bits cost in quality: `python -m benchmarks.quantized`.
+"""Quality of quantized weights: `python -m benchmarks.quantized`.
 
-Trains the tiny decoders of `tsa.models.DECODER_PRESETS` (grouped heads; norms of queries and keys; sinks) on bytes of
-Python's own library, in some minutes of two cores, and prints for float32 and for what Keras's `quantize` makes of it,
-int8, int4 and float8, the bits per byte of held-out files, the median error of logits as a share of their standard
-deviation, and how often the likeliest byte is the same.
+Trains the tiny decoders of `tsa.models.DECODER_PRESETS` (grouped-query heads, QK norm, sinks) on bytes of the Python
+library, in a few minutes on two cores. Then quantizes them with Keras's `quantize` to int8, int4 and float8. Prints the
+bits per byte of held-out files, the median error of logits relative to their standard deviation, and how often the most
+likely byte equals that of float32.
 """
 
 import argparse
@@ -22,7 +22,7 @@ NAMES = ("gemma3_tiny", "gpt_oss_tiny")
 
 
 def read_bytes():
-    """Returns the bytes of the modules of Python's library, uint8, those of training and those held out."""
+    """Return training bytes and held-out bytes of the Python library's modules, two uint8 arrays."""
     files = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     parts = [
         b"".join(path.read_bytes() for path in files if (path.stem[-1] in "aeiou") == held) for held in (False, True)
@@ -31,14 +31,14 @@ def read_bytes():
 
 
 def windows(data, number, seed):
-    """Returns random windows of bytes, as ids from 2 on: inputs that begin with id 0, and targets."""
+    """Return inputs and targets for random windows of bytes: byte b has id b + 2, and inputs start with id 0."""
     starts = np.random.default_rng(seed).integers(len(data) - LENGTH, size=number)
     targets = data[starts[:, None] + np.arange(LENGTH)].astype("int32") + 2
     return np.pad(targets[:, :-1], ((0, 0), (1, 0))), targets
 
 
 def train(name, data, steps):
-    """Returns a model of a preset, trained on so many batches."""
+    """Return a model of a preset, trained for a number of batches."""
     keras.utils.set_random_seed(0)
     model = models.LanguageModel.from_preset(name, 258, tie_embeddings=True, use_output_bias=False, seed=0)
     model.compile(keras.optimizers.Adam(3e-3, global_clipnorm=1.0), models.language_model_loss())
@@ -47,29 +47,29 @@ def train(name, data, steps):
 
 
 def score(model, inputs, targets):
-    """Returns bits per byte and logits."""
+    """Return bits per byte and logits."""
     logits = np.asarray(model.predict(inputs, batch_size=BATCH, verbose=0))
     logs = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
     return -np.mean(np.take_along_axis(logs, targets[..., None], -1)) / np.log(2), logits
 
 
 def copy_of(model):
-    """Returns a model of the same config and weights."""
+    """Return a model with the same config and weights."""
     other = type(model).from_config(model.get_config())
     other.set_weights(model.get_weights())
     return other
 
 
 def main():
-    """Prints a table in Markdown."""
+    """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="+", default=NAMES, help="presets")
-    parser.add_argument("--steps", type=int, default=400, help="batches of training")
+    parser.add_argument("--steps", type=int, default=400, help="number of training batches")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*`quantize`|Invalid quantization mode")
     training, held = read_bytes()
     pairs = windows(held, 64, seed=1)
-    print("| model | kernels | bits per byte | error of logits | same likeliest byte |\n|---|---|---|---|---|")
+    print("| model | kernels | bits per byte | error of logits | same most likely byte |\n|---|---|---|---|---|")
     for name in options.names:
         model = train(name, training, options.steps)
         bits, exact = score(model, *pairs)

@@ -1,13 +1,13 @@
 """Recall beyond the local window: `python -m benchmarks.recall`.
 
-A sequence is 64 pairs (key, value), keys drawn from 16, each key with one random value throughout the sequence. Where a
-key comes again the model has to name its value, and the score counts only keys whose last occurrence lies farther back
-than all layers' windows reach together. Local attention alone can then do no better than chance, 1/16; with heads that
-route by the nearest centroid the model can look the pair up.
+A sequence has 64 pairs (key, value) with 16 random keys; each key has one random value throughout the sequence. For a
+repeated key, the model must predict its value. The score counts only keys whose last occurrence is farther back than
+the total reach of all layers' windows. Local attention cannot exceed chance, 1/16; with heads that route to the nearest
+centroid, the model can find the pair.
 
-Trains a model with local heads, and models with local and routed heads, heads that select blocks (alone, and with
-compressed blocks and a window beside them), and dense heads, from each of three seeds, in about a minute of one core
-each, and prints the accuracies; `--plot recall.png` draws their course.
+Trains models from three seeds, in about a minute on one core each: with local heads, and with local heads combined with
+routed heads, selected blocks, native sparse attention or dense heads. Prints the accuracies; `--plot recall.png` draws
+them by training step.
 """
 
 import argparse
@@ -31,12 +31,12 @@ ROUTED = {
     "num_heads": 2,
     "key_dim": 16,
     "num_clusters": 4,
-    "cluster_size": 32,  # the length divided by the clusters, as published
+    "cluster_size": 32,  # sequence length / number of clusters, as published
     "selection": "nearest",
-    "ema_decay": 0.99,  # centroids follow within 100 steps of a run that is short
+    "ema_decay": 0.99,  # centroids adapt within 100 steps, for short training
 }
 SIZES = {"num_heads": 2, "key_dim": 16, "block_size": 8}
-SELECTED = {"layer": "BlockSelectedAttention", **SIZES, "num_blocks": 4}  # as many keys as those of a cluster
+SELECTED = {"layer": "BlockSelectedAttention", **SIZES, "num_blocks": 4}  # as many keys per query as in a cluster
 NATIVE = {"layer": "NativeSparseAttention", **SIZES, "num_blocks": 4, "window": WINDOW}
 PATTERNS = {
     "local": [{**LOCAL, "num_heads": 4}],
@@ -48,12 +48,12 @@ PATTERNS = {
 
 
 class Task(NamedTuple):
-    """Sequences to learn from or to be tested on, all int32 (sequences, 2 NUM_PAIRS).
+    """Training or test sequences, all arrays int32 (num_sequences, 2 * NUM_PAIRS).
 
     Attributes:
-        token_ids: keys 1 .. 16 and values 17 .. 32, in turns.
-        targets: at each key that came before, its value; 0, which no loss counts, elsewhere.
-        distances: at each such key, positions since it came last; 0 elsewhere.
+        token_ids: alternating keys 1 .. 16 and values 17 .. 32.
+        targets: the value of each repeated key; 0, which is not scored, elsewhere.
+        distances: distance of each repeated key to its last occurrence; 0 elsewhere.
     """
 
     token_ids: np.ndarray
@@ -62,12 +62,12 @@ class Task(NamedTuple):
 
 
 def draw(num_sequences, seed):
-    """Returns a `Task` of random sequences."""
+    """Return a `Task` of random sequences."""
     random = np.random.default_rng(seed)
     keys = random.integers(NUM_KEYS, size=(num_sequences, NUM_PAIRS))
     values = np.take_along_axis(random.integers(NUM_KEYS, size=(num_sequences, NUM_KEYS)), keys, axis=1)
     earlier = np.tril(keys[:, :, None] == keys[:, None, :], -1)
-    last = NUM_PAIRS - 1 - np.argmax(earlier[:, :, ::-1], axis=2)  # the last pair with the same key, if there is one
+    last = NUM_PAIRS - 1 - np.argmax(earlier[:, :, ::-1], axis=2)  # the last pair with the same key, if any
     apart = np.where(earlier.any(2), 2 * (np.arange(NUM_PAIRS) - last), 0)
     nothing = np.zeros_like(keys)
 
@@ -81,7 +81,7 @@ def draw(num_sequences, seed):
 
 
 def build(pattern, seed):
-    """Returns a language model of two layers with the attention of a pattern."""
+    """Return a language model of two layers with the attention of a pattern."""
     backbone = models.Backbone(
         vocabulary_size=1 + 2 * NUM_KEYS,
         num_layers=NUM_LAYERS,
@@ -94,14 +94,14 @@ def build(pattern, seed):
 
 
 def accuracy(model, task):
-    """Returns the share of the keys beyond all windows whose value the model names."""
+    """Return the accuracy of the model for keys beyond the reach of all windows."""
     guesses = np.argmax(model.predict(task.token_ids, batch_size=64, verbose=0), axis=-1)
     far = task.distances > NUM_LAYERS * WINDOW
     return float(np.mean(guesses[far] == task.targets[far]))
 
 
 def train(pattern, seed, num_steps=1500, batch_size=16, learning_rate=3e-3, every=250, jit_compile="auto"):
-    """Trains a model from a seed and returns its curve, [(step, accuracy)], measured every `every` steps."""
+    """Train a model from a seed and return its curve, [(step, accuracy)], measured every `every` steps."""
     keras.utils.set_random_seed(seed)
     model = build(pattern, seed)
     schedule = keras.optimizers.schedules.CosineDecay(0.0, num_steps, warmup_target=learning_rate, warmup_steps=100)
@@ -117,7 +117,7 @@ def train(pattern, seed, num_steps=1500, batch_size=16, learning_rate=3e-3, ever
 
 
 def plot(curves, path):
-    """Draws {pattern: {seed: curve}} as accuracy against steps."""
+    """Plot {pattern: {seed: curve}}: accuracy by training step."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -138,13 +138,13 @@ def plot(curves, path):
 
 
 def main(argv=None):
-    """Prints the accuracies and returns the exit status."""
+    """Print the accuracies and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--patterns", nargs="+", choices=list(PATTERNS), default=list(PATTERNS), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=1500, help="training steps (default: %(default)s)")
-    parser.add_argument("--plot", metavar="FILE", help="draw the accuracies there")
-    parser.add_argument("--json", metavar="FILE", help="write the accuracies there")
+    parser.add_argument("--plot", metavar="FILE", help="draw the accuracies to a file")
+    parser.add_argument("--json", metavar="FILE", help="write the accuracies to a JSON file")
     options = parser.parse_args(argv)
     curves = {}
     for pattern in options.patterns:

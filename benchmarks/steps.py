@@ -1,4 +1,4 @@
-"""Forward and backward passes of a `Subject`, compiled in each way that a backend offers."""
+"""Forward and backward passes of a `Subject`, for each compilation mode of a backend."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from benchmarks.worker import MODES
 
 
 class Step(NamedTuple):
-    """A pass that can be run.
+    """Forward pass, or forward and backward pass.
 
     Attributes:
-        prepare: traces and compiles it, without running it.
-        run: runs it to its end and returns its results.
+        prepare: function that traces and compiles the pass, without running it.
+        run: blocking function that runs the pass and returns its results.
     """
 
     prepare: Callable
@@ -22,13 +22,13 @@ class Step(NamedTuple):
 
 
 def step_of(subject, mode, backward):
-    """Returns the `Step` of a subject on the current Keras backend.
+    """Return the `Step` of a subject on the current Keras backend.
 
     Args:
         subject: a `Subject`.
         mode: "graph" or "xla" on TensorFlow, "jit" on JAX.
-        backward: whether to compute the gradients too, for a fixed random gradient of the output. The output is
-            returned all the same: a compiler would leave out a forward pass that nobody asked for.
+        backward: whether to also compute gradients, for a fixed random gradient of the output. The output is returned
+            too, because a compiler would remove an unused forward pass.
     """
     backend = keras.backend.backend()
     if mode not in MODES.get(backend, ()):
@@ -39,7 +39,7 @@ def step_of(subject, mode, backward):
 
 
 def _upstream(first):
-    """Returns the gradient of the output, which has the shape of the first argument."""
+    """Return a gradient of the output, a random array with the shape of the first argument."""
     return np.random.default_rng(7).standard_normal(first.shape, dtype="float32").astype(first.dtype)
 
 
@@ -70,14 +70,14 @@ def _tensorflow_step(subject, mode, backward):
     def run():
         results = compiled(*arguments)
         for result in tf.nest.flatten(results):
-            result.numpy()  # waits; on a CPU it copies nothing
+            result.numpy()  # waits for the result; no copy on a CPU
         return results
 
     return Step(prepare, run)
 
 
 def jax_program(subject, backward):
-    """Returns a lowered JAX program of a subject and the arrays that it is called with; `backward` as in `step_of`."""
+    """Return a lowered JAX program of a subject and its arguments, arrays; for `backward`, see `step_of`."""
     import jax
     import jax.numpy as jnp
 
@@ -115,11 +115,11 @@ def _jax_step(subject, backward):
 
 
 def torch_step(heads, backward):
-    """Returns the `Step` of PyTorch's dense causal `scaled_dot_product_attention`, None where torch is missing.
+    """Return the `Step` of PyTorch's dense causal `scaled_dot_product_attention`, or None without PyTorch.
 
     Args:
         heads: NumPy arrays of queries, keys and values, (B, N, T, H).
-        backward: whether to compute the gradients too.
+        backward: whether to also compute gradients.
     """
     try:
         import torch

@@ -1,8 +1,9 @@
-"""Text without an end: `python -m benchmarks.streaming`.
+"""Streaming generation: `python -m benchmarks.streaming`.
 
-A language model whose layers see a window and the first tokens decodes 100,000 tokens with a cache that never grows
-(`init_cache(max_length=None)`), positions counted inside of it, as StreamingLLM does. Prints, each tenth of the way,
-tokens a second, bytes of the cache and memory of the process: all stay what they are. Some minutes of two cores.
+A language model with a sliding window and attention to the first tokens decodes 100,000 tokens. Its cache has a
+constant size (`init_cache(max_length=None)`), with positions counted inside the cache, as in StreamingLLM. Prints
+tokens per second, bytes of the cache and memory of the process at ten points; all stay constant. Takes a few minutes on
+two cores.
 """
 
 import argparse
@@ -20,17 +21,17 @@ from tf_sparse_attention.models.programs import compiled
 from tf_sparse_attention.patterns import First, Window
 
 HEADS = {"num_heads": 8, "num_key_value_heads": 2, "key_dim": 64, "position": "rotary"}
-CHUNK = 500  # tokens a call of the program
+CHUNK = 500  # tokens per call of the program
 
 
 def build(window=256, num_first=4):
-    """Returns a language model of two layers."""
+    """Return a language model of two layers."""
     part = {"layer": "SparseAttention", "pattern": Window(window) | First(num_first), **HEADS}
     return models.LanguageModel(models.Backbone(258, 2, 512, [part], intermediate_dim=1024, seed=0))
 
 
 def decode(model, token_ids, index, cache):
-    """Returns the state after `CHUNK` more tokens, each the likeliest: ids int32 (B, 1), the index, the cache."""
+    """Decode `CHUNK` tokens greedily; return the last ids, int32 (B, 1), the index and the cache."""
 
     def add(count, token_ids, index, cache):
         logits, cache = model.decode(token_ids, cache, index)
@@ -41,7 +42,7 @@ def decode(model, token_ids, index, cache):
 
 
 def run(num_tokens, num_rows=10):
-    """Yields (tokens so far, tokens a second since the last, bytes of the cache, megabytes of the process)."""
+    """Yield (tokens so far, tokens per second since the last row, bytes of the cache, peak MB of the process)."""
     model = build()
     program = compiled(functools.partial(decode, model), model)
     state = np.ones((1, 1), "int32"), np.zeros((), "int32"), model.init_cache(1, None, positions_in_cache=True)
@@ -58,10 +59,10 @@ def run(num_tokens, num_rows=10):
 
 
 def main():
-    """Prints a table in Markdown."""
+    """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=100_000, help="tokens to decode (default: %(default)s)")
-    print("| tokens | tokens a second | bytes of the cache | peak memory in MB |\n|---|---|---|---|")
+    print("| tokens | tokens per second | bytes of the cache | peak memory in MB |\n|---|---|---|---|")
     for done, speed, size, peak in run(parser.parse_args().tokens):
         print(f"| {done:,} | {speed:.0f} | {size:,} | {peak:.0f} |", flush=True)
 

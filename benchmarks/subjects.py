@@ -1,6 +1,6 @@
-"""What the benchmark measures: attention cores and whole layers, ours and dense ones, on equal inputs.
+"""Subjects of the benchmark: attention cores and whole layers, sparse and dense, on equal inputs.
 
-A core is attention of heads that are given, in `benchmarks.cores`. A layer includes its projections.
+A core is attention of given heads, see `benchmarks.cores`. A layer includes its projections.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from tf_sparse_attention.ops import kmeans
 
 
 class Sizes(NamedTuple):
-    """The problem, causal. `span` is the window and the cluster size; clusters grow with the length."""
+    """Sizes of the causal problem. `span` is the window and cluster size; the number of clusters is T / span."""
 
     length: int
     num_heads: int = 8
@@ -37,13 +37,13 @@ class Sizes(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A function to measure.
+    """Function to measure.
 
     Attributes:
-        function: takes the arguments, returns the pair of an output and a scalar to be added to the loss.
-        arguments: NumPy arrays, or lists of them.
-        num_differentiated: how many of the arguments, from the first on, take a gradient.
-        variables: Keras variables that the function reads and that take a gradient.
+        function: function of the arguments that returns a pair: the output, and a scalar to add to the loss.
+        arguments: NumPy arrays, or lists of NumPy arrays.
+        num_differentiated: number of leading arguments with gradients.
+        variables: Keras variables of the function with gradients.
     """
 
     function: Callable
@@ -53,10 +53,10 @@ class Subject(NamedTuple):
 
 
 def one_head_at_a_time(core):
-    """Returns `core` computed head by head and, in the backward pass, again: the memory of one head's insides.
+    """Return `core` computed one head at a time and rematerialized, with the intermediate memory of one head.
 
-    A rematerialised core alone would save nothing: its backward pass holds everything at once. Nor would heads in
-    parts side by side, which compilers are free to run at once; a loop is what keeps them apart.
+    Rematerialization of the whole core would not save memory, because its backward pass holds all intermediates.
+    Separate calls per head would not either, because compilers may run them in parallel; a loop prevents this.
     """
 
     def run(query, key, value, extras, span):
@@ -72,13 +72,13 @@ def one_head_at_a_time(core):
 
 
 def core_subject(name, sizes, remat=False, seed=0):
-    """Returns the `Subject` of an attention core.
+    """Return the `Subject` of an attention core.
 
     Args:
         name: one of `CORES`.
         sizes: a `Sizes`.
-        remat: whether it is computed one head at a time and again in the backward pass.
-        seed: of the inputs, which are standard normal.
+        remat: whether to compute one head at a time, with rematerialization in the backward pass.
+        seed: seed of the inputs, which are standard normal.
     """
     query, key, value = heads_of(sizes, seed)
     if name == DENSE:
@@ -87,13 +87,13 @@ def core_subject(name, sizes, remat=False, seed=0):
     core = one_head_at_a_time(CORES[name]) if remat else CORES[name]
     extras = extras_of(name, sizes, seed)
 
-    if name in SHARED:  # queries are the keys: there is no third input
+    if name in SHARED:  # keys are the queries, so there are only two inputs
 
         def function(query, value):
             return core(query, query, value, extras, sizes.span), 0.0
 
         return Subject(function, (query, value), 2)
-    if name in SLOTTED:  # what is learned takes a gradient
+    if name in SLOTTED:  # persistent vectors have gradients
 
         def function(query, key, value, *extras):
             return core(query, key, value, extras, sizes.span), 0.0
@@ -107,13 +107,13 @@ def core_subject(name, sizes, remat=False, seed=0):
 
 
 def heads_of(sizes, seed=0):
-    """Returns queries, keys and values, standard normal float32 (B, N, T, H)."""
+    """Return queries, keys and values, standard normal float32 (B, N, T, H)."""
     draw = np.random.default_rng(seed)
     return [draw.standard_normal(sizes.heads, dtype="float32") for _ in range(3)]
 
 
 def extras_of(name, sizes, seed=0):
-    """Returns what a core needs beside its heads, a list of float32 arrays (N, ..): centroids, axes or slots."""
+    """Return additional arrays of a core, float32 (N, ..): centroids, hash directions or persistent vectors."""
     draw = np.random.default_rng([seed, 1])
     if name in SLOTTED:
         shape = sizes.num_heads, SLOTTED[name], sizes.head_dim
@@ -128,7 +128,7 @@ def extras_of(name, sizes, seed=0):
 
 
 def layer_of(name, sizes, seed=0):
-    """Returns the attention layer with the pattern of a core."""
+    """Return the attention layer with the pattern of a core."""
     heads = {"num_heads": sizes.num_heads, "key_dim": sizes.head_dim, "seed": seed}
     clusters = {"num_clusters": sizes.num_clusters, "cluster_size": sizes.span}
     if name in KEY_HEADS:
@@ -168,7 +168,7 @@ def layer_of(name, sizes, seed=0):
 
 
 class CausalLayer(keras.layers.Layer):
-    """An attention layer called as a causal model calls it in training, rematerialised if wanted."""
+    """Attention layer called as in training of a causal model, optionally rematerialized."""
 
     def __init__(self, attention, remat, **kwargs):
         super().__init__(**kwargs)
@@ -179,7 +179,7 @@ class CausalLayer(keras.layers.Layer):
         self.attention.build(*shapes)
 
     def call(self, inputs, training=None):
-        causal = not isinstance(self.attention, layers.ClusteredAttention)  # which cannot be
+        causal = not isinstance(self.attention, layers.ClusteredAttention)  # it cannot be causal
         arguments = {"training": training, "use_causal_mask": causal}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*selection='top_k' under a causal mask")
@@ -190,13 +190,13 @@ class CausalLayer(keras.layers.Layer):
 
 
 def layer_subject(name, sizes, remat=False, seed=0):
-    """Returns the `Subject` of a whole layer in training: projections, centroids and their update included.
+    """Return the `Subject` of a whole layer in training, including projections and centroid updates.
 
     Args:
-        name: one of `CORES` or of `attention.LAYER_CASES`.
-        sizes: a `Sizes`; the model's width is the heads' together.
-        remat: whether the layer is rematerialised as `TransformerBlock(remat=True)` does.
-        seed: of inputs and weights.
+        name: one of `CORES` or `attention.LAYER_CASES`.
+        sizes: a `Sizes`; the width of the input is num_heads * head_dim.
+        remat: whether to rematerialize the layer as `TransformerBlock(remat=True)` does.
+        seed: seed of inputs and weights.
     """
     keras.utils.set_random_seed(seed)
     layer = CausalLayer(layer_of(name, sizes, seed), remat)

@@ -1,9 +1,10 @@
-"""The benchmark's figures: from seconds and bytes to ratios, growth, aims and tables."""
+"""Tables of the benchmark: ratios, growth and targets from seconds and bytes."""
 
 import math
 
 MEGABYTE = 1e6
-# What one sequence of 8192 positions, 8 heads of 64, in one thread should cost; seconds of dense attention, bytes.
+# Targets for one sequence of 8192 positions with 8 heads of size 64 in one thread: time relative to dense attention,
+# growth per doubling of the length, and bytes.
 AIM_LENGTH = 8192
 BYTES = {"bytes": 550e6, "remat_bytes": 300e6}
 AIMS = {
@@ -33,21 +34,21 @@ COLUMNS = {
 
 
 def best_mode(seconds):
-    """Returns the mode with the least time of forward and backward, in {"MODE both": seconds}, dense ones left out."""
+    """Return the mode with the least time of both passes in {"MODE both": seconds}, without dense attention."""
     both = {name.removesuffix(" both"): value for name, value in seconds.items() if name.endswith(" both")}
     own = {mode: value for mode, value in both.items() if not mode.startswith("dense ")}
     return min(own, key=own.get)
 
 
 def row_of(case, length, seconds, plain=None, remat=None):
-    """Returns one line of the table.
+    """Return one line of the table.
 
     Args:
-        case: name of what was measured.
+        case: name of the case.
         length: T.
         seconds: {pass: seconds} of `worker.least_seconds`.
         plain: {"bytes": int} or {"skipped": reason} of the best mode, or None.
-        remat: the same, rematerialised.
+        remat: like `plain`, with rematerialization.
     """
     mode = best_mode(seconds)
     dense = {
@@ -66,7 +67,7 @@ def row_of(case, length, seconds, plain=None, remat=None):
 
 
 def with_growth(rows):
-    """Returns the rows with "growth": the factor of forward and backward per doubling since the next shorter length."""
+    """Return the rows with "growth": the factor of the time of both passes per doubling of the length."""
     grown = []
     for row in rows:
         shorter = [other for other in rows if other["case"] == row["case"] and other["length"] < row["length"]]
@@ -78,7 +79,7 @@ def with_growth(rows):
 
 
 def aims_met(rows):
-    """Returns [(sentence, whether it holds)] for every aim that the rows can tell about."""
+    """Return pairs (sentence, is_met) for every target with results."""
     found = []
     for row in rows:
         if row["case"] not in AIMS or row["length"] != AIM_LENGTH:
@@ -102,7 +103,7 @@ _LABELS = {
 
 
 def table(rows, markdown=False):
-    """Returns the rows as text, one line each under the names of `COLUMNS`."""
+    """Return the rows as a text table with the columns `COLUMNS`."""
     cells = [[_cell(name, row.get(name)) for name in COLUMNS] for row in rows]
     lines = [list(COLUMNS.values()), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]

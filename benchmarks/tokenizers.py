@@ -1,9 +1,9 @@
-"""Text that tokenizers read in a second of one processor: in Python, in tf.data, beside tensorflow-text's WordPiece.
+"""Speed of tokenizers in Python and in tf.data, compared with tensorflow-text's WordPiece.
 
 python -m benchmarks.tokenizers [--path FOLDER_OF_TEXT] [--size 8000]
 
-The text is that of a folder, or Python's own source code. The vocabularies of subwords and of word pieces are made from
-it, of one size; each figure is the best of `--repeats` runs over all of it, in processor seconds of one thread.
+The text is from a folder, or Python's source code. The vocabularies of subwords and word pieces are built from it and
+have the same size. Each result is the best of `--repeats` runs over the whole text, in processor seconds of one thread.
 """
 
 import argparse
@@ -20,17 +20,17 @@ BATCH_SIZE = 256  # paragraphs
 
 
 def parser():
-    """Returns the command line."""
+    """Return the argument parser."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--path", help="folder with files of text; Python's own source code if not given")
-    arguments.add_argument("--size", type=int, default=8000, help="entries of the vocabularies")
-    arguments.add_argument("--megabytes", type=float, default=8.0, help="text to read")
-    arguments.add_argument("--repeats", type=int, default=3, help="runs, of which the best counts")
+    arguments.add_argument("--path", help="folder of text files; default: Python's source code")
+    arguments.add_argument("--size", type=int, default=8000, help="vocabulary size")
+    arguments.add_argument("--megabytes", type=float, default=8.0, help="amount of text")
+    arguments.add_argument("--repeats", type=int, default=3, help="number of runs; the best run counts")
     return arguments
 
 
 def read_documents(path, megabytes):
-    """Returns documents as bytes, up to so many megabytes in all."""
+    """Return documents as bytes, with about `megabytes` in total."""
     folder = pathlib.Path(sysconfig.get_path("stdlib") if path is None else path)
     documents, size = [], 0
     for file in sorted(folder.rglob("*.py" if path is None else "*.txt")):
@@ -39,12 +39,12 @@ def read_documents(path, megabytes):
         documents.append(file.read_bytes())
         size += len(documents[-1])
     if not documents:
-        raise ValueError(f"`--path` must be a folder with files of text. Received: {folder}.")
+        raise ValueError(f"`--path` must be a folder of text files. Received: {folder}.")
     return documents
 
 
 def word_pieces(documents, size):
-    """Returns a vocabulary of WordPiece: all characters, alone and inside of words, and the most frequent words."""
+    """Return a WordPiece vocabulary: all characters, with and without prefix "##", and the most frequent words."""
     words = collections.Counter(word for text in documents for word in text.decode("utf-8", "replace").lower().split())
     characters = sorted({character for word in words for character in word})
     pieces = dict.fromkeys(["[UNK]", *characters, *(f"##{character}" for character in characters)])
@@ -56,7 +56,7 @@ def word_pieces(documents, size):
 
 
 def rate(run, texts, repeats):
-    """Returns megabytes a processor second, the best of some runs."""
+    """Return megabytes per processor second, the best of `repeats` runs."""
     size = sum(map(len, texts)) / 1e6
     run()
     seconds = []
@@ -73,14 +73,14 @@ def _processor_seconds():
 
 
 def in_data(tokenizer, texts, batch_size=None):
-    """Returns a function that reads texts through a tf.data pipeline."""
+    """Return a function that tokenizes texts in a tf.data pipeline."""
     dataset = tf.data.Dataset.from_tensor_slices(texts)
     dataset = (dataset.batch(batch_size) if batch_size else dataset).map(tokenizer.tokenize)
     return lambda: sum(1 for _ in dataset)
 
 
 def figures(documents, size, repeats):
-    """Returns rows of what was measured: name, megabytes a second, and the ratio to WordPiece in the same place."""
+    """Return rows: name, megabytes per second, and the ratio to WordPiece in the same pipeline."""
     paragraphs = [part for text in documents for part in text.split(b"\n\n")]
     subwords = train_subwords(documents, size)
     peer = WordPieceTokenizer(word_pieces(documents, size))
@@ -88,7 +88,7 @@ def figures(documents, size, repeats):
     rows = []
 
     def in_python():
-        fresh = SubwordTokenizer(subwords.vocabulary)  # without the words that it has seen
+        fresh = SubwordTokenizer(subwords.vocabulary)  # without cached words
         return [fresh.tokenize(text) for text in documents]
 
     rows.append(("subwords, Python", rate(in_python, documents, repeats), None))
@@ -99,7 +99,7 @@ def figures(documents, size, repeats):
 
 
 def main(arguments=None):
-    """Measures and prints a table."""
+    """Measure and print a table."""
     options = parser().parse_args(arguments)
     documents = read_documents(options.path, options.megabytes)
     print(f"{sum(map(len, documents)) / 1e6:.1f} MB of text, vocabularies of {options.size}")
@@ -108,7 +108,7 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    # Possible before TensorFlow's first operation alone.
+    # Must be set before TensorFlow's first operation.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     main()

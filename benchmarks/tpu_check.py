@@ -1,12 +1,12 @@
-"""Compiles layers and a training step for a TPU on a machine without one: `make tpu-check`.
+"""Compilation of layers and a training step for TPUs, without a TPU: `make tpu-check`.
 
-Every program of `benchmarks.tpu_programs`, on the JAX backend in bfloat16 at length 2048, must compile, hold no `while`
-and no more gathers, scatters and sorts than its bounds allow. Kernels compute attention where one serves on a TPU, with
-`--plain` none does. Memory is printed, in MB of one device; it is that of a compilation with little effort unless
-`--full` is given, which takes several times as long. "moved" is what the operations read and write, by XLA's count, and
-the last columns are the time that v5e and v6e take at the least: the peak of their arithmetic or memory.
+Every program of `benchmarks.tpu_programs`, on the JAX backend in bfloat16 at length 2048, must compile without a
+`while`, and without more gathers, scatters and sorts than its bounds allow. Attention uses TPU kernels where available;
+`--plain` disables them. The table shows memory in MB per device, for a compilation with low effort. `--full` compiles
+with full effort, which takes several times as long. "moved" is the memory traffic of the operations in XLA's count. The
+last columns are lower bounds of the time on v5e and v6e, at their peak arithmetic or memory bandwidth.
 
-Exit status: 0 all is well, 1 something is not, 3 jax or libtpu is not installed.
+Exit status: 0 no problems, 1 problems found, 3 jax or libtpu is not installed.
 """
 
 import argparse
@@ -20,14 +20,15 @@ COLUMNS += ("GFLOP", *(f"{chip} ms" for chip in tpu_compile.CHIPS), "s")
 
 
 def check(names, topology, kernel):
-    """Compiles the programs called `names` and prints a line for each.
+    """Compile programs and print a line for each.
 
     Args:
-        names: of `tpu_programs.PROGRAMS`; none: all.
-        topology: see `tpu_compile.compile_for_tpu`; so is `kernel`.
+        names: names from `tpu_programs.PROGRAMS`; empty for all programs.
+        topology: see `tpu_compile.compile_for_tpu`.
+        kernel: see `tpu_compile.compile_for_tpu`.
 
     Returns:
-        List of {"program", "ops", "temporary_bytes", "problem", ...}; an empty problem is none.
+        List of {"program", "ops", "temporary_bytes", "problem", ...}; "problem" is "" without a problem.
     """
     from benchmarks import tpu_programs
 
@@ -37,7 +38,7 @@ def check(names, topology, kernel):
         program = tpu_programs.PROGRAMS[name]
         try:
             compiled = tpu_compile.compile_for_tpu(*program.make(), topology, kernel)
-        except Exception as error:  # any refusal, from tracing to the backend, is the answer asked for
+        except Exception as error:  # any failure, from tracing to the compiler, is a result
             result = {"program": name, "problem": f"{type(error).__name__}: {error}"[:2000]}
             print(f"{name}: {result['problem']}")
         else:
@@ -67,9 +68,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("programs", nargs="*", help="names of programs (default: all)")
     parser.add_argument("--topology", default=tpu_compile.TOPOLOGY, help="generation and chips (default: %(default)s)")
-    parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
-    parser.add_argument("--plain", action="store_true", help="compute attention by plain operations")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    parser.add_argument("--full", action="store_true", help="compile with full effort, as in a real run")
+    parser.add_argument("--plain", action="store_true", help="compute attention without kernels")
+    parser.add_argument("--json", metavar="FILE", help="also write all results to a JSON file")
     options = parser.parse_args(argv)
     if tpu_compile.is_missing("tpu-check"):
         return tpu_compile.SKIPPED

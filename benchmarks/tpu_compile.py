@@ -1,8 +1,8 @@
-"""Compiling a JAX function for a TPU that is not there, and counting what the compiled program holds.
+"""Compilation of JAX functions for TPUs without a TPU, and analysis of the compiled program.
 
-libtpu contains the whole compiler and compiles for a described topology: no device, no network, no account. It cannot
-run the program, so results and speed stay unchecked; what the TPU refuses, what does not fit its memory and what became
-a loop are seen.
+libtpu contains the whole compiler and compiles for a described topology, without a device, network or account. It
+cannot run the program, so results and speed are not checked. It does find unsupported operations, programs that exceed
+the memory, and loops.
 """
 
 import collections
@@ -15,36 +15,36 @@ from typing import NamedTuple
 
 from benchmarks import tpu_kernels
 
-# Read once, when libtpu is loaded: `set_environment` comes before JAX is imported.
+# Read once, when libtpu is loaded: call `set_environment` before JAX is imported.
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # weights and constants are made on the CPU; the TPU is only compiled for
+    "JAX_PLATFORMS": "cpu",  # create weights and constants on the CPU
     "KERAS_BACKEND": "jax",
-    "TPU_SKIP_MDS_QUERY": "1",  # ask no cloud's metadata server what machine this is
+    "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server of a cloud
     "TPU_WORKER_HOSTNAMES": "localhost",  # otherwise an error is logged at every start
-    "TPU_LOG_DIR": "disabled",  # otherwise one log file a process
+    "TPU_LOG_DIR": "disabled",  # otherwise one log file per process
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise a second process at the same time aborts on a lock file
 }
-# Little effort: several times faster to compile, with the same gathers, scatters, sorts and loops, and more memory.
+# Low effort: compiles several times faster, with the same gathers, scatters, sorts and loops, but more memory.
 FAST = {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1.0"}
 TOPOLOGY = "v5e:2x2"
-# Peak bf16 operations a second and bytes of its memory a second of one chip.
+# Peak bfloat16 operations per second and memory bandwidth in bytes per second, per chip.
 CHIPS = {"v5e": (197e12, 819e9), "v6e": (918e12, 1640e9)}
 SKIPPED = 3  # exit status of programs that cannot compile here
 COUNTED = ("gather", "scatter", "sort", "while")
-# `%name = type opcode(operands)`; a type holds no space before a parenthesis: bf16[8,128]{1,0:T(8,128)(2,1)}.
+# `%name = type opcode(operands)`; a type has no space before a parenthesis: bf16[8,128]{1,0:T(8,128)(2,1)}.
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = .*? ([a-z][\w\-]*)\(", re.MULTILINE)
 
 
 class Compiled(NamedTuple):
-    """What is known of a program compiled for one device.
+    """Properties of a program compiled for one device.
 
     Attributes:
         ops: {name: number} of the `COUNTED` operations.
         argument_bytes, temporary_bytes, peak_bytes: memory of the device.
-        moved_bytes: what its operations read and write, by XLA's count; a row that is gathered counts as its whole
-            tile, the operands of a kernel once.
-        flops: floating-point operations, those of kernels included; those inside a loop count once.
-        kernel_flops: those of kernels.
+        moved_bytes: bytes that operations read and write, in XLA's count. A gathered row counts as its whole tile; the
+            operands of a kernel count once.
+        flops: floating-point operations, including kernels; operations in a loop count once.
+        kernel_flops: floating-point operations of kernels.
         seconds: processor time of the compilation.
     """
 
@@ -58,21 +58,21 @@ class Compiled(NamedTuple):
     seconds: float
 
     def least_milliseconds(self, chip):
-        """Returns the time that a chip takes at the least, at the peak of its arithmetic or of its memory."""
+        """Return a lower bound of the time on a chip, at its peak arithmetic or memory bandwidth."""
         flops, bytes_per_second = CHIPS[chip]
         return 1e3 * max(self.flops / flops, self.moved_bytes / bytes_per_second)
 
 
 def missing_packages():
-    """Returns which of the packages that compiling needs are not installed."""
+    """Return the names of required packages that are not installed."""
     return [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
 
 
 def is_missing(program):
-    """Returns whether packages that compiling needs are missing, and says on standard error which.
+    """Return whether required packages are missing, and print their names to standard error.
 
     Args:
-        program: what is skipped then.
+        program: name of the skipped program, for the message.
     """
     missing = missing_packages()
     if missing:
@@ -81,33 +81,33 @@ def is_missing(program):
 
 
 def check_names(parser, names, known):
-    """Ends the program of an `argparse.ArgumentParser` with all known names, if one of `names` is not among them."""
+    """Exit with an error of the `argparse.ArgumentParser` that lists all known names, if a name is unknown."""
     unknown = [name for name in names if name not in known]
     if unknown:
-        parser.error(f"names must be of {'; '.join(known)}. Received: {unknown[0]}.")
+        parser.error(f"names must be in {'; '.join(known)}. Received: {unknown[0]}.")
 
 
 def set_environment(full=False):
-    """Sets the variables that libtpu and JAX read when they are loaded; those set by the user stay."""
+    """Set environment variables that libtpu and JAX read when they are loaded, unless the user has set them."""
     for name, value in {**ENVIRONMENT, **({} if full else FAST)}.items():
         os.environ.setdefault(name, value)
 
 
 def count_ops(text):
-    """Returns {name: number} of the `COUNTED` operations in an HLO program; an asynchronous pair counts once."""
+    """Return {name: number} of the `COUNTED` operations in an HLO program; an asynchronous pair counts once."""
     names = (name.removesuffix("-start") for name in INSTRUCTION.findall(text))
     seen = collections.Counter(names)
     return {name: seen[name] for name in COUNTED}
 
 
 def compile_for_tpu(function, arguments, topology=TOPOLOGY, kernel=None):
-    """Compiles `function` for the first device of a topology and returns a `Compiled`.
+    """Compile `function` for the first device of a topology and return a `Compiled`.
 
     Args:
-        function: what to compile.
-        arguments: tuple of its arguments, trees of arrays or of `jax.ShapeDtypeStruct`.
-        topology: generation and chips, as "v5e:2x2" or "v4:2x2x1".
-        kernel: the `kernels.choice.Kernel` that attention may use; None: plain operations.
+        function: the function to compile.
+        arguments: tuple of arguments, trees of arrays or of `jax.ShapeDtypeStruct`.
+        topology: generation and chips, such as "v5e:2x2" or "v4:2x2x1".
+        kernel: the `kernels.availability.Kernel` that attention may use; None: plain operations.
     """
     import jax
     from jax.experimental import topologies
@@ -119,7 +119,7 @@ def compile_for_tpu(function, arguments, topology=TOPOLOGY, kernel=None):
     mesh = Mesh([device], ("one",), axis_types=(AxisType.Auto,)).abstract_mesh
     where = SingleDeviceSharding(device)
     described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), arguments)
-    with use_kernel(kernel), use_abstract_mesh(mesh):  # the mesh tells kernels what device they are for
+    with use_kernel(kernel), use_abstract_mesh(mesh):  # kernels read their device from the mesh
         lowered = jax.jit(function).lower(*described)
     start = time.process_time()
     compiled = lowered.compile()

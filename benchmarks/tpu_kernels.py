@@ -1,13 +1,13 @@
-"""The operations of attention kernels in a compiled program, of which XLA counts none."""
+"""Operations of attention kernels in a compiled program, which XLA does not count."""
 
 import math
 import re
 
-# Products of a block of queries and one of keys: scores and output; in the gradient the scores again, and those of the
-# weights, of queries, keys and values.
+# Matrix products per block of queries and block of keys. Forward: scores and output. Gradient: scores, and the
+# gradients of weights, queries, keys and values.
 PRODUCTS = {
     **{"attend_block": 2, "differentiate_queries": 3, "differentiate_keys": 4},
-    **{"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4},  # JAX's own
+    **{"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4},  # kernels of JAX
 }
 CALL = re.compile(
     rf"%\w*?({'|'.join(PRODUCTS)})_*(?:(\d+)_by_(\d+))?[\w.]* = .*operand_layout_constraints=\{{([^=]*)\}}, frontend"
@@ -16,12 +16,12 @@ SHAPE = re.compile(r"[a-z]+\d+\[([\d,]*)\]")
 
 
 def flops(text):
-    """Returns the floating-point operations of the kernels in an HLO program, those of hidden pairs included.
+    """Return the floating-point operations of the kernels in an HLO program, including masked pairs.
 
     Args:
-        text: the program. The first operands of a kernel say which block each step takes: two of ours, the second
-            (blocks, steps), three of splash attention, the first and third (.., steps on either side). Then come the
-            queries, (.., T, H). Ours have the sizes of their blocks in their names.
+        text: the program. The first operands of a kernel are the block indices of each step: two in this library (the
+            second has shape (blocks, steps)), three in splash attention (the last axes of the first and third are
+            steps). The queries (.., T, H) follow. Kernels of this library have block sizes in their names.
     """
     return sum(_flops_of(*found) for found in CALL.findall(text))
 

@@ -1,6 +1,6 @@
-"""Attention layers as `benchmarks.tpu_programs` and `benchmarks.tpu_roofline` compile them for a TPU.
+"""Attention layers that `benchmarks.tpu_programs` and `benchmarks.tpu_roofline` compile for TPUs.
 
-Imported on the JAX backend only. Every program is (function, arguments).
+Import this module only on the JAX backend. Every program is a pair (function, arguments).
 """
 
 import warnings
@@ -18,12 +18,12 @@ ROUTED = {"num_clusters": 8, "cluster_size": 256, **HEADS}
 
 
 class Layer(NamedTuple):
-    """A layer to compile: `make()` returns it.
+    """Layer to compile.
 
     Attributes:
-        make: function without arguments.
-        causal: whether later positions are hidden.
-        key_share: keys and values as a share of those of as many heads as queries have, 0.5 where queries are the keys.
+        make: function without arguments that returns the layer.
+        causal: whether later positions are masked.
+        key_share: size of keys and values relative to those with as many heads as queries; 0.5 if queries are the keys.
     """
 
     make: Callable
@@ -32,13 +32,13 @@ class Layer(NamedTuple):
 
 
 def layer_program(layer, backward, length=LENGTH, dtype="float32"):
-    """Returns (function, arguments) of an attention layer in training, on (1, length, 512) in bfloat16.
+    """Return (function, arguments) of an attention layer in training, on (1, length, 512) in bfloat16.
 
     Args:
         layer: a `Layer`.
-        backward: whether to compute the gradients of the input and of all weights too.
+        backward: whether to also compute gradients of the input and all weights.
         length: T.
-        dtype: of the input as the program gets it.
+        dtype: dtype of the program's input.
     """
     layer, causal, _ = layer
     layer = layer()
@@ -47,7 +47,7 @@ def layer_program(layer, backward, length=LENGTH, dtype="float32"):
     state = [np.asarray(v) for v in layer.non_trainable_variables]
 
     def forward(x, trainable, state):
-        # A compiled program of top_k under a causal mask is wanted here, and so is not the warning about it.
+        # Suppress the warning about "top_k" with a causal mask, which is intended here.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             output, state, losses = layer.stateless_call(
@@ -59,14 +59,14 @@ def layer_program(layer, backward, length=LENGTH, dtype="float32"):
 
 
 def gradient_of(function, arguments):
-    """Returns a function to what `function` returns, a number and more, and to the gradients of these arguments."""
+    """Return a function with the result of `function`, a pair (number, other results), and gradients of `arguments`."""
     import jax
 
     return jax.value_and_grad(function, argnums=arguments, has_aux=True)
 
 
 def values_of(variables):
-    """Returns the values of variables in a list."""
+    """Return the values of variables in a list."""
     return [ops.convert_to_tensor(variable) for variable in variables]
 
 

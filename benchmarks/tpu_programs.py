@@ -1,6 +1,7 @@
-"""The programs that `benchmarks.tpu_check` compiles, and what they may hold.
+"""Programs that `benchmarks.tpu_check` compiles, with bounds on their operations.
 
-Imported on the JAX backend only. Every program is (function, arguments); bounds are of the compiled program.
+Import this module only on the JAX backend. Every program is a pair (function, arguments). Bounds apply to the compiled
+program.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,11 @@ from tf_sparse_attention.ops import gather
 
 
 class Bounds(NamedTuple):
-    """The most of each operation that a program may hold; a `while` is never allowed.
+    """Maximal numbers of operations in a program; a `while` is never allowed.
 
     Attributes:
-        gather, scatter, sort: numbers.
-        why: what the operations are for.
+        gather, scatter, sort: maximal numbers.
+        why: purpose of the operations.
     """
 
     gather: int
@@ -28,16 +29,16 @@ class Bounds(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What to compile: `make()` returns (function, arguments)."""
+    """Program to compile, `make()` returns (function, arguments), with its bounds."""
 
     make: Callable
     bounds: Bounds
 
 
 def model_program(length=LENGTH):
-    """Returns (function, arguments) of one training step of a language model of two layers in bfloat16.
+    """Return (function, arguments) of one training step of a language model with two layers in bfloat16.
 
-    Each layer has 6 local heads and 2 that route, hidden size 512; the optimizer is Adafactor.
+    Each layer has 6 local heads, 2 routed heads and hidden size 512. The optimizer is Adafactor.
     """
     local = {"layer": "LocalAttention", "num_heads": 6, "key_dim": 64, "window": 256}
     routed = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 64, "num_clusters": 8, "cluster_size": 256}
@@ -51,11 +52,11 @@ def model_program(length=LENGTH):
 
 
 def training_step(model, optimizer):
-    """Returns a function of weights, state, state of the optimizer, token ids and targets, to loss and new states.
+    """Return a function (weights, state, optimizer state, token ids, targets) -> (loss, new states).
 
     Args:
         model: a `LanguageModel`.
-        optimizer: its optimizer, built.
+        optimizer: a built optimizer of the model.
     """
     loss_of = models.language_model_loss()
 
@@ -72,7 +73,7 @@ def training_step(model, optimizer):
 
 
 def permutation_program(take):
-    """Returns (function, arguments) of the gradient of a gather by a permutation of 8 x 2048 rows.
+    """Return (function, arguments) of the gradient of a gather by a permutation of 8 x 2048 rows.
 
     Args:
         take: function of (x, order, inverse).
@@ -89,7 +90,7 @@ def permutation_program(take):
 
 
 def _of_layer(name, forward, gradient):
-    """Returns the two programs of a layer, by name."""
+    """Return the two programs of a layer, by name."""
     layer = LAYERS[name]
     return {
         f"{name}, forward": Program(lambda: layer_program(layer, backward=False), forward),
@@ -98,69 +99,69 @@ def _of_layer(name, forward, gradient):
 
 
 RESHAPES = Bounds(0, 0, 0, "groups are reshapes and slices, and so are their gradients")
-# Revival of centroids takes one sort and two gathers of (N, K) numbers in every routing layer: next to nothing.
+# Revival of centroids takes one sort and two gathers of (N, K) numbers in every routing layer, a negligible cost.
 PROGRAMS = {
     "permutation, gradient": Program(
         lambda: permutation_program(gather.permute_rows), Bounds(1, 0, 0, "the gather by the inverse")
     ),
     "permutation by plain gather, gradient": Program(
         lambda: permutation_program(lambda x, order, inverse: gather.take_rows(x, order)),
-        Bounds(0, 1, 0, "what is avoided: a scatter"),
+        Bounds(0, 1, 0, "a scatter, which `permute_rows` avoids"),
     ),
     **_of_layer(
         "LocalAttention",
         Bounds(0, 0, 0, "blocks are reshapes and slices"),
-        Bounds(0, 0, 0, "and so are their gradients"),
+        Bounds(0, 0, 0, "gradients are reshapes and slices"),
     ),
     **_of_layer(
         "LocalAttention, grouped heads",
-        Bounds(0, 0, 0, "blocks are reshapes and slices, whose keys a group of heads shares"),
-        Bounds(0, 0, 0, "and so are their gradients"),
+        Bounds(0, 0, 0, "blocks are reshapes and slices; a group of heads shares keys"),
+        Bounds(0, 0, 0, "gradients are reshapes and slices"),
     ),
     **_of_layer(
         "BlockSelectedAttention",
-        Bounds(22, 0, 2, "pairs of queries and blocks there and back; a block of keys for each tile"),
-        Bounds(26, 2, 2, "the same; a block is read by several tiles, which add up"),
+        Bounds(22, 0, 2, "reorder pairs of queries and blocks, and restore the order; one key block per tile"),
+        Bounds(26, 2, 2, "like forward; several tiles read a block, so gradients add up"),
     ),
     **_of_layer(
         "NativeSparseAttention",
-        Bounds(22, 0, 2, "as selected blocks; the others are reshapes"),
-        Bounds(26, 2, 2, "as selected blocks"),
+        Bounds(22, 0, 2, "like BlockSelectedAttention; other branches are reshapes"),
+        Bounds(26, 2, 2, "like BlockSelectedAttention"),
     ),
     **_of_layer(
         "RoutingAttention nearest",
-        Bounds(6, 0, 3, "order and its inverse; queries, values, groups there, output back; revival"),
+        Bounds(6, 0, 3, "order and inverse; reorder queries, values, groups, restore output; revival"),
         Bounds(9, 0, 3, "the gradients of three permutations are gathers"),
     ),
     **_of_layer(
         "RoutingAttention nearest, separate keys",
-        Bounds(11, 0, 5, "two orders and inverses; rows, their positions and groups; blocks of keys; revival"),
-        Bounds(15, 2, 5, "a block of keys or values is read by several blocks of queries, which add up"),
+        Bounds(11, 0, 5, "two orders and inverses; rows, their positions and groups; key blocks; revival"),
+        Bounds(15, 2, 5, "several query blocks read a block of keys or values, so gradients add up"),
     ),
     **_of_layer(
         "RoutingAttention successors",
-        Bounds(6, 0, 3, "as nearest: keys are sorted a position late, values come along"),
-        Bounds(9, 0, 3, "as nearest"),
+        Bounds(6, 0, 3, "like nearest; keys are shifted by one position before the sort"),
+        Bounds(9, 0, 3, "like nearest"),
     ),
     **_of_layer(
         "RoutingAttention successors, separate keys",
-        Bounds(11, 0, 5, "as nearest"),
-        Bounds(15, 2, 5, "a block of keys or values is read by several blocks of queries, which add up"),
+        Bounds(11, 0, 5, "like nearest, separate keys"),
+        Bounds(15, 2, 5, "several query blocks read a block of keys or values, so gradients add up"),
     ),
     **_of_layer(
         "RoutingAttention top_k",
-        Bounds(4, 2, 4, "top_k is a sort, members are sorted; means are two scatters; revival"),
+        Bounds(4, 2, 4, "sorts for top_k and for members; means are two scatters; revival"),
         Bounds(5, 5, 4, "a token may be in several clusters: three gathers become scatters"),
     ),
     **_of_layer(
         "RoutingAttention top_keys",
-        Bounds(13, 0, 5, "best keys by a sort, in order; queries by cluster in blocks, beside their rows; revival"),
-        Bounds(16, 4, 5, "a key may be of several clusters, whose rows are beside several blocks: gradients add up"),
+        Bounds(13, 0, 5, "sort for top keys; query blocks by cluster, with the rows of their keys; revival"),
+        Bounds(16, 4, 5, "a key may be in several clusters, and several blocks read its rows: gradients add up"),
     ),
     **_of_layer(
         "MixedAttention local and nearest",
-        Bounds(6, 0, 3, "as nearest"),
-        Bounds(9, 0, 3, "as nearest"),
+        Bounds(6, 0, 3, "like nearest"),
+        Bounds(9, 0, 3, "like nearest"),
     ),
     **_of_layer("StridedAttention", RESHAPES, RESHAPES),
     **_of_layer("FixedAttention", RESHAPES, RESHAPES),
@@ -168,23 +169,23 @@ PROGRAMS = {
     **_of_layer("LocalAttention2D", RESHAPES, RESHAPES),
     **_of_layer(
         "GlobalLocalAttention",
-        Bounds(5, 0, 1, "the first 64 marks; counts, keys, values and queries there, and their rows back"),
-        Bounds(9, 0, 1, "and their four gradients, in which each token takes the row of its slot"),
+        Bounds(5, 0, 1, "the first 64 marked tokens; gather counts, keys, values and queries, and restore rows"),
+        Bounds(9, 0, 1, "and their four gradients, where each token takes the row of its slot"),
     ),
     **_of_layer(
         "LSHAttention, two rounds",
-        Bounds(12, 0, 4, "each round: order and inverse; queries, keys, values, groups there, output and sums back"),
-        Bounds(22, 0, 4, "the gradients of five permutations a round are gathers"),
+        Bounds(12, 0, 4, "per round: order and inverse; reorder queries, keys, values, groups, restore output, sums"),
+        Bounds(22, 0, 4, "the gradients of five permutations per round are gathers"),
     ),
     **_of_layer(
         "ClusteredAttention",
-        Bounds(2, 0, 1, "the first members of the clusters; means and votes are products with zeros and ones"),
-        Bounds(2, 0, 1, "no gradient goes into the choice of clusters"),
+        Bounds(2, 0, 1, "the first members of the clusters; means and votes are matrix products"),
+        Bounds(2, 0, 1, "the choice of clusters has no gradient"),
     ),
     **_of_layer(
         "ClusteredAttention, improved",
-        Bounds(16, 1, 4, "best keys by a sort, their rows; queries by cluster in blocks, and back"),
-        Bounds(19, 7, 4, "a key may be among the best of several clusters, whose gradients add up"),
+        Bounds(16, 1, 4, "sort for top keys, their rows; query blocks by cluster, restore the order"),
+        Bounds(19, 7, 4, "a key may be a top key of several clusters, so gradients add up"),
     ),
     "training step, two layers": Program(
         model_program, Bounds(19, 1, 6, "twice nearest; the embedding is a gather, its gradient a scatter")
@@ -193,7 +194,7 @@ PROGRAMS = {
 
 
 def excess(ops_found, bounds):
-    """Returns what a program holds too much of, as text: "" if nothing.
+    """Return the operations that exceed their bounds, as text; "" if there are none.
 
     Args:
         ops_found: {name: number} of `tpu_compile.COUNTED`.

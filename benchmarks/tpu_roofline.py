@@ -1,12 +1,11 @@
-"""What attention layers move and compute on a TPU, without one: `make tpu-roofline`, a table of Markdown.
+"""Memory traffic and operations of attention layers on TPUs, without a TPU: `make tpu-roofline`, a Markdown table.
 
-Layers of `benchmarks.tpu_layers` in bfloat16, at 8192 positions with 8 heads of 64, a window and clusters of 256,
-compiled for v5e with the kernel that serves there and by plain operations, beside dense attention and beside a layer
-whose attention is JAX's own splash attention with the same window. "both" is the forward and the backward pass. "moved"
-is what the program reads and writes by XLA's count, in which a row that is gathered costs the whole tile it lies in; "x
-least" says how many times what it must: inputs, queries, keys, values, heads, outputs and their gradients, each written
-and read once. Times are those at the peak of arithmetic or memory, whichever takes longer: what a chip does not beat,
-not what it reaches. Operations of the kernel count with the pairs that it hides.
+Compiles the layers of `benchmarks.tpu_layers` for v5e, in bfloat16 at 8192 positions with 8 heads of 64, and window and
+clusters of 256, with kernels and with plain operations. They are compared with dense attention and with JAX's splash
+attention of the same window. "both" is forward and backward pass. "moved" is the memory traffic of the program in XLA's
+count, where a gathered row counts as its whole tile. "x least" is relative to the minimal traffic: inputs, queries,
+keys, values, heads, outputs and their gradients, each written and read once. Times are at peak arithmetic or memory
+bandwidth, whichever takes longer: lower bounds, not measurements. Operations of a kernel include masked pairs.
 """
 
 import argparse
@@ -18,15 +17,15 @@ from benchmarks import tpu_compile
 DENSE, SPLASH = "dense", "splash attention, same window"
 LENGTH, WINDOW, WIDTH = 8192, 256, 512
 COLUMNS = ("layer", "by", "pass", "moved MB", "x least", "GFLOP", "v5e ms", "v6e ms", "of dense", "gather", "sort")
-# Arrays of the size of the input. Forward: the input 1, queries, keys, values and heads 2 each, the output 1. Backward:
-# the output's gradient 1, heads again 1, their gradient 2, what the core reads again 4, the gradients of queries, keys
-# and values 2 each, the input again 1 and its gradient 1. The second number is that of keys and values, of which layers
-# have a share.
+# Minimal traffic in units of the size of the input, for arrays other than keys and values, and for keys and values,
+# which `key_share` scales. Forward: input 1; queries, keys, values and heads 2 each; output 1. Backward: gradient of
+# the output 1; heads 1; their gradient 2; arrays that the core reads again 4; gradients of queries, keys and values 2
+# each; input 1; its gradient 1.
 LEAST = {"forward": (6, 4), "both": (16, 10)}
 
 
 def layers_of():
-    """Returns {name: `tpu_layers.Layer`} of the table."""
+    """Return {name: `tpu_layers.Layer`} for the rows of the table."""
     from benchmarks.tpu_layers import HEADS, LAYERS, Layer
     from tf_sparse_attention import layers
 
@@ -34,7 +33,7 @@ def layers_of():
 
 
 def splash_layer():
-    """Returns local attention whose heads are computed by splash attention as JAX has it."""
+    """Return local attention computed by JAX's splash attention."""
     import jax
     from jax.experimental.pallas.ops.tpu import splash_attention
 
@@ -44,7 +43,7 @@ def splash_layer():
     mask = splash_attention.LocalMask((LENGTH, LENGTH), (WINDOW - 1, 0), 0)
     kernel = splash_attention.make_splash_mha_single_device(
         splash_attention.MultiHeadMask([mask] * HEADS["num_heads"]),
-        block_sizes=splash_attention.BlockSizes(*[WINDOW] * 8),  # ours has the same
+        block_sizes=splash_attention.BlockSizes(*[WINDOW] * 8),  # as in the kernel of this library
     )
 
     class Splash(layers.LocalAttention):
@@ -56,7 +55,7 @@ def splash_layer():
 
 
 def rows_of(names):
-    """Returns a dictionary for each layer, way to compute it and pass."""
+    """Return one dictionary per layer, implementation (kernel or operations) and pass."""
     from benchmarks.tpu_layers import layer_program
     from tf_sparse_attention.kernels.availability import MOSAIC as KERNEL
     from tf_sparse_attention.kernels.availability import Kernel
@@ -69,7 +68,7 @@ def rows_of(names):
                 compiled = tpu_compile.compile_for_tpu(*program, kernel=kernel)
                 by = "kernel" if compiled.kernel_flops else "operations"
                 if any((name, by, passed) == (row["layer"], row["by"], row["pass"]) for row in rows):
-                    continue  # no kernel serves, or one is all that the layer has
+                    continue  # the layer has no kernel, or always uses a kernel
                 print(f"{name}, {by}, {passed}", file=sys.stderr, flush=True)
                 found = {"layer": name, "by": by, "pass": passed, **compiled._asdict()}
                 found["least_bytes"] = array * (others + keys * layers[name].key_share)
@@ -78,7 +77,7 @@ def rows_of(names):
 
 
 def table_of(rows):
-    """Returns the rows as Markdown."""
+    """Return the rows as a Markdown table."""
     dense = {row["pass"]: row["v5e"] for row in rows if row["layer"] == DENSE and row["by"] == "operations"}
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * 3 + "---:|" * (len(COLUMNS) - 3)]
     for row in rows:
@@ -94,8 +93,8 @@ def table_of(rows):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("layers", nargs="*", help="names in the table (default: all)")
-    parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    parser.add_argument("--full", action="store_true", help="compile with full effort, as in a real run")
+    parser.add_argument("--json", metavar="FILE", help="also write all results to a JSON file")
     options = parser.parse_args(argv)
     if tpu_compile.is_missing("tpu-roofline"):
         return tpu_compile.SKIPPED

@@ -1,12 +1,12 @@
-"""Memory of a training step on each of several TPU devices that are not there: `python -m benchmarks.tpu_sharded`.
+"""Memory per device of a training step on several TPUs, without TPUs: `python -m benchmarks.tpu_sharded`.
 
-Compiles the whole step of a preset of the Routing Transformer for PG-19 (gradient, rematerialisation, mixed bfloat16,
-Adafactor, as `trainers/configs/pg19.py` says) for a described topology, with one window for each device, and prints the
-memory of a device for every way to divide the devices between batch and model: 8x1 is data parallelism alone. The
-weights are laid out by `tsa.distribution`; no array is made.
+Compiles the training step of a Routing Transformer preset for PG-19 (gradient, rematerialization, mixed bfloat16,
+Adafactor, as in `trainers/configs/pg19.py`) for a described topology, with one window per device. Prints the memory per
+device for several splits of the devices between batch and model; 8x1 is data parallelism only. `tsa.distribution`
+shards the weights; no arrays are created.
 
-The memory is that of a compilation with little effort unless `--full` is given. Exit status: 0 all compile, 1 one does
-not (too much memory is an answer, no failure), 3 jax or libtpu is not installed.
+Compilation has low effort, unless `--full` is given. Exit status: 0 all programs compile (exceeding the memory is a
+result, not a failure), 1 a program does not compile, 3 jax or libtpu is not installed.
 """
 
 import argparse
@@ -25,25 +25,25 @@ TOO_MUCH = re.compile(r"Used ([\d.]+)G of ([\d.]+)G hbm")
 
 
 def make_step(preset, vocabulary_size, distribution):
-    """Returns (function, variables): a training step and the lists of variables it takes, which have no values."""
+    """Return a training step and the lists of its variables, which have no values."""
     import keras
 
     from benchmarks.tpu_programs import training_step
     from tf_sparse_attention import models, optimizers
 
-    optimizer = optimizers.Adafactor(optimizers.RsqrtNormalizedDecay(0.01, 10_000))  # with numbers, on the CPU
+    optimizer = optimizers.Adafactor(optimizers.RsqrtNormalizedDecay(0.01, 10_000))  # creates numbers on the CPU
     keras.distribution.set_distribution(distribution)
     with keras.StatelessScope(initialize_variables=False):
         model = models.LanguageModel.from_preset(preset, vocabulary_size, remat=True, dtype="mixed_bfloat16", seed=0)
         optimizer.build(model.trainable_variables)
-    # Forgets that the variables wait for values, which the next stateless call would give them.
+    # Discard deferred initializers; otherwise the next stateless call would initialize the variables.
     keras.utils.clear_session(free_memory=False)
     variables = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
     return training_step(model, optimizer), variables
 
 
 def compile_step(options, split):
-    """Compiles the step for devices divided as (batch, model) and returns what `row` prints."""
+    """Compile the step for devices split as (batch, model), and return the result for `row`."""
     import jax
     import keras
     from jax.experimental import topologies
@@ -90,7 +90,7 @@ def _described(variable, distribution):
 
 
 def row(result):
-    """Returns a result as a line of text."""
+    """Return a result as a line of text."""
     split = "{}x{}".format(*result["split"])
     if "needed_gb" in result:
         return f"{split:>13}  does not fit: {result['needed_gb']:.2f} GB of {result['available_gb']:.2f} GB"
@@ -105,11 +105,11 @@ def main(argv=None):
     parser.add_argument("splits", nargs="*", default=["8x1", "4x2", "2x4", "1x8"], help="BATCHxMODEL (default: all)")
     parser.add_argument("--preset", default=PRESET, help="default: %(default)s")
     parser.add_argument("--vocabulary", type=int, default=32_768, help="token ids (default: %(default)s)")
-    parser.add_argument("--batch", type=int, help="windows in all (default: as many as devices)")
-    parser.add_argument("--length", type=int, help="tokens of a window (default: the preset's)")
+    parser.add_argument("--batch", type=int, help="global batch size in windows (default: number of devices)")
+    parser.add_argument("--length", type=int, help="tokens per window (default: the preset's)")
     parser.add_argument("--topology", default=TOPOLOGY, help="generation and chips (default: %(default)s)")
-    parser.add_argument("--full", action="store_true", help="compile with full effort, as a real run does")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there too")
+    parser.add_argument("--full", action="store_true", help="compile with full effort, as in a real run")
+    parser.add_argument("--json", metavar="FILE", help="also write all results to a JSON file")
     options = parser.parse_args(argv)
     if tpu_compile.is_missing("benchmarks.tpu_sharded"):
         return tpu_compile.SKIPPED

@@ -1,9 +1,9 @@
-"""Compiles the TensorFlow training step for a TPU on a machine without one: `python -m benchmarks.tpu_tensorflow`.
+"""Compilation of the TensorFlow training step for TPUs, without a TPU: `python -m benchmarks.tpu_tensorflow`.
 
-TensorFlow lowers the step that `fit` makes, optimizer and metrics included, to StableHLO; libtpu compiles it from
-there, as it does under `tf.distribute.TPUStrategy`. TensorFlow itself compiles for no device that it has not. The
-way there goes through internals of jax 0.10 and may end with another release; it needs tensorflow, jax and libtpu in
-one environment: pip install "jax[tpu]" beside `.[train]`.
+TensorFlow lowers the training step of `fit`, including optimizer and metrics, to StableHLO. libtpu compiles it, as with
+`tf.distribute.TPUStrategy`; TensorFlow itself cannot compile for a missing device. This program uses internals of jax
+0.10 and may fail with other releases. It needs tensorflow, jax and libtpu in one environment: pip install "jax[tpu]" in
+addition to `.[train]`.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from benchmarks import tpu_compile
 
 
 def lowered_step(length):
-    """Returns the training step of a language model of two layers as serialised StableHLO.
+    """Return the training step of a language model with two layers as serialized StableHLO.
 
     Args:
-        length: T, of one row.
+        length: T, for one row.
     """
     import numpy as np
     import tensorflow as tf
@@ -44,7 +44,7 @@ def lowered_step(length):
 
 
 def without_copies(text):
-    """Returns an MLIR program without `mhlo.copy`, which variables that are assigned leave and the compiler refuses."""
+    """Return an MLIR program without `mhlo.copy`, which comes from assigned variables and does not compile."""
     names, lines = {}, []
     for line in text.splitlines():
         copy = re.match(r"\s*(%\w+) = mhlo\.copy (%[\w#]+) :", line)
@@ -56,7 +56,7 @@ def without_copies(text):
 
 
 def compile_module(serialized, topology):
-    """Returns the program that the first device of a topology runs."""
+    """Return the module compiled for the first device of a topology."""
     from jax._src import compiler
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client

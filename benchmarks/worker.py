@@ -1,7 +1,7 @@
-"""One measurement in a process of its own: `python -m benchmarks.worker JSON` prints a JSON object.
+"""One measurement in a separate process: `python -m benchmarks.worker JSON` prints a JSON object.
 
-The process that starts it chooses backend and threads through the environment (`ENVIRONMENT`), before anything is
-imported, and sends the fields of a `Measurement`.
+The parent process sets the backend and threads in the environment (`ENVIRONMENT`), before any import, and passes the
+fields of a `Measurement` as JSON.
 """
 
 import json
@@ -9,8 +9,8 @@ import sys
 import time
 from typing import NamedTuple
 
-MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}  # the ways a backend compiles
-# One thread everywhere, so that processor time is what the work costs and not what the machine has.
+MODES = {"tensorflow": ("graph", "xla"), "jax": ("jit",)}  # compilation modes by backend
+# One thread, so that processor time does not depend on the number of cores.
 ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -19,27 +19,27 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "JAX_PLATFORMS": "cpu",
 }
-# TensorFlow's allocator with oneDNN keeps what it once took, and so does malloc with small pieces. In graph mode that
-# is part of the answer, and the first call is measured. The first call of a compiled program compiles it too, so the
-# second is measured, for which everything must have been given back.
+# TensorFlow's oneDNN allocator keeps memory, and so does malloc for small blocks. In graph mode this is part of the
+# result, and the first call is measured. In other modes the first call also compiles, so the second call is measured,
+# and all memory must be released before it.
 GIVE_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "131072"}
 DENSE = "keras dense"
-# Cores whose heads are of two kinds or belong together, which cannot be computed one head at a time.
+# Cores with two kinds of heads or with grouped-query heads, which cannot be computed one head at a time.
 NOT_ALONE = ("strided", "fixed", "local, grouped", "selected, grouped")
-WARM_UP = 64  # positions of the call that loads libraries before memory is measured
+WARM_UP = 64  # positions of a first call that loads libraries, before memory is measured
 
 
 class Measurement(NamedTuple):
-    """What one process measures.
+    """Measurement of one process.
 
     Attributes:
         kind: "time" or "memory".
         case: one of `cores.CORES`, or "torch dense" for memory.
         length: T.
-        whole_layers: whether layers are measured rather than cores.
-        modes: those of `MODES` to measure.
-        remat: memory of the rematerialised subject.
-        repeats: rounds of timing.
+        whole_layers: whether to measure layers instead of cores.
+        modes: modes of `MODES` to measure.
+        remat: whether to measure the memory of the rematerialized subject.
+        repeats: number of timing rounds.
     """
 
     kind: str
@@ -52,18 +52,18 @@ class Measurement(NamedTuple):
 
 
 def environment(wanted, backend):
-    """Returns the variables that the process of a `Measurement` needs."""
+    """Return the environment variables for the process of a `Measurement`."""
     give_back = wanted.kind == "memory" and wanted.modes != ("graph",)
     return {**ENVIRONMENT, **(GIVE_BACK if give_back else {}), "KERAS_BACKEND": backend}
 
 
 def has_remat(case, whole_layers):
-    """Returns whether there is a rematerialised form to measure: of all our layers, of cores with heads alike."""
+    """Return whether a case can be rematerialized: all layers of this library, and cores with independent heads."""
     return case != DENSE and (whole_layers or case not in NOT_ALONE)
 
 
 def measure(wanted):
-    """Returns the result of a `Measurement`: {pass: seconds} or {"bytes": int}, or {"skipped": reason}."""
+    """Return the result of a `Measurement`: {pass: seconds} or {"bytes": int}, or {"skipped": reason}."""
     if wanted.kind not in ("time", "memory"):
         raise ValueError(f"`kind` must be 'time' or 'memory'. Received: kind={wanted.kind!r}.")
     from benchmarks import memory, subjects
@@ -73,21 +73,21 @@ def measure(wanted):
     if wanted.case == DENSE and free is not None and needed > free:
         return {"skipped": f"needs about {needed / 1e9:.0f} GB of memory, {free / 1e9:.0f} GB are free"}
     if wanted.kind == "time":
-        # The arrays of several programs are there at once.
+        # The arrays of several programs exist at the same time.
         has_room = free is None or len(wanted.modes) * 2 * needed <= free
         return least_seconds(_timed_steps(wanted, sizes, beside_dense=has_room), wanted.repeats)
     if not memory.can_measure():
-        return {"skipped": "the peak of memory cannot be read on this system"}
+        return {"skipped": "the peak memory cannot be read on this system"}
     _memory_step(wanted, subjects.Sizes(WARM_UP, span=16)).run()
     step = _memory_step(wanted, sizes)
     step.prepare()
     if wanted.modes != ("graph",):
-        step.run()  # the first call compiles, which takes memory of its own
+        step.run()  # the first call compiles, which needs additional memory
     return {"bytes": memory.peak_above_now(step.run)}
 
 
 def _dense_bytes(sizes):
-    """Returns a lower bound of what dense attention takes that keeps its scores: four arrays of all pairs."""
+    """Return a lower bound of the bytes of dense attention that stores scores: four arrays of all pairs."""
     return 4 * 4 * sizes.num_heads * sizes.length**2
 
 
@@ -99,9 +99,10 @@ def _subject(wanted, sizes, remat):
 
 
 def _timed_steps(wanted, sizes, beside_dense):
-    """Returns {name of a pass: its `Step`}: the case in all its modes, and the dense attention beside it.
+    """Return {name of a pass: `Step`} for the case in all modes, and for dense attention.
 
-    Dense layers, which keep the scores of all pairs, are left out unless `beside_dense`; dense cores do not.
+    Dense layers store the scores of all pairs and are included only with `beside_dense`. Dense cores do not store
+    scores and are always included.
     """
     from benchmarks import steps, subjects
 
@@ -137,10 +138,10 @@ def _memory_step(wanted, sizes):
 
 
 def least_seconds(timed, repeats):
-    """Returns {name: least processor seconds of this process} of some steps.
+    """Return {name: least processor seconds} of steps.
 
-    Each round runs every step once, so that a busy moment of the machine meets all of them. Processor time rather than
-    the clock's: with one thread they are equal on an idle machine, and on a busy one the first is steadier.
+    Each round runs every step once, so that load on the machine affects all steps. Processor time of one thread equals
+    wall-clock time on an idle machine and is more stable on a busy one.
     """
     for step in timed.values():
         step.run()

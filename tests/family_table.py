@@ -23,13 +23,13 @@ COLUMNS = ("families", "replaced", "not replaced, with the reason in the report"
 BOUND = 1e-4  # of the largest result; rounding errors grow through the layers of DepthAnything to 1e-5
 # What reasons of the report have in common, and how the table says it.
 REASONS = {
-    "is no keras.layers.MultiHeadAttention": "classes of their own",
-    "computes something else than": "subclasses that compute something else",
+    "is neither a keras.layers.MultiHeadAttention": "classes of their own",
+    "overrides the computation": "subclasses that compute something else",
     "attends to another sequence": "attention to another sequence",
-    "its rotary positions are scaled by": "rotary positions whose scaling changes with the length",
-    "attends both ways to images and prompts": "attention both ways to images and prompts",
-    "attends both ways to images": "attention both ways to images",
-    "attends both ways": "attention both ways",
+    "its RoPE scaling": "rotary positions whose scaling changes with the length",
+    "is bidirectional over images and prompts": "attention both ways to images and prompts",
+    "is bidirectional over images": "attention both ways to images",
+    "is bidirectional": "attention both ways",
     "no attention found": "no attention",
 }
 

@@ -1,8 +1,8 @@
-"""Trains and measures what kinds of heads are worth on real text: `python -m benchmarks.quality`.
+"""Quality of several types of heads on real text: `python -m benchmarks.quality`.
 
-Each cell of a set, a model of one kind of heads from one seed, is trained by `tsa-train` and measured on
-the test split; what `results.jsonl` has already is not run again, and a run that was killed resumes. Prints the tables
-of the set, "-" where nothing was run. Texts other than Python's own source are named with their folder or file:
+`tsa-train` trains each cell of a set, a model with one kind of heads and one seed. The model is then evaluated on the
+test split. Cells in `results.jsonl` are not repeated, and killed runs resume. Prints the tables of the set, with "-"
+for missing results. Texts other than Python source code are given by folder or file:
 
   python -m benchmarks.quality --set=quick
   python -m benchmarks.quality --set=full --text=books=FOLDER --text=wiki_xml=FILE
@@ -22,7 +22,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "quality.md"
 
 
 def run_cell(cell: Cell, folder: pathlib.Path, path: str | None) -> dict:
-    """Returns the result of a cell: trains its model, unless that was done, and measures it."""
+    """Train the model of a cell, unless it is trained, and return its results."""
     own = folder / f"{cell.config}-{cell.seed}"
     text = [] if path is None else [f"--config.data.path={path}"]
     vocabulary = folder / f"{cell.text}.subwords"
@@ -33,7 +33,7 @@ def run_cell(cell: Cell, folder: pathlib.Path, path: str | None) -> dict:
     before = _processor_seconds()
     try:
         _run("train", name, *text, seed, output, f"--config.data.vocabulary={vocabulary}")
-    finally:  # of all tries together, where some were stopped
+    finally:  # sum the time of all attempts, including interrupted ones
         file = own / "processor_seconds.txt"
         seconds = _processor_seconds() - before + (float(file.read_text()) if file.exists() else 0)
         own.mkdir(parents=True, exist_ok=True)
@@ -49,20 +49,20 @@ def _run(program, *flags):
 
 
 def _processor_seconds():
-    """Returns the processor time of all programs that were run."""
+    """Return the processor time of all finished child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, list[Cell], dict[str, str | None]]:
-    """Returns the options, the cells that they name, and where each text is that they give."""
+    """Return the options, the selected cells, and the paths of the given texts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--set", choices=SETS, default="quick", help="which cells (default: %(default)s)")
     add("--text", action="append", default=[], metavar="NAME=PATH", help="folder or file of a text: books, wiki_xml")
-    add("--only", nargs="+", metavar="PATTERN", default=["*"], help="cells that fit, as 'python-1024-last_*-500'")
+    add("--only", nargs="+", metavar="PATTERN", default=["*"], help="cells by pattern: 'python-1024-last_*-500'")
     add("--seeds", nargs="+", type=int, default=list(SEEDS), help="default: all")
-    add("--folder", default="runs/quality", help="of the runs (default: %(default)s)")
+    add("--folder", default="runs/quality", help="folder of the runs (default: %(default)s)")
     add("--results", default=results.FILE, type=pathlib.Path, help="file of results (default: the one of this folder)")
     add("--show", action="store_true", help="print the tables, run nothing")
     add("--write", action="store_true", help="write the tables of all sets to docs/quality.md")
@@ -73,7 +73,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, list[Cell]
         if name not in {cell.text for cells in SETS.values() for cell in cells} - {"python"}:
             parser.error(f"argument --text: must be books=PATH or wiki_xml=PATH. Received: {text}.")
         if not path or not pathlib.Path(path).exists():
-            parser.error(f"argument --text: there must be a folder or file at the path. Received: {text}.")
+            parser.error(f"argument --text: PATH must be a folder or file that exists. Received: {text}.")
         paths[name] = path
     try:
         return options, select(options.set, options.only, options.seeds), paths
@@ -85,7 +85,7 @@ def main() -> None:
     options, cells, paths = parse()
     if not options.show:
         for text in dict.fromkeys(cell.text for cell in cells if cell.text not in paths):
-            print(f"left out: {text}, for which --text={text}=PATH is not given", flush=True)
+            print(f"skipped: {text}, because --text={text}=PATH is missing", flush=True)
         keys = [{"cell": cell._asdict()} for cell in cells if cell.text in paths]
         folder = pathlib.Path(options.folder)
         results.run_missing(keys, lambda cell: run_cell(Cell(**cell), folder, paths[cell["text"]]), options.results)
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def page_with_tables(page: str) -> str:
-    """Returns docs/quality.md with the tables of the sets that it shows, and those of recall."""
+    """Return docs/quality.md with the current tables of its sets and of recall."""
     from benchmarks.quality import recall  # imports TensorFlow
 
     found = {name: results.tables(SETS[name], results.read()) for name in ("full", "decides", "blocks")}

@@ -1,4 +1,4 @@
-"""The loss of a run's model without each head: `python -m benchmarks.quality.ablation --workdir=runs/demo`."""
+"""Loss of a trained model without each head: `python -m benchmarks.quality.ablation --workdir=runs/demo`."""
 
 import argparse
 
@@ -9,7 +9,7 @@ NUM_WINDOWS = 32  # of the test split, evenly spread
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workdir", required=True, type=run_folder, help="folder of the run")
+    parser.add_argument("--workdir", required=True, type=run_folder, help="run directory")
     options = parser.parse_args()
 
     from benchmarks.quality.held_out import open_held_out  # imports TensorFlow

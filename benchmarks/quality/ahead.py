@@ -1,9 +1,9 @@
-"""What a model gains by looking ahead: `python -m benchmarks.quality.ahead --workdir=runs/quality/...`.
+"""Effect of leaked future tokens on the loss: `python -m benchmarks.quality.ahead --workdir=runs/quality/...`.
 
-Scored as usual, all tokens of a window in one pass, the published selection ("top_k") chooses the members of clusters
-among all tokens, later ones too. Here some tokens of each window are also scored as a model that writes has to: in a
-pass of their own whose later tokens are masked, as if the text ended there. Prints both losses of these tokens, nats a
-token, and their difference with its standard error over windows. Of a causal model both are the same.
+In the usual evaluation, one pass over a window, the published selection ("top_k") assigns tokens to clusters using all
+tokens, including later ones. This program also evaluates some tokens of each window as in generation: in a separate
+pass with all later tokens masked. Prints both losses of these tokens in nats per token, and their difference with its
+standard error over windows. Both losses are equal for a causal model.
 """
 
 import argparse
@@ -16,20 +16,20 @@ import numpy as np
 from benchmarks.quality.held_out import open_held_out
 from benchmarks.quality.run_folder import run_folder
 
-NUM_SCORED = 32  # tokens of each window, drawn from its second half
+NUM_SCORED = 32  # random tokens per window, from its second half
 
 
 def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Returns the nats of the targets at some positions of one window.
+    """Return the loss in nats of the targets at some positions of one window.
 
     Args:
         model: a `LanguageModel`.
-        inputs: what it takes besides a padding mask and targets, each (T,): tokens, and their documents.
+        inputs: inputs of the model without padding mask and targets, int (T,) each: tokens and their documents.
         targets: int (T,).
-        positions: int (P,), which targets.
+        positions: int (P,), positions of the targets.
 
     Returns:
-        Float (2, P): in one pass over the whole window, and each with the tokens after it masked.
+        Float (2, P): losses in one pass over the whole window, and losses with all later tokens masked.
     """
     count, length = len(positions), len(targets)
     given = {name: np.tile(x, (count, 1)) for name, x in {**inputs, "targets": targets}.items()}
@@ -41,11 +41,11 @@ def losses_of(model: Any, inputs: dict[str, np.ndarray], targets: np.ndarray, po
 
 
 def look_ahead(folder: str | os.PathLike, num_windows: int) -> dict[str, Any]:
-    """Returns what the model of a run directory loses when it may not look ahead.
+    """Measure the loss of a trained model with and without later tokens.
 
     Args:
         folder: the run directory.
-        num_windows: of the test split, evenly spread; those that hold less than a full window are left out.
+        num_windows: number of evenly spaced windows of the test split; incomplete windows are skipped.
 
     Returns:
         Dictionary: "one_pass" and "from_the_past", mean nats, "difference", "standard_error" of the difference over
@@ -73,13 +73,13 @@ def look_ahead(folder: str | os.PathLike, num_windows: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", required=True, type=run_folder, nargs="+", help="folders of runs")
-    parser.add_argument("--windows", type=int, default=64, help="of the test split (default: %(default)s)")
+    parser.add_argument("--workdir", required=True, type=run_folder, nargs="+", help="run directories")
+    parser.add_argument("--windows", type=int, default=64, help="windows of the test split (default: %(default)s)")
     options = parser.parse_args()
     for folder in options.workdir:
         found = look_ahead(folder, options.windows)
         print(
-            f"{folder}: {found['one_pass']:.4f} in one pass, {found['from_the_past']:.4f} from the past alone, ", end=""
+            f"{folder}: {found['one_pass']:.4f} in one pass, {found['from_the_past']:.4f} from the past only, ", end=""
         )
         print(f"{found['difference']:+.4f} ({found['standard_error']:.4f}), {found['tokens']} tokens", flush=True)
 

@@ -1,4 +1,4 @@
-"""The cells of the study, and the sets of them that are run together."""
+"""Cells of the study, and sets of cells."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ SEEDS = (0, 1)
 MAIN = ("local", "last_random", "last_nearest", "last_successors")
 BOTH = ("random", "nearest", "successors")
 OTHERS = ("strided", "lsh", "top_k", "dense", "random_successors", "lsh_successors", "window_successors")
-# The layers and heads that have successor values; then those of the last layer changed in one thing each.
+# Layers and heads with successor values, then variants of the last layer with one change each.
 PLACES = ("first_successors", "one_routed", "three_routed", "added")
 PLACES += ("last_one_routed", "last_three_routed", "last_four_routed", "last_added")
 CHANGES = (
@@ -24,7 +24,7 @@ CHANGED = ("local", "successors", "last_successors", *PLACES, *(f"last_{kind}" f
 
 
 class Cell(NamedTuple):
-    """One model to train: a text, tokens in a window, the kind of heads, steps, and the seed."""
+    """One model to train: text, tokens per window, kind of heads, number of steps, and seed."""
 
     text: str
     length: int
@@ -34,12 +34,12 @@ class Cell(NamedTuple):
 
     @property
     def config(self) -> str:
-        """The name of its configuration, TEXT-LENGTH-KIND-STEPS."""
+        """Name of the configuration, TEXT-LENGTH-KIND-STEPS."""
         return f"{self.text}-{self.length}-{self.kind}-{self.steps}"
 
     @classmethod
     def of(cls, config: str) -> Self:
-        """Returns the first cell of a configuration."""
+        """Return the first cell of a configuration."""
         try:
             text, length, kind, steps = config.split("-")
             return cls(text, int(length), kind, int(steps), SEEDS[0])
@@ -71,17 +71,17 @@ SETS = {
 
 
 def select(name: str, only: Sequence[str] = ("*",), seeds: Sequence[int] = SEEDS) -> list[Cell]:
-    """Returns the cells of a set whose configuration fits one of the patterns, as python-1024-last_*-500, of the seeds.
+    """Return the cells of a set with the given seeds whose configuration matches a pattern (python-1024-last_*-500).
 
     Raises:
-        ValueError: where there is none for a pattern or for a seed.
+        ValueError: If no cell matches a pattern, or if a seed is unknown.
     """
     cells = SETS[name]
     for pattern in only:
         if not any(fnmatch.fnmatchcase(cell.config, pattern) for cell in cells):
             known = ", ".join(dict.fromkeys(cell.config for cell in cells))
-            raise ValueError(f"`only` must fit cells of the set {name}: {known}. Received: {pattern}.")
+            raise ValueError(f"`only` must match cells of the set {name}: {known}. Received: {pattern}.")
     if unknown := set(seeds) - set(SEEDS):
-        raise ValueError(f"`seeds` must be of {', '.join(map(str, SEEDS))}. Received: {sorted(unknown)}.")
+        raise ValueError(f"`seeds` must be in {', '.join(map(str, SEEDS))}. Received: {sorted(unknown)}.")
     fits = [cell for cell in cells if any(fnmatch.fnmatchcase(cell.config, pattern) for pattern in only)]
     return [cell for cell in fits if cell.seed in seeds]

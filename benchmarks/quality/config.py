@@ -1,8 +1,9 @@
-"""The configuration of one cell, such as --config=benchmarks/quality/config.py:python-1024-successors-500
+"""Configuration of one cell, such as --config=benchmarks/quality/config.py:python-1024-successors-500
 
-TEXT-LENGTH-KIND-STEPS: the text is only a name, its path is --config.data.path; the seed is --config.seed. Models of
-two layers with four heads of 32, of equally many weights. Beside the heads of a kind stand two local ones (window 64),
-in "last_KIND" in the last layer alone, whose first has four local ones.
+The name is TEXT-LENGTH-KIND-STEPS. TEXT is only a name; --config.data.path is its path, and --config.seed the seed. All
+models have two layers with four heads of size 32, and equal numbers of weights. Each layer has two local heads (window
+64) and two heads of the given kind. "last_KIND" uses the kind only in the last layer; the first layer has four local
+heads.
 """
 
 import ml_collections
@@ -12,12 +13,13 @@ from tf_sparse_attention.trainers.configs import base
 
 WINDOW, CLUSTER_SIZE, NUM_LAYERS, HIDDEN_DIM = 64, 64, 2, 128
 TOKENS_IN_A_STEP = 4096
-REACH = NUM_LAYERS * (WINDOW - 1)  # of the local windows of all layers together
+REACH = NUM_LAYERS * (WINDOW - 1)  # of the local windows of all layers
 HEADS = {"num_heads": 2, "key_dim": 32}
 LOCAL = {"layer": "LocalAttention", **HEADS, "window": WINDOW, "position": "rotary"}
-BLOCKS = {**HEADS, "block_size": 16, "num_blocks": CLUSTER_SIZE // 16, "position": "rotary"}  # as many keys as clusters
-INTERMEDIATE = 512  # of "local", whose projections all others' are compared with
-WITHOUT_KEYS = ("RoutingAttention", "LSHAttention")  # queries serve as keys there, unless told otherwise
+# Blocks have as many keys per query as clusters.
+BLOCKS = {**HEADS, "block_size": 16, "num_blocks": CLUSTER_SIZE // 16, "position": "rotary"}
+INTERMEDIATE = 512  # of "local", the reference for the number of weights
+WITHOUT_KEYS = ("RoutingAttention", "LSHAttention")  # share queries and keys by default
 
 
 def _routing(**own):
@@ -35,19 +37,19 @@ def _successors(**own):
 
 
 def _variant(name, **own):
-    """Returns a part with a layer of `variants.py`, as Keras writes it."""
+    """Return a part with a layer of `variants.py`, in Keras's serialized format."""
     names = {"module": "benchmarks.quality.variants", "class_name": name, "registered_name": f"quality>{name}"}
     sizes = {**HEADS, "cluster_size": CLUSTER_SIZE, "name": name.lower()}
 
     def part(clusters):
-        from benchmarks.quality import variants  # noqa: F401  # imports TensorFlow; its classes are then known
+        from benchmarks.quality import variants  # noqa: F401  # registers the classes; imports TensorFlow
 
         return {**names, "config": {**sizes, "num_clusters": clusters, **own}}
 
     return part
 
 
-# What stands beside the two local heads, a function of the number of clusters.
+# Heads of each kind, in addition to the two local heads, as functions of the number of clusters.
 KINDS = {
     "random": _routing(selection="random"),
     "lsh": _lsh(),
@@ -63,7 +65,7 @@ KINDS = {
     },
     "no_commitment": _successors(commitment_loss=0.0),
     "more_commitment": _successors(commitment_loss=0.01),
-    "one_cluster": lambda clusters: _successors(cluster_size=clusters * CLUSTER_SIZE)(1),  # all that came before
+    "one_cluster": lambda clusters: _successors(cluster_size=clusters * CLUSTER_SIZE)(1),  # all earlier tokens
     "faster_centroids": _successors(ema_decay=0.9),
     "sooner_revived": _successors(revive_after=10),
     "half_the_clusters": lambda clusters: _successors()(clusters // 2),
@@ -85,7 +87,7 @@ KINDS = {
 
 
 def _one_softmax(clusters):
-    """Returns heads that see their window and, as successors, their cluster, in one softmax."""
+    """Return heads that attend to a window and, with successor values, to a cluster, in one softmax."""
     nearest = {"num_clusters": clusters, "cluster_size": CLUSTER_SIZE}
     patterns = [_pattern("Window", size=WINDOW), _pattern("Successors", pattern=_pattern("Nearest", **nearest))]
     union = _pattern("Union", parts=patterns)
@@ -105,11 +107,11 @@ def _heads(part, num_heads):
     return {**part, "num_heads": num_heads}
 
 
-# The parts of the attention of each block, functions of the length of the text and the number of clusters.
+# Attention parts of a block, as functions of the sequence length and the number of clusters.
 WHOLE = {
     "local": lambda length, clusters: [_heads(LOCAL, 4)],
     "dense": lambda length, clusters: [{**_heads(LOCAL, 4), "window": length}],
-    # Half of the heads see the window, the others every 64th key.
+    # Half of the heads see a window, the other half every 64th key.
     "strided": lambda length, clusters: [
         {"layer": "StridedAttention", "num_heads": 4, "key_dim": 32, "stride": WINDOW, "position": "rotary"}
     ],
@@ -125,17 +127,17 @@ WHOLE = {
         kind: lambda length, clusters, part=part: [dict(LOCAL), part(clusters)] for kind, part in KINDS.items()
     },
 }  # fmt: skip
-ALONE = ("first", "last")  # first_KIND, last_KIND: in that layer alone, local heads in the other
+ALONE = ("first", "last")  # first_KIND, last_KIND: only in this layer, with local heads in the other layer
 
 
 def parts_of(kind: str, length: int) -> list:
-    """Returns the parts of the attention of each block, or a list of them for each."""
+    """Return the attention parts of all blocks, or a list with the parts of each block."""
     place, _, name = kind.partition("_")
     if place not in ALONE:
         place, name = "both", kind
     if name not in WHOLE:
         raise ValueError(
-            f"`kind` must be one of {', '.join(WHOLE)}, after 'first_' or 'last_' if in one layer alone. "
+            f"`kind` must be one of {', '.join(WHOLE)}, with the prefix 'first_' or 'last_' for one layer. "
             f"Received: kind={kind}."
         )
     parts, local = WHOLE[name](length, length // CLUSTER_SIZE), [_heads(LOCAL, 4)]
@@ -143,11 +145,11 @@ def parts_of(kind: str, length: int) -> list:
 
 
 def _intermediate(parts):
-    """Returns the feed-forward units that make a model as large as "local", whose heads may be other ones."""
+    """Return the feed-forward size that gives a model as many weights as "local"."""
     blocks = parts if isinstance(parts[0], list) else [parts] * NUM_LAYERS
     local = 4 * 4 * NUM_LAYERS  # projections of one head
     own = sum(_num_projections(part) for block in blocks for part in block)
-    # A unit has 2 HIDDEN_DIM + 1 weights, a projection 32 HIDDEN_DIM.
+    # A feed-forward unit has 2 HIDDEN_DIM + 1 weights, a projection of one head 32 HIDDEN_DIM.
     return INTERMEDIATE + (local - own) * HEADS["key_dim"] // (2 * NUM_LAYERS)
 
 
@@ -156,13 +158,14 @@ def _num_projections(part):
     if own.get("layer") == "NativeSparseAttention":
         return _num_weights(own) // (HIDDEN_DIM * own["key_dim"])
     shares = own.get("share_qk", part.get("layer", "RoutingAttention") in WITHOUT_KEYS)
-    # A table of relative positions is as large as a projection of one head; by rank there is one for values too.
+    # A table of relative positions is as large as a projection of one head. Distances by rank have a table for keys and
+    # a table for values.
     tables = {"rank": 2, "token": 1}[own.get("distance", "rank")] if own.get("position") == "relative" else 0
     return own["num_heads"] * (3 if shares else 4) + tables
 
 
 def _num_weights(part):
-    """Returns how many weights a layer has, without biases."""
+    """Return the number of weights of a layer."""
     from tf_sparse_attention import layers
 
     layer = getattr(layers, part["layer"])(**{name: value for name, value in part.items() if name != "layer"})
@@ -171,7 +174,7 @@ def _num_weights(part):
 
 
 def get_config(name: str = "") -> ml_collections.ConfigDict:
-    """Returns the configuration of a cell."""
+    """Return the configuration of a cell."""
     _, length, kind, steps, _ = Cell.of(name)
     config = base.get_config()
     config.data.update(tokenizer="subword", sequence_length=length, batch_size=max(TOKENS_IN_A_STEP // length, 1))

@@ -1,4 +1,4 @@
-"""The model of a run and its held-out text in windows."""
+"""Trained model of a run with windows of its held-out text."""
 
 import os
 from typing import Any, NamedTuple
@@ -9,12 +9,12 @@ from tf_sparse_attention.trainers.shared import components, workdir
 
 
 class HeldOut(NamedTuple):
-    """What a run's model is scored on.
+    """Model of a run and its evaluation data.
 
     Attributes:
         model: the `LanguageModel` of the run, not compiled.
         store: the `TokenStore` of the test split.
-        batches: (inputs, targets, weights) of its windows, as the run had them.
+        batches: dataset of (inputs, targets, weights), with the batch settings of the run.
     """
 
     model: Any
@@ -23,7 +23,7 @@ class HeldOut(NamedTuple):
 
 
 def open_held_out(folder: str | os.PathLike, max_windows: int | None = None) -> HeldOut:
-    """Returns the `HeldOut` of a run directory, of all windows of its test split or of some, evenly spread."""
+    """Return the `HeldOut` of a run directory, with all or `max_windows` evenly spaced windows of the test split."""
     config = workdir.load_config(folder)
     source, tokenizer = components.make_text_source(config), workdir.load_tokenizer(folder)
     store = tsa.data.open_token_store(source, tokenizer, "test")

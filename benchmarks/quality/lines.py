@@ -1,6 +1,6 @@
-"""How many lines of what a model writes are Python: `python -m benchmarks.quality.lines --workdir=runs/demo`.
+"""Share of generated lines that are valid Python tokens: `python -m benchmarks.quality.lines --workdir=runs/demo`.
 
-Samples as `tsa-generate` draws them, and counts their complete logical lines and those that Python's
+Generates samples with the settings of `tsa-generate`, and counts complete logical lines and the lines that Python's
 `tokenize` reads without an error.
 """
 
@@ -14,10 +14,10 @@ NUM_SAMPLES, NUM_TOKENS = 8, 400
 
 
 def count_lines(text: str) -> tuple[int, int]:
-    """Returns how many complete logical lines a text has, and how many of them `tokenize` reads.
+    """Return the number of complete logical lines of a text, and the number that `tokenize` reads.
 
-    A line that opens a bracket or a string which nothing closes is one that it does not read; the last line, which may
-    be cut off, does not count.
+    A line with an unclosed bracket or string counts as not read. The last line, which may be incomplete, does not
+    count.
     """
     lines = [line for line in text.splitlines()[:-1] if line.strip()]
     complete = read = first = 0
@@ -31,19 +31,19 @@ def count_lines(text: str) -> tuple[int, int]:
 
 
 def _is_read(line):
-    """Returns whether `tokenize` reads a logical line; None where it goes on."""
+    """Return whether `tokenize` reads a logical line; None if the line is incomplete."""
     try:
         kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline)]
     except tokenize.TokenError:
         return None
-    except SyntaxError:  # of the indentation inside of it
+    except SyntaxError:  # an indentation error inside the line
         return False
     return tokenize.ERRORTOKEN not in kinds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", required=True, type=run_folder, help="folder of the run")
+    parser.add_argument("--workdir", required=True, type=run_folder, help="run directory")
     options = parser.parse_args()
 
     import tf_sparse_attention as tsa

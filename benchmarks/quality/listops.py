@@ -1,10 +1,10 @@
-"""ListOps of Long Range Arena, the one task whose tokens see later ones: `python -m benchmarks.quality.listops`.
+"""ListOps of Long Range Arena, with bidirectional attention: `python -m benchmarks.quality.listops`.
 
-A sequence such as [MAX 4 [SM 3 9 1 ] 0 ] of 500 to 2,000 tokens has one digit as its value; ten operands at most, ten
-levels deep, the digits included. Nangia and Bowman 2018, "ListOps"; Tay et al. 2021, "Long Range Arena", section 2.2,
-whose settings these are. A Keras model of four blocks and a mean over tokens learns it; a line of `listops.jsonl` is
-one model: the share of 2,000 sequences of another seed whose value it names, and what always naming the most frequent
-value would give.
+The value of a sequence such as [MAX 4 [SM 3 9 1 ] 0 ], of 500 to 2,000 tokens, is one digit. Expressions have at most
+ten operands and ten levels, including the digits. The settings are from Tay et al. 2021, "Long Range Arena", section
+2.2; the task is from Nangia and Bowman 2018, "ListOps". The classifier is a Keras model with four blocks and mean
+pooling. Each line of `listops.jsonl` is one model: its accuracy on 2,000 sequences of another seed, and the accuracy of
+always predicting the most frequent value.
 """
 
 import argparse
@@ -38,7 +38,7 @@ STEPS, ROWS, NUM_TESTED, LEARNING_RATE = 2000, 8, 2000, 1e-3
 
 
 def expression(random: np.random.Generator, depth: int = 1) -> list[str]:
-    """Returns a random expression as symbols; a quarter of its operands are such again, nine levels of them at most."""
+    """Return a random expression as symbols; a quarter of operands are nested expressions, up to nine levels deep."""
     symbols = [[*OPERATORS][random.integers(len(OPERATORS))]]
     for _ in range(random.integers(2, MAX_OPERANDS + 1)):
         inner = depth + 1 < MAX_DEPTH and random.random() < SHARE_OF_OPERATORS
@@ -47,7 +47,7 @@ def expression(random: np.random.Generator, depth: int = 1) -> list[str]:
 
 
 def value_of(symbols: list[str]) -> int:
-    """Returns the value of an expression, a digit."""
+    """Return the value of an expression, a digit."""
     stack: list[list[Any]] = [[None]]
     for symbol in symbols:
         if symbol in OPERATORS:
@@ -61,7 +61,7 @@ def value_of(symbols: list[str]) -> int:
 
 
 def draw(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns expressions of 501 to 1,999 symbols as ids (B, 2000), padded with 0, and their values (B,)."""
+    """Return expressions of 501 to 1,999 symbols as ids (B, 2000), padded with 0, and their values (B,)."""
     ids, values = np.zeros((count, MAX_LENGTH), "int32"), np.zeros(count, "int32")
     for row in range(count):
         symbols: list[str] = []
@@ -73,7 +73,7 @@ def draw(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarra
 
 
 def attention(kind: str) -> keras.layers.Layer:
-    """Returns four heads of a kind: local ones, or two of them and two others."""
+    """Return four heads: local heads, or two local heads and two heads of another kind."""
     if kind == "local":
         return layers.LocalAttention(**{**HEADS, "num_heads": 4}, **LOCAL)
     others = {
@@ -85,7 +85,7 @@ def attention(kind: str) -> keras.layers.Layer:
 
 
 def build(kind: str) -> keras.Model:
-    """Returns a classifier of token ids (B, T) with ten classes."""
+    """Return a classifier of token ids (B, T) with ten classes."""
     token_ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(len(SYMBOLS), HIDDEN_DIM, mask_zero=True)(token_ids)
     for _ in range(NUM_LAYERS):
@@ -100,7 +100,7 @@ def _held_out():
 
 
 def train(kind: str, seed: int, steps: int = STEPS) -> dict[str, float]:
-    """Returns the "accuracy" of a model trained from a seed, and that of the "most_frequent" value."""
+    """Train a model from a seed; return its "accuracy" and the accuracy of the "most_frequent" value."""
     keras.utils.set_random_seed(seed)
     model = build(kind)
     schedule = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=LEARNING_RATE, warmup_steps=100)
@@ -115,12 +115,12 @@ def train(kind: str, seed: int, steps: int = STEPS) -> dict[str, float]:
 
 
 def read() -> dict[tuple[str, int], dict[str, float]]:
-    """Returns {(kind, seed): result}."""
+    """Return {(kind, seed): result}."""
     return {(each["kind"], each["seed"]): each for each in results.read_lines(FILE)}
 
 
 def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
-    """Returns a Markdown table; what was not run is "-"."""
+    """Return a Markdown table; missing results are "-"."""
     lines = ["| heads | seeds | accuracy |", "|---|---|---|"]
     for kind in KINDS:
         own = [found[kind, seed]["accuracy"] for seed in SEEDS if (kind, seed) in found]
@@ -130,7 +130,7 @@ def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of heads (default: all)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of heads (default: all)")
     parser.add_argument("--show", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
     if not options.show:

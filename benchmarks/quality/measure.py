@@ -1,4 +1,4 @@
-"""The loss of a trained model on held-out text, as a whole, by what was said before and by position in the window."""
+"""Loss of a trained model on held-out text: in total, by earlier occurrence of the context, and by position."""
 
 import math
 import os
@@ -16,16 +16,16 @@ QUARTERS = 4  # of a window
 
 
 def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
-    """Returns the nats per token of a run's model on every token of the test split.
+    """Evaluate the model of a run on the test split.
 
     Args:
         folder: the run directory.
-        reach: as in `categories`.
+        reach: see `categories`.
 
     Returns:
-        Dictionary: "loss" in nats per token, "bits_per_byte", "new", "near" and "far" (nats of the tokens of each
-        category), "share_far" (of the tokens), "quarters" (nats by quarter of the window), "weights" (trainable
-        numbers).
+        Dictionary: "loss" in nats per token, "bits_per_byte", "new", "near" and "far" (nats per token of each
+        category), "share_far" (fraction of tokens), "quarters" (nats per token by quarter of the window), "weights"
+        (number of trainable weights).
     """
     model, store, batches = open_held_out(folder)
     model.compile(loss=None)
@@ -49,18 +49,19 @@ def measure(folder: str | os.PathLike, reach: int) -> dict[str, Any]:
 
 
 def categories(inputs: np.ndarray, documents: np.ndarray, reach: int) -> np.ndarray:
-    """Returns for each token that is to be predicted where the two tokens before it last stood side by side.
+    """Return the category of each target by the last earlier occurrence of the two tokens before it.
 
-    Long-range context is worth most where the same was said before: Sun et al. 2021, "Do long-range language models
+    Long-range context helps most if the same context occurred before: Sun et al. 2021, "Do long-range language models
     actually use long-range context?"; Arora et al. 2023, "Zoology".
 
     Args:
         inputs: int (B, T), the token before each target.
-        documents: int (B, T), the document of each; pairs of other documents do not count.
-        reach: positions that local windows look back, all layers together.
+        documents: int (B, T), the document of each token; occurrences in other documents do not count.
+        reach: number of earlier positions that the local windows of all layers reach in total.
 
     Returns:
-        Int (B, T): `NEAR` where they did within the reach, `FAR` where they did only before it, else `NONE`.
+        Int (B, T): `NEAR` if the last occurrence is within the reach, `FAR` if it is farther away, `NONE` if the pair
+        did not occur.
     """
     found = np.full(inputs.shape, NONE)
     for row, (ids, own) in enumerate(zip(inputs.tolist(), documents.tolist(), strict=True)):

@@ -1,9 +1,9 @@
-"""The routing transformer of PyTorch on tasks of recall: `python -m benchmarks.quality.peers`.
+"""PyTorch's routing-transformer on recall tasks: `python -m benchmarks.quality.peers`.
 
-Needs an environment with `torch` and `routing-transformer` (which brings `local-attention`), and nothing of this one
-but NumPy. A model as large as those of `benchmarks.quality.recall`, two of its four heads local with the same window,
-learns the same sequences; "shifted" has its option `shift_tokens`, by which half of the channels are those of the token
-before. Only tasks in which no answer stands later in the sequence: its clusters choose members among all tokens.
+Needs an environment with NumPy, `torch` and `routing-transformer` (which installs `local-attention`). The model is as
+large as those of `benchmarks.quality.recall`, has two local heads of four with the same window, and learns the same
+sequences. "shifted" uses the option `shift_tokens`: half of the channels come from the previous token. Its clusters
+select members among all tokens, so only tasks without the answer later in the sequence are used.
 """
 
 import argparse
@@ -23,7 +23,7 @@ CLUSTER_SIZE = 64
 
 
 def build(task: Task, shift_tokens: bool) -> Any:
-    """Returns the peer's language model."""
+    """Return the language model of routing-transformer."""
     from routing_transformer import RoutingTransformerLM
 
     return RoutingTransformerLM(
@@ -43,11 +43,11 @@ def build(task: Task, shift_tokens: bool) -> Any:
 
 
 def answers_of(model: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """Returns a function of token ids and positions (B, A): the logits there, and what the model adds to the loss."""
+    """Return a function of token ids (B, T) and positions (B, A), to logits (B, A, V) and the auxiliary loss."""
     import torch
 
     to_vocabulary, model.out = model.out, torch.nn.Identity()
-    model.to_vocabulary = to_vocabulary  # its weights stay the model's
+    model.to_vocabulary = to_vocabulary  # keeps its weights in the model
 
     def answer(token_ids, at):
         vectors, auxiliary = model(torch.from_numpy(token_ids).long())
@@ -58,7 +58,7 @@ def answers_of(model: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
 
 
 def train(task: Task, shift_tokens: bool, seed: int, steps: int = tasks.STEPS) -> dict:
-    """Returns the `tasks.scores` of a model trained from a seed."""
+    """Train a model from a seed and return its `tasks.scores`."""
     import torch
 
     torch.manual_seed(seed)

@@ -1,9 +1,8 @@
 """Recall at lengths beyond training: `python -m benchmarks.quality.recall`.
 
-Models of two layers with the heads of `config.py`, whose local windows are narrow (8, so that both layers reach 14
-positions back), learn tasks in which something has to be found again at lengths of 64 to 256 and are tried up to 2,048.
-A line of `recall.jsonl` is one model: the share of what was asked that it answers, by length. What the file has is not
-run again. Prints the tables.
+Models of two layers with the heads of `config.py` and narrow windows (8, so both layers reach 14 positions back) learn
+recall tasks at lengths of 64 to 256, and are tested at lengths up to 2,048. Each line of `recall.jsonl` is one model:
+the accuracy of its answers by length. Models in the file are not trained again. Prints the tables.
 """
 
 import argparse
@@ -24,7 +23,7 @@ KINDS = ("local", "random", "nearest", "successors", "last_nearest", "last_succe
 
 
 def build(task: Task, kind: str) -> models.LanguageModel:
-    """Returns a model with heads of a kind; those that see all do so at all lengths of the task."""
+    """Return a model with heads of a kind; the window of "dense" covers all lengths of the task."""
     window = max(task.test_lengths) if kind == "dense" else tasks.WINDOW
 
     def narrow(part):
@@ -39,7 +38,7 @@ def build(task: Task, kind: str) -> models.LanguageModel:
 
 
 class Answers(keras.Model):
-    """A language model of token ids (B, T) and positions (B, A): logits (B, A, V) there alone."""
+    """Language model with inputs token ids (B, T) and positions (B, A), and logits (B, A, V) at these positions."""
 
     def __init__(self, model: models.LanguageModel) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class Answers(keras.Model):
 
 
 def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[str, dict[int, Any]]:
-    """Returns the `scores` of a model trained from a seed."""
+    """Train a model from a seed and return its `tasks.scores`."""
     keras.utils.set_random_seed(seed)
     model = Answers(build(task, kind))
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -66,14 +65,14 @@ def train(task: Task, kind: str, seed: int, steps: int = tasks.STEPS) -> dict[st
 
 
 def read() -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Returns {(task, kind, seed): result of `train`}, whose lengths are strings."""
+    """Return {(task, kind, seed): result of `train`}, with lengths as strings."""
     return {(each["task"], each["kind"], each["seed"]): each for each in results.read_lines(tasks.RESULTS)}
 
 
 def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
-    """Returns a Markdown table for each task: the lowest and the highest share of the seeds, by length.
+    """Return a Markdown table per task: the lowest and highest accuracy over seeds, by length.
 
-    Where a task has depths, a second one has the means of the seeds by depth; tasks that were not run are named alone.
+    A task with depths has a second table with means over seeds by depth. Tasks without results have only a name.
     """
     lines = []
     for name, task in TASKS.items():
@@ -89,7 +88,7 @@ def tables(found: dict[tuple[str, str, int], dict[str, Any]]) -> str:
 
 
 def _table(name, found, figure, show):
-    """Returns the lines of a table of one figure, which `show` writes of those of the seeds."""
+    """Return the lines of a table of one result; `show` formats the values of all seeds."""
     lengths = TASKS[name].test_lengths
     lines = [
         f"| heads | seeds | {' | '.join(f'{length:,}' for length in lengths)} |",
@@ -117,7 +116,7 @@ def _span(values):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="default: all")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of heads (default: all)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of heads (default: all)")
     parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
     options = parser.parse_args()
     if not options.show:

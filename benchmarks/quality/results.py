@@ -1,4 +1,4 @@
-"""The file of results, a line a cell, and the tables made of it."""
+"""File of results, one line per cell, and its tables."""
 
 import json
 import pathlib
@@ -10,24 +10,24 @@ import numpy as np
 from benchmarks.quality.cells import Cell
 
 FILE = pathlib.Path(__file__).with_name("results.jsonl")
-COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2, "quarters": 2}  # with decimals
+COLUMNS = {"loss": 3, "bits_per_byte": 3, "far": 2, "near": 2, "new": 2, "quarters": 2}  # numbers of decimals
 
 
 def read(path: pathlib.Path = FILE) -> dict[Cell, dict[str, Any]]:
-    """Returns the results by cell, those of the last line where a cell has several."""
+    """Return the results by cell; the last line of a cell counts."""
     return {Cell(**line.pop("cell")): line for line in read_lines(path)}
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the results of a file, one a line; none where there is no file."""
+    """Return the results of a file, one per line, or an empty list if the file does not exist."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def run_missing(keys: Iterable[Mapping[str, Any]], run: Callable[..., Mapping[str, Any]], path: pathlib.Path) -> None:
-    """Runs what a file lacks, and adds a line for each: what names it, and the result of `run` with that."""
-    for key in keys:  # read each time: another process may add to the file
+    """Call `run` for each key that a file lacks, and append a line with the key and the result."""
+    for key in keys:  # read the file each time: another process may append lines
         if any(key.items() <= line.items() for line in read_lines(path)):
             continue
         line = {**key, **run(**key)}
@@ -37,9 +37,9 @@ def run_missing(keys: Iterable[Mapping[str, Any]], run: Callable[..., Mapping[st
 
 
 def tables(cells: Sequence[Cell], results: dict[Cell, dict[str, Any]]) -> str:
-    """Returns a Markdown table for each text, length and number of steps; cells that were not run are "-".
+    """Return a Markdown table per text, length and number of steps; missing results are "-".
 
-    A figure is the mean over the seeds, in brackets half the distance of the two that are furthest apart.
+    Values are means over seeds, with half of their range in brackets.
     """
     groups = dict.fromkeys((cell.text, cell.length, cell.steps) for cell in cells)
     parts = []
@@ -66,14 +66,14 @@ def _table(cells, results):
 
 
 def _figure(values, digits):
-    """Returns the mean and the spread of numbers, or the means of lists of numbers."""
+    """Return the mean and spread of numbers, or the elementwise means of lists."""
     if isinstance(values[0], list):
         return ", ".join(f"{mean:.{digits}f}" for mean in np.mean(values, axis=0))
     return with_spread(values, digits)
 
 
 def with_spread(values: Iterable[float], digits: int) -> str:
-    """Returns the mean of numbers and, of several, in brackets half the distance of the two furthest apart."""
+    """Return the mean of numbers and, for several numbers, half of their range in brackets."""
     values = list(values)
     spread = "" if len(values) < 2 else f" ({np.ptp(values) / 2:.{digits}f})"
     return f"{np.mean(values):.{digits}f}{spread}"

@@ -1,11 +1,11 @@
-"""The folder of a run, as an argument of a program."""
+"""Run directories as arguments of programs."""
 
 import argparse
 
 
 def run_folder(folder: str) -> str:
-    """Returns a run directory as it was given, for `type=` of argparse, which ends the program otherwise."""
-    from tf_sparse_attention.trainers.shared import workdir  # imports TensorFlow, which help does without
+    """Check that a folder is a run directory and return it, for `type=` of argparse."""
+    from tf_sparse_attention.trainers.shared import workdir  # imports TensorFlow, which `--help` does not need
 
     try:
         workdir.load_config(folder)

@@ -1,8 +1,8 @@
-"""Tasks that need recall: random sequences in which something has to be found again.
+"""Recall tasks: random sequences in which earlier tokens must be recalled.
 
-Each is drawn at any length, so that a model can be tried on longer ones than it was trained on. Target 0 is not scored;
-all sequences of a length are asked equally often. But for the needle's haystack it needs NumPy alone: models of other
-libraries learn the same sequences.
+Sequences can have any length, so models can be tested on longer sequences than in training. Target 0 is not scored. All
+sequences of a length have equally many scored targets. Except for the haystack of "needle", this module needs only
+NumPy, so models of other libraries can learn the same sequences.
 """
 
 import functools
@@ -15,22 +15,22 @@ import numpy as np
 
 
 class Examples(NamedTuple):
-    """Sequences, int32 (B, T) each: the tokens, and at each token what has to follow, 0 where nothing is asked."""
+    """Tokens and targets, int32 (B, T) each: the token to predict after each token, 0 where nothing is scored."""
 
     token_ids: np.ndarray
     targets: np.ndarray
 
 
 class Task(NamedTuple):
-    """A task.
+    """Recall task.
 
     Attributes:
-        draw: function of a NumPy generator, a number of sequences and their length that returns `Examples`.
-        vocabulary_size: ids, 0 included.
-        train_lengths: what it is learnt from, in turns.
-        test_lengths: what it is tried on.
-        depths: values of the argument `depth` of `draw` to try, if it has one.
-        tie_embeddings: whether the output weights are the embedding, as in the models the task comes from.
+        draw: function of a NumPy generator, the number of sequences and their length, which returns `Examples`.
+        vocabulary_size: number of token ids, including 0.
+        train_lengths: lengths of training batches, in rotation.
+        test_lengths: lengths of test sequences.
+        depths: tested values of the argument `depth` of `draw`, if it has this argument.
+        tie_embeddings: whether output weights are the embedding, as in the publication of the task.
     """
 
     draw: Callable[[np.random.Generator, int, int], Examples]
@@ -42,7 +42,7 @@ class Task(NamedTuple):
 
 
 RESULTS = pathlib.Path(__file__).with_name("recall.jsonl")
-# What all models have in common, whoever makes them.
+# Settings shared by the models of all libraries.
 WINDOW, HIDDEN_DIM, NUM_LAYERS = 8, 64, 2
 STEPS, WARMUP_STEPS, LEARNING_RATE = 1500, 50, 3e-3
 TOKENS_IN_A_STEP = 4096
@@ -50,7 +50,7 @@ NUM_TESTED, TESTED_AT_ONCE = 64, 8  # sequences of each length
 
 
 def asked(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions (B, A) at which something has to follow, in order, and what, of targets (B, T)."""
+    """Return the positions of scored targets, int32 (B, A), in order, and these targets, int32 (B, A)."""
     at = np.nonzero(targets)[1].reshape(len(targets), -1).astype("int32")
     return at, np.take_along_axis(targets, at, axis=1)
 
@@ -58,9 +58,9 @@ def asked(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def scores(
     logits_of: Callable[[np.ndarray, np.ndarray], np.ndarray], task: Task, seed: int
 ) -> dict[str, dict[int, Any]]:
-    """Returns the share of what is asked that a model answers, by length.
+    """Return the accuracy of a model by length.
 
-    Under "accuracy" of all drawn sequences, and where the task has depths under "by_depth" a list of those of each.
+    "accuracy" has {length: accuracy}. For a task with depths, "by_depth" has {length: accuracies by depth}.
     """
 
     def share(length, **settings):
@@ -75,7 +75,7 @@ def scores(
 
 
 def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
-    """Yields the batches of a training, those of a seed."""
+    """Yield the training batches of a seed."""
     random = np.random.default_rng([seed, 0])
     for length in itertools.islice(itertools.cycle(task.train_lengths), steps):
         yield task.draw(random, TOKENS_IN_A_STEP // length, length)
@@ -84,14 +84,14 @@ def training_batches(task: Task, seed: int, steps: int) -> Iterator[Examples]:
 def accuracy(
     logits_of: Callable[[np.ndarray, np.ndarray], np.ndarray], task: Task, length: int, seed: int = 0, **settings: Any
 ) -> float:
-    """Returns the share of what is asked in drawn sequences of a length that a model answers.
+    """Return the accuracy of a model on random sequences of a length.
 
     Args:
-        logits_of: function of token ids (B, T) and positions (B, A) that returns the model's logits there, (B, A, V).
+        logits_of: function of token ids (B, T) and positions (B, A) that returns logits at these positions, (B, A, V).
         task: a `Task`.
-        length: T.
-        seed: of the sequences.
-        **settings: other arguments of `task.draw`.
+        length: T, length of the sequences.
+        seed: seed of the sequences.
+        **settings: further arguments of `task.draw`.
     """
     drawn = task.draw(np.random.default_rng([seed, 1, length]), NUM_TESTED, length, **settings)
     right = []
@@ -107,11 +107,11 @@ GAP_POWER = 0.01
 
 
 def associative_recall(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns sequences of `length` / 16 pairs (key, value), then each key once more, where its value is asked.
+    """Return sequences of `length` / 16 pairs (key, value), followed by each key again with its value as the target.
 
-    Keys of a sequence differ. After the pairs each key is asked for at a gap that follows the power law a x^(a - 1),
-    a = 0.01, so most of them soon; what is left is filled with random tokens. "MQAR" of Arora et al. 2023, "Zoology:
-    Measuring and improving recall in efficient language models", section 3 and appendix.
+    The keys of a sequence differ. The gap before the second occurrence of a key follows the power law a x^(a - 1) with
+    a = 0.01, so most gaps are short. Remaining positions have random tokens. This is "MQAR" of Arora et al. 2023,
+    "Zoology: Measuring and improving recall in efficient language models", section 3 and appendix.
     """
     num_pairs = max(length // 16, 1)
     keys = np.stack([1 + random.choice(NUM_KEYS - 1, num_pairs, replace=False) for _ in range(count)])
@@ -128,13 +128,13 @@ def associative_recall(random: np.random.Generator, count: int, length: int) -> 
 
 
 NUM_LETTERS = 16  # 1 .. 16
-CALL = NUM_LETTERS + 1  # what the token to be recalled comes after, and is asked by
+CALL = NUM_LETTERS + 1  # precedes the token to recall; its second occurrence asks for this token
 
 
 def induction(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns random letters with one call in the first half and one at the end: what followed the first is asked.
+    """Return random letters with `CALL` in the first half and at the end; the target is the token after the first.
 
-    "Induction heads" of Gu and Dao 2023, "Mamba", section 4.1.2.
+    This is "induction heads" of Gu and Dao 2023, "Mamba", section 4.1.2.
     """
     ids = random.integers(1, CALL, (count, length))
     rows, at = np.arange(count), random.integers(0, max(length // 2 - 1, 1), count)
@@ -149,10 +149,10 @@ NOISE, COPY = NUM_LETTERS + 1, NUM_LETTERS + 2
 
 
 def selective_copying(random: np.random.Generator, count: int, length: int) -> Examples:
-    """Returns 8 letters anywhere among noise, then a sign and 8 positions where the letters are asked in their order.
+    """Return 8 letters at random positions among noise, then `COPY` and 8 targets: the letters in order.
 
-    Each of them but the first shows the letter before. "Selective copying" of Gu and Dao 2023, section 4.1.1, with
-    what was copied as the input of the next position, as a language model has it.
+    This is "selective copying" of Gu and Dao 2023, section 4.1.1, as language modeling: the input after `COPY` is the
+    previous letter.
     """
     noisy = length - NUM_COPIED
     ids = np.full((count, length), NOISE)
@@ -174,7 +174,7 @@ NUM_BYTES = 256 + FIRST_BYTE
 
 @functools.cache
 def _haystack() -> np.ndarray:
-    """Returns the training split of the interpreter's own library as ids of bytes."""
+    """Return the training split of the Python library as byte ids."""
     import tf_sparse_attention as tsa  # imports TensorFlow
 
     tokens = np.asarray(tsa.data.open_token_store(tsa.data.open_source(), tsa.data.ByteTokenizer(), "train").tokens)
@@ -182,15 +182,16 @@ def _haystack() -> np.ndarray:
 
 
 def needle(random: np.random.Generator, count: int, length: int, depth: float | None = None) -> Examples:
-    """Returns pieces of source with "# name is 12345" at some depth and "# name is 12345" again at the end.
+    """Return pieces of source code with "# name is 12345" at some depth and again at the end.
 
-    The digits of the second are asked. Names are four letters, drawn for each sequence as the digits are.
+    The targets are the digits of the second occurrence. Each sequence has a random name of four letters and random
+    digits.
 
     Args:
-        random: of NumPy.
-        count: sequences, B.
+        random: NumPy generator.
+        count: B, number of sequences.
         length: T, at least 64.
-        depth: of the needle, 0 the beginning and 1 right before the question. None: drawn for each.
+        depth: depth of the needle, from 0 (beginning) to 1 (right before the question). None: random per sequence.
     """
     tokens = _haystack()
     ids, targets = np.zeros((count, length), "int32"), np.zeros((count, length), "int32")
@@ -199,7 +200,7 @@ def needle(random: np.random.Generator, count: int, length: int, depth: float | 
         number = "".join(random.choice(list("0123456789"), NUM_DIGITS))
         line, question = (_ids(text.format(name=name, number=number)) for text in (NEEDLE, QUESTION))
         digits = _ids(number)
-        room = length - len(line) - len(question) - NUM_DIGITS + 1  # the last digit is a target alone
+        room = length - len(line) - len(question) - NUM_DIGITS + 1  # the last digit is only a target
         start = random.integers(len(tokens) - room)
         at = round(room * (random.random() if depth is None else depth))
         text = tokens[start : start + room]

@@ -1,4 +1,4 @@
-"""Routed heads changed in one thing each, to see what decides: temperature, a gate, first steps, shifted keys."""
+"""Variants of routed heads with one change each: temperature, gate, centroid initialization, shifted keys."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from tf_sparse_attention.ops import kmeans
 
 @keras.saving.register_keras_serializable(package="quality")
 class LearnedTemperature(RoutingAttention):
-    """Scores of each head are multiplied by a learned number, exp(s), which begins as `start`.
+    """Routing attention with a learned factor exp(s) of the scores per head, initially `start`.
 
-    LN(q) . LN(k), as published, goes up to H, the size of a head; divided by its root, as elsewhere, only up to that.
+    The published scores LN(q) . LN(k) are at most H, the size of a head; scores divided by sqrt(H) are at most sqrt(H).
     """
 
     def __init__(self, *args: Any, start: float = 1.0, **kwargs: Any) -> None:
@@ -39,7 +39,7 @@ class LearnedTemperature(RoutingAttention):
 
 @keras.saving.register_keras_serializable(package="quality")
 class Gated(RoutingAttention):
-    """What the heads add is multiplied by sigmoid(x w + b), a number for each token."""
+    """Routing attention whose output is multiplied by sigmoid(x w + b), one number per token."""
 
     def build(self, *shapes: Any, **named: Any) -> None:
         super().build(*shapes, **named)
@@ -67,10 +67,10 @@ class Gated(RoutingAttention):
 
 @keras.saving.register_keras_serializable(package="quality")
 class ShiftedKeys(RoutingAttention):
-    """Key j is made of the token before, j - 1: what a query finds is what followed. With keys of their own."""
+    """Routing attention whose key j is computed from token j - 1, so that a match gives the value after the token."""
 
     def keys_of(self, x: Any) -> Any:
-        """Returns the tokens (B, T, D) that keys are made of."""
+        """Return the inputs of the key projection, (B, T, D)."""
         return ops.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
     def project(self, query: Any, value: Any = None, key: Any = None) -> Any:
@@ -79,7 +79,10 @@ class ShiftedKeys(RoutingAttention):
 
 @keras.saving.register_keras_serializable(package="quality")
 class ConvolvedKeys(ShiftedKeys):
-    """Keys are made of a learned mean of a token and the three before it, channel by channel, at first of itself."""
+    """Routing attention with keys from a learned channelwise sum of a token and the three before it.
+
+    Initially, keys use only the token itself.
+    """
 
     def build(self, *shapes: Any, **named: Any) -> None:
         super().build(*shapes, **named)
@@ -91,12 +94,13 @@ class ConvolvedKeys(ShiftedKeys):
 
 
 class CentroidsByStep(Centroids):
-    """Centroids whose first steps differ: they begin at tokens of the first batch, or follow faster at first.
+    """Centroids with another initial phase: initialization from the first batch, or faster moving averages.
 
     Args:
-        *args: those of `Centroids`.
-        start: "data", or "fast": the weight of the past is (1 + n) / (10 + n) in step n, up to `ema_decay`.
-        **kwargs: those of `Centroids`.
+        *args: arguments of `Centroids`.
+        start: "data" for initialization with tokens of the first batch. "fast" for a decay of (1 + n) / (10 + n) in
+            step n, up to `ema_decay`.
+        **kwargs: arguments of `Centroids`.
     """
 
     def __init__(self, *args: Any, start: str, **kwargs: Any) -> None:
@@ -131,7 +135,7 @@ class CentroidsByStep(Centroids):
 
 @keras.saving.register_keras_serializable(package="quality")
 class Started(RoutingAttention):
-    """Routed heads with `CentroidsByStep`."""
+    """Routing attention with `CentroidsByStep`."""
 
     def __init__(self, *args: Any, start: str = "data", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

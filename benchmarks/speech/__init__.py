@@ -1,1 +1,1 @@
-"""Kinds of attention on speech: errors after equal processor time, forward time, and one kind in place of another."""
+"""Types of attention on speech: error rates after equal processor time, forward time, and exchanged attention."""

@@ -1,16 +1,15 @@
-"""Kinds of attention on speech in equal processor time: `python -m benchmarks.speech --path=SPEECH.npz --workdir=DIR`.
+"""Types of attention on speech in equal processor time: `python -m benchmarks.speech --path=SPEECH.npz --workdir=DIR`.
 
-In small what Vyas et al. 2020 measure in section 4.1. Three parts:
+A small version of section 4.1 of Vyas et al. 2020. Three parts:
 
-  step      processor time of a forward pass against length, of each kind in turns with full attention
-  train     a model of each kind of `trainers/configs/speech.py` and seed, for as many minutes of processor time; how
-            many steps that is, is measured once for each kind, so that the learning rate ends with the minutes. Making
-            the programs of a model is not counted, "processor seconds in all" have it too
-  evaluate  phone error rates of the test split, greedily decoded; full, clustered and improved attention also in each
-            other's place
+  step      processor time of a forward pass by length, for each kind, alternating with full attention
+  train     train a model for each kind of `trainers/configs/speech.py` and seed, in equal minutes of processor time.
+            The number of steps is measured once per kind, so that the learning rate schedule fits. Compilation time is
+            not counted, except in "processor seconds in all"
+  evaluate  phone error rates on the test split with greedy decoding; models with full, clustered and improved attention
+            are also evaluated with each other's attention
 
-Prints the tables. A result is a line in the file of results and is not measured again; a training that was killed goes
-on.
+Prints the tables. Each result is a line in the file of results and is not measured again. Killed training resumes.
 """
 
 import argparse
@@ -28,19 +27,19 @@ LENGTHS = (200, 500, 1000, 2000, 4000, 4500, 16000)  # frames; the recordings ha
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Return the options of the command line."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.speech", description=__doc__, formatter_class=form)
     add = parser.add_argument
-    add("--path", type=pathlib.Path, help="a file of features and phonemes, see `tsa.data.open_speech`")
+    add("--path", type=pathlib.Path, help="file of features and phonemes, see `tsa.data.open_speech`")
     add("--workdir", type=pathlib.Path, help="folder of the runs")
-    add("--minutes", type=float, default=5.0, help="of processor time for each training (default: %(default)s)")
+    add("--minutes", type=float, default=5.0, help="processor time per training (default: %(default)s)")
     add("--seed", type=int, nargs="+", default=[0], dest="seeds", help="default: 0")
     add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     add("--kinds", nargs="+", choices=tuple(speech.KINDS), default=tuple(speech.KINDS), help="default: all")
-    add("--lengths", type=int, nargs="+", default=LENGTHS, help="frames, of the part step (default: %(default)s)")
-    add("--repeats", type=int, default=9, help="forward passes of a kind and length (default: %(default)s)")
-    add("--paced_steps", type=int, default=40, help="steps that are timed before (default: %(default)s)")
+    add("--lengths", type=int, nargs="+", default=LENGTHS, help="frames, for the part step (default: %(default)s)")
+    add("--repeats", type=int, default=9, help="forward passes per kind and length (default: %(default)s)")
+    add("--paced_steps", type=int, default=40, help="steps to measure the training speed (default: %(default)s)")
     add("--results", type=pathlib.Path, help="default: WORKDIR/speech.jsonl")
     add("--show", action="store_true", help="print the tables of the file of results, run nothing")
     options = parser.parse_args(argv)
@@ -57,8 +56,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures what the file of results lacks."""
-    from benchmarks.speech import forward  # imports TensorFlow, as the next ones do
+    """Measure missing results."""
+    from benchmarks.speech import forward  # imports TensorFlow, like the modules below
 
     options.workdir.mkdir(parents=True, exist_ok=True)
     if "step" in options.parts:
@@ -72,12 +71,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(keys: Any, call: Any, options: argparse.Namespace) -> None:
-    """Adds a line to the file of results for each key that it lacks."""
+    """Add a line to the file of results for each missing key."""
     results.run_missing(keys, call, options.results)
 
 
 def train_and_evaluate(kind: str, seed: int, options: argparse.Namespace) -> None:
-    """Trains and scores a model, each if it is among the parts."""
+    """Train and evaluate a model, if these parts are selected."""
     from benchmarks.speech import scores, training
 
     folder = options.workdir / f"{kind}-{options.minutes:g}-{seed}"
@@ -98,14 +97,14 @@ def train_and_evaluate(kind: str, seed: int, options: argparse.Namespace) -> Non
 
 
 def attentions(kind: str) -> Iterator[str]:
-    """Yields the kinds that a model trained with one is scored with, its own first."""
+    """Yield the kinds of attention for the evaluation of a model trained with `kind`, starting with `kind`."""
     yield kind
     if kind in EXCHANGED:
         yield from (other for other in EXCHANGED if other != kind)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs what is asked for and prints the tables."""
+    """Run the selected parts and print the tables."""
     options = parse(argv)
     if not options.show:
         from tf_sparse_attention.backends import check_backend

@@ -1,4 +1,4 @@
-"""Processor seconds of a forward pass of the recognizers of `trainers/configs/speech.py` against length."""
+"""Processor seconds of forward passes by length, for the recognizers of `trainers/configs/speech.py`."""
 
 import functools
 import statistics
@@ -13,28 +13,28 @@ from benchmarks.subjects import Subject
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.tasks.speech import Task
 
-MODE = {"tensorflow": "graph", "jax": "jit"}  # as the trainer runs them
+MODE = {"tensorflow": "graph", "jax": "jit"}  # as in the trainer
 SOUND: dict[str, Any] = {"mean": [0.0] * 40, "std": [1.0] * 40, "labels": [str(label) for label in range(59)]}
 
 
 @functools.cache
 def model_of(kind: str) -> Any:
-    """Returns an untrained recognizer with attention of a kind: what a pass takes does not depend on the weights."""
+    """Return an untrained recognizer with attention of a kind; the time of a pass does not depend on weights."""
     keras.utils.set_random_seed(0)
     return Task(speech.get_config(kind), SOUND).make_model()
 
 
 def compare(kind: str, length: int, repeats: int) -> dict[str, float | int]:
-    """Returns the processor seconds of forward passes of one recording, of a kind and, in turns with it, of "full".
+    """Return the processor seconds of alternating forward passes, with a kind of attention and with "full".
 
     Args:
         kind: a kind of attention.
-        length: frames of the recording, random numbers.
-        repeats: passes of each.
+        length: number of frames of the recording, which has random features.
+        repeats: number of passes per kind.
 
     Returns:
-        Dictionary: medians "seconds" and "full_seconds", and "ratio", the median of the quotients of two passes that
-        followed each other.
+        Dictionary: medians "seconds" and "full_seconds", "ratio", the median ratio of two consecutive passes, and
+        "repeats".
     """
     features = np.random.default_rng(length).standard_normal((1, length, 40), dtype="float32")
     passes = [_pass_of(name, features) for name in (kind, "full")]
@@ -48,7 +48,7 @@ def _pass_of(kind, features):
     model = model_of(kind)
     subject = Subject(lambda features: (model(features, training=False), 0.0), (features,), 0)
     step = steps.step_of(subject, MODE[keras.backend.backend()], backward=False)
-    for _ in range(2):  # the first one compiles, the second one makes room
+    for _ in range(2):  # the first call compiles, the second allocates memory
         step.run()
     return step.run
 

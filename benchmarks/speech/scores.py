@@ -1,4 +1,4 @@
-"""The error rate of a trained recognizer on the test split, with its own attention or with another kind."""
+"""Error rate of a trained recognizer on the test split, with its own attention or with another kind."""
 
 import pathlib
 from typing import Any
@@ -11,14 +11,14 @@ KEPT = ("phone_error_rate", "loss", "labels", "recordings")
 
 
 def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, Any]:
-    """Returns what a run's model scores, greedily decoded, and nats per label ("loss").
+    """Return the phone error rate of a run's model with greedy decoding, and its nats per label ("loss").
 
     Args:
         folder: the run directory.
-        attention: the kind that replaces its own. None: its own.
+        attention: kind of attention to use instead of the model's. None: the model's attention.
 
     Raises:
-        ValueError: if the folder has no trained model.
+        ValueError: If the folder has no trained model.
     """
     wanted = overrides.overridable_settings()
     wanted.train.num_beams = 0

@@ -1,4 +1,4 @@
-"""The tables of the study, made of its file of results."""
+"""Tables of the study, from its file of results."""
 
 import pathlib
 import statistics
@@ -8,18 +8,18 @@ from typing import Any
 from benchmarks.quality.results import with_spread
 from tf_sparse_attention.trainers.configs import speech
 
-FILE = pathlib.Path(__file__).parents[1] / "speech.jsonl"  # what was measured for docs/tasks.md
-EXCHANGED = ("full", "clustered", "improved")  # kinds of the same weights, which can take each other's place
+FILE = pathlib.Path(__file__).parents[1] / "speech.jsonl"  # the results in docs/tasks.md
+EXCHANGED = ("full", "clustered", "improved")  # kinds with the same weights, which can replace each other
 Rows = Sequence[dict[str, Any]]
 
 
 def select(rows: Rows, **wanted: Any) -> list[dict[str, Any]]:
-    """Returns the rows that have these values."""
+    """Return the rows with the given values."""
     return [row for row in rows if wanted.items() <= row.items()]
 
 
 def tables(rows: Rows) -> str:
-    """Returns what was measured as Markdown tables, none where there is nothing."""
+    """Return the results as Markdown tables; tables without results are omitted."""
     parts = [_forward(select(rows, part="step"))]
     for minutes in sorted({row["minutes"] for row in rows if "minutes" in row}):
         parts += [_kinds(select(rows, minutes=minutes), minutes), _exchanges(select(rows, minutes=minutes))]
@@ -33,7 +33,7 @@ def _markdown(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _forward(rows):
-    """Processor time of a forward pass: that of "full", and what others take of it."""
+    """Return a table of the processor time of a forward pass: of "full", and of other kinds relative to "full"."""
     lengths = sorted({row["length"] for row in rows})
     if not lengths:
         return []
@@ -48,7 +48,7 @@ def _forward(rows):
 
 
 def _kinds(rows, minutes):
-    """A row a kind: errors after the same processor time."""
+    """Return a table with a row per kind: error rates after the same processor time."""
     lines = []
     for kind in speech.KINDS:
         trained = select(rows, part="train", kind=kind)
@@ -66,7 +66,7 @@ def _kinds(rows, minutes):
 
 
 def _exchanges(rows):
-    """Rows: the kind that a model was trained with; columns: the kind that it is scored with."""
+    """Return a table of error rates: rows are the kinds in training, columns the kinds in evaluation."""
     lines = []
     for kind in EXCHANGED:
         cells = [_percent(select(rows, part="evaluate", kind=kind, attention=other)) for other in EXCHANGED]

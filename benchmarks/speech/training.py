@@ -1,4 +1,4 @@
-"""Trains a recognizer for a number of minutes of processor time, by the trainer."""
+"""Training of a recognizer for a number of minutes of processor time, with the trainer."""
 
 import json
 import math
@@ -19,22 +19,22 @@ CHECKPOINT_EVERY = 20  # steps
 
 
 def config_of(kind: str, seed: int, num_steps: int, path: pathlib.Path, folder: pathlib.Path) -> Any:
-    """Returns the configuration of a run; `folder` keeps the features of all of them."""
+    """Return the configuration of a run; `folder` stores the features for all runs."""
     config = speech.get_config(kind)
     config.seed = seed
     config.data.update(path=str(path), data_dir=str(folder / "data"))
-    # Nothing is scored in between: all of the time goes into steps.
+    # No evaluation during training: all time is spent on steps.
     config.train.update(num_steps=num_steps, evaluate_every=0, checkpoint_every=CHECKPOINT_EVERY)
     return config
 
 
 def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) -> dict[str, float]:
-    """Returns the mean "seconds_per_step", processor seconds of the first steps of a training that is thrown away.
+    """Return "seconds_per_step", the mean processor seconds of the first training steps, whose model is discarded.
 
-    Programs, one for each length, are made before they are timed.
+    Programs, one per length, are compiled before they are timed.
     """
     config = config_of(kind, 0, num_steps, path, folder)
-    devices.make_deterministic(config.train.jit_compile)  # as the trainer does
+    devices.make_deterministic(config.train.jit_compile)  # as in the trainer
     task = registry.make_task(config)
     batches = task.training_batches()
     keras.utils.set_random_seed(config.seed)
@@ -54,13 +54,14 @@ def pace(kind: str, num_steps: int, path: pathlib.Path, folder: pathlib.Path) ->
 
 
 def train(config: ml_collections.ConfigDict, folder: pathlib.Path) -> dict[str, Any]:
-    """Trains a model to its last step, from its newest checkpoint on if it was killed.
+    """Train a model to its last step; resume from the newest checkpoint after a kill.
 
     Returns:
-        Dictionary: "steps", "weights" (trainable numbers), and "processor_seconds" of all starts, programs included.
+        Dictionary: "steps", "weights" (number of trainable weights), and "processor_seconds" of all starts, including
+        compilation.
 
     Raises:
-        SystemExit: with the status of the trainer, if a signal ended it.
+        SystemExit: If a signal ended the training, with the exit status of the trainer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessorClock(folder / "processor_seconds.json") as clock:
@@ -74,11 +75,11 @@ def train(config: ml_collections.ConfigDict, folder: pathlib.Path) -> dict[str, 
 
 
 class ProcessorClock:
-    """Context that adds its processor seconds to those in a file, also where the process is killed.
+    """Context manager that adds its processor seconds to a file, also if the process is killed.
 
     Args:
-        path: the file, a JSON number.
-        every: seconds between two writings. Default 5.
+        path: the file, which has a JSON number.
+        every: seconds between writes. Default: 5.
     """
 
     def __init__(self, path: pathlib.Path, every: float = 5.0) -> None:
@@ -88,7 +89,7 @@ class ProcessorClock:
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def seconds(self) -> float:
-        """Returns the processor seconds of all starts so far."""
+        """Return the processor seconds of all starts so far."""
         return json.loads(self._path.read_text(encoding="utf-8"))
 
     def __enter__(self):

@@ -1,1 +1,1 @@
-"""Every task of the trainer at toy size: `make tasks`."""
+"""All tasks of the trainer at toy size: `make tasks`."""

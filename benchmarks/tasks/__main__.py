@@ -1,8 +1,8 @@
-"""Every task from data to a SavedModel: `make tasks` or `python -m benchmarks.tasks`.
+"""All tasks from data to a SavedModel: `make tasks` or `python -m benchmarks.tasks`.
 
-Makes up small data, trains a model of each task (`trainers/configs/toys.py`), kills the training once and starts it
-again, scores the model, lets it generate and exports it, each by the program that a user calls. Prints what they say,
-and a table of their seconds. Data that are there and trainings that are done are not made again.
+Generates small data sets and trains a model for each task (`trainers/configs/toys.py`). Kills each training once and
+resumes it, then evaluates the model, generates from it and exports it, with the commands of the trainer. Prints their
+output and a table of their seconds. Existing data and finished trainings are reused.
 """
 
 import argparse
@@ -26,14 +26,14 @@ GENERATED = {
     "classify": ["--prompt=plum saw apple pear cow plum"],
 }
 TASKS = tuple(toys.DATA)
-CANNOT_WRITE = ("masked",)  # sees both sides: there is nothing to generate, nor a text to continue
+CANNOT_WRITE = ("masked",)  # bidirectional: it cannot generate text
 
 
 def program(name: str, workdir: pathlib.Path, arguments: Sequence[str] = ()) -> tuple[float, str]:
-    """Runs a program of the trainer; returns its seconds and what it printed.
+    """Run a program of the trainer; return its seconds and its output.
 
     Raises:
-        SystemExit: with its messages, if it fails.
+        SystemExit: If the program fails, with its output.
     """
     started = time.monotonic()
     command = [sys.executable, "-m", f"tf_sparse_attention.trainers.{name}", f"--workdir={workdir}", *arguments]
@@ -44,7 +44,7 @@ def program(name: str, workdir: pathlib.Path, arguments: Sequence[str] = ()) -> 
 
 
 def train_and_kill(workdir: pathlib.Path, arguments: Sequence[str]) -> bool:
-    """Starts a training and kills it when it has written a checkpoint; returns whether there was time for that."""
+    """Start a training and kill it when it has a checkpoint; return False if it ended before."""
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", f"--workdir={workdir}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
@@ -55,7 +55,7 @@ def train_and_kill(workdir: pathlib.Path, arguments: Sequence[str]) -> bool:
 
 
 def run(task: str, folder: pathlib.Path) -> dict[str, float]:
-    """Runs all programs of a task; returns their seconds by name."""
+    """Run all programs of a task; return their seconds by name."""
     workdir, seconds = folder / task, {}
     config = [f"--config=toys:{task}", f"--config.data.path={_data_of(task, folder)}"]
     config.append(f"--config.data.data_dir={folder / 'data'}")
@@ -78,7 +78,7 @@ def _data_of(task, folder):
 
 
 def table(seconds: dict[str, dict[str, float]]) -> str:
-    """Returns the seconds of all programs as a table."""
+    """Return the seconds of all programs as a table."""
     names = ("train", "evaluate", "generate", "export")
     lines = ["task            " + "".join(f"{name:>10}" for name in names)]
     for task, found in seconds.items():
@@ -88,7 +88,7 @@ def table(seconds: dict[str, dict[str, float]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the tasks that are asked for."""
+    """Run the selected tasks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/tasks"), help="default: %(default)s")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="default: all")

@@ -1,7 +1,7 @@
-"""Made-up data for every task: `python -m benchmarks.tasks.made --folder=runs/tasks/data`.
+"""Synthetic data for all tasks: `python -m benchmarks.tasks.made --folder=runs/tasks/data`.
 
-Small, drawn from seeds, and with something to learn: numbers in words and digits, a fact to be found among others,
-words of three kinds, pictures of coloured boxes, tones, and letters that are said by tones.
+The data sets are small and random with fixed seeds: numbers in words and digits, questions about one of several facts,
+words of three categories, images of colored boxes, tones, and letters encoded as tones.
 """
 
 import argparse
@@ -41,7 +41,7 @@ LETTERS = {"a": 400, "b": 800, "c": 1600, "d": 2800}  # hertz
 
 
 def in_words(number: int) -> str:
-    """Returns a number from 0 to 999 in English words.
+    """Return a number from 0 to 999 in English words.
 
     Example:
 
@@ -58,7 +58,7 @@ def in_words(number: int) -> str:
 
 
 def write_all(folder: pathlib.Path) -> None:
-    """Writes the data of all tasks into a folder; files that are there are left as they are."""
+    """Write the data of all tasks to a folder; existing files are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     _write_text(folder / "text", random)
@@ -74,12 +74,12 @@ def write_all(folder: pathlib.Path) -> None:
 
 
 def _splits(number):
-    """Returns the names of the splits with how many of a number belong to each."""
+    """Return pairs of split name and its count out of `number` examples."""
     return ("train", number * 8 // 10), ("validation", number // 10), ("test", number // 10)
 
 
 def _with_splits(rows):
-    """Yields rows with the field "split"."""
+    """Yield rows with the field "split"."""
     names = [name for name, count in _splits(len(rows)) for _ in range(count)]
     yield from ({**row, "split": name} for row, name in zip(rows, names, strict=True))
 
@@ -119,7 +119,7 @@ def _write_text(folder, random):
 
 
 def _boxes(count, random):
-    """Returns images of one coloured box before a grey ground, uint8 (count, 8, 8, 3)."""
+    """Return images of a colored box on a gray background, uint8 (count, 8, 8, 3)."""
     images = np.full((count, 8, 8, 3), 96, np.uint8)
     for image in images:
         (top, left), (height, width) = random.integers(0, 5, 2), random.integers(2, 4, 2)
@@ -128,7 +128,7 @@ def _boxes(count, random):
 
 
 def _tones(pitches, seconds, random):
-    """Returns 16-bit samples of some tones, one after the other, each dying away, with a little noise."""
+    """Return 16-bit samples of a sequence of decaying tones with some noise."""
     time = np.arange(int(RATE * seconds)) / RATE
     sound = np.concatenate([np.sin(2 * np.pi * pitch * time) * (1 - time / seconds) for pitch in pitches])
     return (8000 * sound + random.normal(0, 50, sound.shape)).astype(np.int16)
@@ -165,7 +165,7 @@ def _write_once(path, content):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Writes the data."""
+    """Write the data."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=pathlib.Path, default="runs/tasks/data", help="default: %(default)s")
     write_all(parser.parse_args(argv).folder)

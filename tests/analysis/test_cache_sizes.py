@@ -58,7 +58,7 @@ def test_a_model_has_a_row_for_each_part_with_the_bytes_of_its_cache(max_length)
 
 def test_the_table_has_a_row_a_layer_and_their_sum():
     text = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36))
-    lines = ["| layer | attention | slots of 36 | bytes | bytes a token |", "|---|---|---|---|---|"]
+    lines = ["| layer | attention | slots of 36 | bytes | bytes per token |", "|---|---|---|---|---|"]
     lines += ["| near | LocalAttention | 6 | 412 | 11.44 |", "| all | | | 412 | 11.44 |"]
     assert text.splitlines() == lines
     rows = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36, batch_size=3))

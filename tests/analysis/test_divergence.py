@@ -182,7 +182,7 @@ def test_the_model_is_as_it_was():
 
 
 def test_one_head_a_layer_has_nothing_to_be_compared_with():
-    with pytest.raises(ValueError, match="a layer with two heads"):
+    with pytest.raises(ValueError, match="a layer with at least two heads"):
         tsa.analysis.head_divergence(model_of({**LOCAL, "num_heads": 1}), ids_of())
 
 

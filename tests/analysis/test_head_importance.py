@@ -64,11 +64,11 @@ IDS = np.ones((1, 4), int)
     ("batches", "found"),
     [
         ([], "none"),
-        (None, "NoneType in place of a pair"),
-        (IDS, "ndarray in place of a pair"),
-        ((IDS, IDS), "ndarray in place of a pair"),
-        ([(IDS,)], "tuple in place of a pair"),
-        ([{"token_ids": IDS, "targets": IDS}], "dict in place of a pair"),
+        (None, "NoneType instead of a pair"),
+        (IDS, "ndarray instead of a pair"),
+        ((IDS, IDS), "ndarray instead of a pair"),
+        ([(IDS,)], "tuple instead of a pair"),
+        ([{"token_ids": IDS, "targets": IDS}], "dict instead of a pair"),
     ],
 )
 def test_what_is_no_pairs_is_an_error(batches, found):

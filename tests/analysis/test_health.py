@@ -48,7 +48,7 @@ def test_what_is_dropped_is_what_the_dense_twin_shows_empty(arguments, least, mo
     assert least <= empty.mean() <= most
     np.testing.assert_allclose([head.dropped for head in report.heads], empty.mean(axis=(0, 2)))
     drops = arguments["selection"] == "top_k"
-    assert any('selection="nearest" leaves out none' in line for line in report.advice) == drops
+    assert any('selection="nearest" drops no tokens' in line for line in report.advice) == drops
 
 
 @pytest.mark.parametrize("arguments", [{}, {"share_qk": False}, {"share_qk": False, "num_key_value_heads": 1}])
@@ -88,8 +88,8 @@ def test_equal_tokens_are_all_in_one_cluster():
     report = health(routing(selection="nearest"), np.ones((1, 32, SIZE), "float32"))
     for head in report.heads:
         assert (head.dead, head.entropy, head.overfull) == (3, 0, 1)
-    assert len(report.advice) == 2 and "75% of the clusters have no token" in report.advice[0]
-    assert "100% of the tokens are in clusters of more than `cluster_size`, 8" in report.advice[1]
+    assert len(report.advice) == 2 and "75% of the clusters have no tokens" in report.advice[0]
+    assert "100% of the tokens are in clusters with more than `cluster_size`=8" in report.advice[1]
 
 
 def test_drift_is_measured_from_an_earlier_report():
@@ -123,15 +123,19 @@ def head(**changes):
     ("heads", "spans", "said"),
     [
         ([head()], [], None),
-        ([head(dropped=0.25)], [], "25.0% of the pairs of head and token attend to nothing: they are masked."),
-        ([head(dropped=0.25, selection="top_k")], [], 'attend to nothing: selection="nearest" leaves out none.'),
+        ([head(dropped=0.25)], [], "tokens attend to nothing, averaged over heads: they are masked."),
+        (
+            [head(dropped=0.25, selection="top_k")],
+            [],
+            'averaged over heads: selection="nearest" drops no tokens.',
+        ),
         ([head(dropped=0.05, reads_successors=True)], [], None),
-        ([head(dropped=0.2, reads_successors=True)], [], "20.0% of the pairs of head and token attend to nothing"),
-        ([head(dead=4), head()], [], "25% of the clusters have no token: take fewer"),
-        ([head(dead=4, entropy=0.3)], [], "50% of the clusters have no token"),  # which says it all
-        ([head(), head(entropy=0.55)], [], "most tokens are in few clusters (entropy 0.55): begin with"),
-        ([head(overfull=0.8)], [], "80% of the tokens are in clusters of more than `cluster_size`, 16"),
-        ([], [Spans("local", 100, (96, 98))], "every span is as long as `window`, 100"),
+        ([head(dropped=0.2, reads_successors=True)], [], "20.0% of tokens attend to nothing, averaged over heads"),
+        ([head(dead=4), head()], [], "25% of the clusters have no tokens: reduce"),
+        ([head(dead=4, entropy=0.3)], [], "50% of the clusters have no tokens"),  # which says it all
+        ([head(), head(entropy=0.55)], [], "few clusters have most tokens (entropy 0.55): use"),
+        ([head(overfull=0.8)], [], "80% of the tokens are in clusters with more than `cluster_size`=16"),
+        ([], [Spans("local", 100, (96, 98))], "every span reaches the `window` of 100"),
         ([], [Spans("local", 100, (60, 98))], None),
         ([], [Spans("local", 100, (3, 50))], "the longest span is 50 of 100 positions"),
     ],
@@ -144,13 +148,13 @@ def test_advice_is_given_for_a_fault_and_for_no_other(heads, spans, said):
 
 def test_spans_are_listed_with_advice():
     x = normal(1, 16, SIZE)
-    for initial, said in ((1.0, "every span is as long as `window`, 64"), (0.0, "the longest span is 4 of 64")):
+    for initial, said in ((1.0, "every span reaches the `window` of 64"), (0.0, "the longest span is 4 of 64")):
         layer = LocalAttention(2, 4, window=64, adaptive_span={"ramp": 4, "initial": initial})
         report = health(layer, x)
         assert report.spans[0].window == 64 and len(report.spans[0].spans) == 2
         assert said in report.advice[0] and said in str(report)
     layer = LocalAttention(2, 4, window=64, adaptive_span={"ramp": 4, "initial": 0.7})
-    assert str(health(layer, x)).endswith("\n\nNothing is amiss.")
+    assert str(health(layer, x)).endswith("\n\nNo problems found.")
 
 
 def test_a_model_of_layers_of_its_own_need_not_be_built():
@@ -177,7 +181,7 @@ def test_padding_that_sees_nothing_is_not_counted_as_dropped():
     inputs = keras.Input((None, SIZE)), keras.Input((None,), dtype="bool")
     model = keras.Model(inputs, layer(inputs[0], query_mask=inputs[1], use_causal_mask=True))
     assert [each.dropped for each in health(model, (x, mask)).heads] == [0, 0]
-    with pytest.raises(ValueError, match=r"`batch` must have tokens that are no padding. Received: none for"):
+    with pytest.raises(ValueError, match=r"`batch` must have tokens that are not padding. Received: none for"):
         health(model, (x, mask & False))
 
 
@@ -192,13 +196,13 @@ def test_a_report_of_another_model_is_an_error():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch": "text"}, "`batch` must be what the model is called with, .* Received: batch of type str."),
-        ({"batch": None}, "`batch` must be what the model is called with, .* Received: batch of type NoneType."),
-        ({"batch": (normal(1, 4, SIZE),) * 2}, "`batch` must be what .* Received: batch of type tuple."),
+        ({"batch": "text"}, "`batch` must be an input of the model: .* Received: batch of type str."),
+        ({"batch": None}, "`batch` must be an input of the model: .* Received: batch of type NoneType."),
+        ({"batch": (normal(1, 4, SIZE),) * 2}, "`batch` must be an input .* Received: batch of type tuple."),
         ({"previous": "report"}, "`previous` must be None or a report of `health`. Received: previous='report'."),
         (
             {"model": LocalAttention(2, 4, window=4, name="near")},
-            "`model` must have routed heads with centroids, or adaptive spans. Received: near without.",
+            "`model` must have routed heads with centroids, or adaptive spans. Received: near without any.",
         ),
         (
             {"model": keras.Sequential([keras.Input((4, SIZE)), keras.layers.Dense(2)])},

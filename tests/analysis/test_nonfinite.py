@@ -54,7 +54,7 @@ def test_the_layer_whose_output_is_not_finite_is_named_and_not_those_after_it(mo
     assert found is None
     model.layers[0].bias.assign([1.0, 3.0])
     found = find_nonfinite(model, np.float32([[1, -3]]))
-    assert str(found).endswith("divide: 2 of 2 numbers are NaN or infinite") and str(found).startswith("output of lay")
+    assert str(found).endswith("divide: 2 of 2 values are NaN or infinite") and str(found).startswith("output of lay")
 
 
 def test_inputs_and_losses_are_told_from_layers(model):

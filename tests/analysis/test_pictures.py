@@ -68,7 +68,7 @@ def test_a_built_layer_keeps_its_size(layer):
 
 def test_axes_must_be_as_many_as_heads():
     axes = pyplot.subplots(1, 3)[1]
-    with pytest.raises(ValueError, match=r"`axes` must be one for each panel\. Received: 3 axes, 2 panels"):
+    with pytest.raises(ValueError, match=r"`axes` must have one item per panel\. Received: 3 axes, 2 panels"):
         draw_pattern(LocalAttention(2, 4, window=3), length=5, axes=axes)
 
 

@@ -37,6 +37,6 @@ def test_a_pixel_beyond_the_image_is_refused():
     codec = tsa.data.ImageCodec(4, 6, 2)
     for pixel, channel in (((4, 0), 0), ((0, -1), 0), ((0, 0), 2), ((1,), 0)):
         with pytest.raises(
-            ValueError, match=r"`pixel` and `channel` must lie in the image of \(4, 6, 2\)\. Received: "
+            ValueError, match=r"`pixel` and `channel` must be inside of the image shape \(4, 6, 2\)\. Received: "
         ):
             tsa.analysis.pixel_attention(model_of(codec), codec, IMAGE, pixel, channel)

@@ -44,7 +44,7 @@ def test_only_dense_attention_is_replaced():
     local = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
     model = SequenceClassifier(Backbone(20, 1, 8, [local], causal=False), 3)
     with pytest.raises(
-        ValueError, match=r"`model` must have a `Backbone` of DenseAttention alone\. .*'LocalAttention'"
+        ValueError, match=r"`model` must have a `Backbone` with only DenseAttention\. .*'LocalAttention'"
     ):
         approximation.with_attention(model, num_clusters=2)
 

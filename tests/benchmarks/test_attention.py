@@ -75,7 +75,7 @@ def test_layers_without_a_core_are_measured_with_layers_alone(capsys):
     lines = ["--lengths", "64", "--cases", "native", "--no-memory"]
     with pytest.raises(SystemExit):
         attention.main(lines, run=fake_run)
-    assert "native: measured as whole layers alone. Add --layers." in capsys.readouterr().err
+    assert "native: measured only as whole layers. Add --layers." in capsys.readouterr().err
     assert attention.main([*lines, "--layers"], run=fake_run) == 0
     assert "native" in capsys.readouterr().out
     assert "native" in attention.parse(["--layers"]).cases and "native" not in attention.parse([]).cases

@@ -38,7 +38,7 @@ def test_the_model_reads_the_byte_before():
 def test_a_file_without_other_images_is_refused(tmp_path):
     np.savez(tmp_path / "images.npz", x_train=np.zeros((1, 2, 2, 3), np.uint8))
     with pytest.raises(
-        ValueError, match=r"`path` must have an array x_heldout or x_test\. Received: .*images\.npz, without"
+        ValueError, match=r"`path` must have an array x_heldout or x_test\. Received: .*images\.npz without any"
     ):
         images.read_images(str(tmp_path / "images.npz"))
 

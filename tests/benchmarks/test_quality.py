@@ -83,11 +83,11 @@ def test_options_choose_cells():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--only=*-sparse-*", "`only` must fit cells of the set quick: python-1024-local-500, "),
-        ("--seeds=2", "`seeds` must be of 0, 1. Received: [2]"),
+        ("--only=*-sparse-*", "`only` must match cells of the set quick: python-1024-local-500, "),
+        ("--seeds=2", "`seeds` must be in 0, 1. Received: [2]"),
         ("--text=python=docs", "must be books=PATH or wiki_xml=PATH. Received: python=docs"),
-        ("--text=books", "there must be a folder or file at the path. Received: books"),
-        ("--text=books=nowhere", "there must be a folder or file at the path. Received: books=nowhere"),
+        ("--text=books", "PATH must be a folder or file that exists. Received: books"),
+        ("--text=books=nowhere", "PATH must be a folder or file that exists. Received: books=nowhere"),
     ],
 )
 def test_wrong_options_end_with_a_message(option, message, capsys):

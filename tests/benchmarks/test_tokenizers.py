@@ -24,7 +24,7 @@ def test_text_is_read_up_to_a_size(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
     assert len(tokenizers.read_documents(tmp_path, 0.0015)) == 2
-    with pytest.raises(ValueError, match="`--path` must be a folder with files of text"):
+    with pytest.raises(ValueError, match="`--path` must be a folder of text files"):
         tokenizers.read_documents(tmp_path / "nowhere", 1)
 
 

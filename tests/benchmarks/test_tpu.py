@@ -53,7 +53,7 @@ def test_a_name_that_is_not_known_is_told_with_those_that_are(capsys):
     tpu_compile.check_names(parser, ["one"], {"one": 1, "two": 2})
     with pytest.raises(SystemExit, match="2"):
         tpu_compile.check_names(parser, ["one", "three"], {"one": 1, "two": 2})
-    assert "names must be of one; two. Received: three." in capsys.readouterr().err
+    assert "names must be in one; two. Received: three." in capsys.readouterr().err
 
 
 def test_the_least_time_is_that_of_arithmetic_or_memory_whichever_is_longer():

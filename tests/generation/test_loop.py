@@ -175,7 +175,7 @@ def test_one_graph_of_unknown_sizes_gives_what_eager_mode_gives(jit_compile):
 
 @pytest.mark.parametrize("max_length", [0, 4])
 def test_a_length_that_the_buffer_cannot_hold_is_refused(max_length):
-    with pytest.raises(ValueError, match=rf"`max_length` must be from 1 to .* Received: max_length={max_length}"):
+    with pytest.raises(ValueError, match=rf"`max_length` must be between 1 and .* Received: max_length={max_length}"):
         generate(count_up, [[1, 0, 0]], [1], max_length, greedy)
 
 

@@ -186,7 +186,7 @@ def test_other_weights_make_other_programs():
     "sampler", [lambda logits, keys: logits, lambda logits, keys: ops.max(logits, -1), lambda logits, keys: np.int32(3)]
 )
 def test_a_function_that_returns_no_ids_is_refused(eager_generator, sampler):
-    with pytest.raises(ValueError, match=r"`sampler` must return ids, int \(B,\), here \(2,\)\. Received: "):
+    with pytest.raises(ValueError, match=r"`sampler` must return ids, int \(B,\) with B=2\. Received: "):
         eager_generator.generate([[5], [6]], 4, sampler)
 
 

@@ -63,4 +63,4 @@ __all__ = [
     "suggest",
     "word_routes",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # without the submodules

@@ -1,4 +1,4 @@
-"""The attention layers of a model."""
+"""Search for the attention layers of a model."""
 
 import keras
 
@@ -6,7 +6,7 @@ from tf_sparse_attention.layers import AttentionLayer
 
 
 def attention_layers(layer: keras.layers.Layer) -> list[AttentionLayer]:
-    """Returns the attention layers of this library in a layer, in the order of their creation, which Keras reverses."""
+    """Return the attention layers of this library in a layer, in order of creation, which Keras's search reverses."""
     return list({id(found): found for found in _inside(layer)}.values())
 
 

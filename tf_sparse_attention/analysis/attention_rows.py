@@ -1,4 +1,4 @@
-"""The attention weights of a model for a few queries at a time, in O(T H) memory."""
+"""Attention weights of a model for a few queries at a time, in O(T H) memory."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ class AttentionCall:
 
     Attributes:
         layer: the `AttentionLayer`.
-        heads: argument of `compute_attention`: queries, keys and values, and more where a layer has them.
+        heads: argument of `compute_attention`: queries, keys, values and any additional tensors of the layer.
         masks: argument of `compute_attention`.
         causal: argument of `compute_attention`.
     """
@@ -33,16 +33,16 @@ class AttentionCall:
 
     @property
     def values(self) -> list[Tensor]:
-        """The values of the key heads, (B, M, S, Hv); a layer may have several."""
+        """Values of the M key-value heads, (B, M, S, Hv); a layer may have several sets of keys and values."""
         return list(self.heads[2::3])
 
     @property
     def group_size(self) -> int:
-        """How many heads beside each other share their keys and values, N / M."""
+        """Number of consecutive query heads that share keys and values, N / M."""
         return self.layer.num_heads // self.values[0].shape[1]
 
     def attend(self, values: Sequence[Tensor]) -> Tensor:
-        """Returns the attended heads (B, N, T, Hv) for other values."""
+        """Return the outputs of the heads, (B, N, T, Hv), for the given values."""
         heads = list(self.heads)
         heads[2::3] = values
         output, _ = self.layer.compute_attention(tuple(heads), self.masks, self.causal)
@@ -50,16 +50,16 @@ class AttentionCall:
         return output if mask is None else ops.where(mask[:, None, :, None], output, 0)
 
     def weights(self, gradients: Sequence[Tensor]) -> np.ndarray:
-        """Returns the gradients of the values, (B, M, S, Hv) each, as (B, M, Hv, S); a query attends to one of them."""
+        """Return the sum of gradients of all values, (B, M, S, Hv) each, as (B, M, Hv, S)."""
         return np.moveaxis(np.sum([to_numpy(gradient) for gradient in gradients], axis=0), -1, -2)
 
 
 @dataclasses.dataclass
 class Attention:
-    """One attention of a model, of one part or more.
+    """One attention of a model, with one or more parts.
 
     Attributes:
-        name: path of its layer.
+        name: path of the layer.
         parts: list of `AttentionCall`.
     """
 
@@ -68,22 +68,22 @@ class Attention:
 
     @property
     def kinds(self) -> list[str]:
-        """The pattern of each head: "local", "routing" ..."""
+        """Pattern of each head, such as "local" or "routing"."""
         names = [type(part.layer).__name__.removesuffix("Attention").lower() for part in self.parts]
         return [name for name, part in zip(names, self.parts, strict=True) for _ in range(part.layer.num_heads)]
 
     def rows(self, queries: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Iterates over the weights of all keys for a few queries at a time.
+        """Iterate over the attention weights of a few queries at a time.
 
-        A head's output is a sum of values times weights, so that weights are its derivative: a backward pass gives as
-        many queries as a head has channels, exactly, for any pattern, in O(T H) memory. Heads that share values take
-        turns, as their sum would be the derivative.
+        A head's output is a weighted sum of values, so its derivative with respect to values gives the weights. Each
+        backward pass computes exact weights of as many queries as a head has channels, for any pattern, in O(T H)
+        memory. Heads that share values need separate passes, because their derivatives add up.
 
         Args:
             queries: int array of positions; None for all. Default: None.
 
         Yields:
-            Pairs of positions (t,) and weights, NumPy float (B, N, t, S), 0 for keys that a query does not see.
+            Pairs of positions, int (t,), and weights, NumPy float (B, N, t, S), 0 for keys that a query does not see.
         """
         num_rows = min(part.layer.value_dim for part in self.parts)
         queries = np.arange(self.parts[0].heads[0].shape[2]) if queries is None else np.asarray(queries)
@@ -108,35 +108,35 @@ class Attention:
 
 
 def _one_hot_rows(output, group_size, queries, turn):
-    """Returns zeros like (B, N, T, Hv) with a 1 in channel c of the c-th of some queries, in one head of each group."""
+    """Return zeros (B, N, T, Hv) with a 1 in channel c at the c-th query, in one head of each group."""
     marks = np.zeros(output.shape[1:], "float32")
     marks[turn::group_size, queries, np.arange(len(queries))] = 1
     return ops.broadcast_to(ops.cast(marks, output.dtype), output.shape)
 
 
 def _side_by_side(turns):
-    """Returns what heads have (B, N, t, S), of that of the first of each group, of the second ..., (B, M, t, S)."""
+    """Interleave arrays (B, M, t, S), each with one head of every group, to (B, N, t, S)."""
     batch, groups, *sizes = turns[0].shape
     return np.stack(turns, axis=2).reshape(batch, groups * len(turns), *sizes)
 
 
 def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
-    """Returns the attentions of a model in the order of their calls, a list of `Attention`.
+    """Return the attentions of a model in the order of their calls, a list of `Attention`.
 
     Args:
-        model: Keras model or layer with attention layers of this library. An attention layer itself is called with a
-            causal mask if it is for causal calls alone.
-        batch: what it is called with.
+        model: Keras model or layer with attention layers of this library. An attention layer that supports only causal
+            calls is called with a causal mask.
+        batch: input of the model, an array or a structure of arrays.
 
     Raises:
-        ValueError: if there are none, or one whose heads share their keys and values, and for a batch that is no
-            arrays.
+        ValueError: If there are no attention layers, if a layer has heads that do not attend to tokens, or if `batch`
+            has other items than arrays.
     """
     alone = isinstance(model, AttentionLayer | MixedAttention)
     _check_batch(batch, [batch] if alone else keras.tree.flatten(batch))
     must_be_causal = alone and model.pattern is not None and model.pattern.must_be_causal
     causal = {"use_causal_mask": True} if must_be_causal else {}
-    if not model.built:  # Keras would build it by a symbolic call, whose tensors are of no use afterwards
+    if not model.built:  # build first, so that no symbolic build call is recorded
         model(batch, training=False, **causal)
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     owners = {id(part): layer for layer in layers if isinstance(layer, MixedAttention) for part in layer.parts}
@@ -158,21 +158,21 @@ def record_attentions(model: keras.layers.Layer, batch: Any) -> list[Attention]:
     for layer in attending:
         if layer.num_pattern_heads != layer.num_heads:
             raise ValueError(
-                f"`model` must have keys and values for each head. Received: {layer.name}, of whose {layer.num_heads} "
-                f"heads {layer.num_pattern_heads} have some."
+                f"`model` must have keys and values for each head. Received: {layer.name}, where only "
+                f"{layer.num_pattern_heads} of {layer.num_heads} heads attend to tokens."
             )
     with replaced([(layer, "compute_attention", recording(layer)) for layer in attending]):
         model(batch, training=False, **causal)
     if not found:
-        raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without.")
+        raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without any.")
     return found
 
 
 def _check_batch(batch, inputs):
-    """Raises a `ValueError` unless the inputs that a batch has are arrays, of which some may be None."""
+    """Raise a `ValueError` unless all inputs of a batch are arrays or None, with at least one array."""
     given = [x for x in inputs if x is not None]
     if not given or not all(hasattr(x, "shape") for x in given):
         raise ValueError(
-            "`batch` must be what the model is called with, an array or a structure of arrays. "
+            "`batch` must be an input of the model: an array or a structure of arrays. "
             f"Received: batch of type {type(batch).__name__}."
         )

@@ -1,4 +1,4 @@
-"""The attention weights of a whole model."""
+"""Attention weights of a whole model."""
 
 from typing import Any
 
@@ -9,24 +9,23 @@ from tf_sparse_attention.analysis.attention_rows import record_attentions
 
 
 def attention_weights(model: keras.layers.Layer, batch: Any) -> list[np.ndarray]:
-    """Returns how much each query of a model looks at each key, in every attention of one call.
+    """Return the attention weights of every attention in one call of a model.
 
-    For pictures of short sequences: O(T S) memory for each head, whatever the pattern. With successor values what is
-    read is the value after a match, and the weight is that of the token whose value it is.
+    Memory is O(T S) per head for any pattern, so this suits short sequences. With successor values (key j has the value
+    of token j + 1), the weight is assigned to token j + 1.
 
     Args:
         model: Keras model or layer with attention layers of this library, such as a `LanguageModel`, a
-            `SpeechRecognizer`, or a `SequenceToSequence`, whose decoder's blocks have their own attention first and
-            then that to the encoder.
-        batch: what it is called with.
+            `SpeechRecognizer`, or a `SequenceToSequence`. Decoder blocks of a `SequenceToSequence` compute
+            self-attention before cross-attention.
+        batch: input of the model, an array or a structure of arrays.
 
     Returns:
-        In the order of the calls float arrays (B, N, T, S), N the heads, T the queries and S the keys, 0 for keys that
+        List of float arrays (B, N, T, S) in the order of the calls, for N heads, T queries and S keys; 0 for keys that
         a query does not see.
 
     Raises:
-        ValueError: if there are no such layers, or one whose heads share their keys and values, and for a batch that is
-            no arrays.
+        ValueError: See `record_attentions`: no attention layers, unsupported heads, or a batch without arrays.
 
     Example:
         >>> heads = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 4}

@@ -1,4 +1,4 @@
-"""The size of each layer's decoding cache, without allocating it."""
+"""Size of each layer's KV cache, without allocating it."""
 
 import dataclasses
 import math
@@ -13,14 +13,14 @@ from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 
 @dataclasses.dataclass(frozen=True)
 class CacheSize:
-    """The size of the cache of one attention layer.
+    """Cache size of one attention layer.
 
     Attributes:
         name: path of the layer.
-        kind: name of its class.
-        num_slots: tokens of a row whose keys and values are cached, the mean over the heads.
-        num_bytes: bytes of all tensors of the cache, for all rows.
-        bytes_per_token: the same for each row and token of context.
+        kind: class name of the layer.
+        num_slots: number of cached tokens per row, averaged over heads.
+        num_bytes: bytes of all cache tensors, for all rows.
+        bytes_per_token: `num_bytes` per row and token of context.
     """
 
     name: str
@@ -32,12 +32,12 @@ class CacheSize:
 
 @dataclasses.dataclass(frozen=True)
 class CacheSizes:
-    """The sizes of the caches of all attention layers; as text, a table.
+    """Cache sizes of all attention layers. `str(sizes)` is a Markdown table.
 
     Attributes:
         rows: list of `CacheSize`.
-        max_length: tokens of context.
-        batch_size: rows decoded at once.
+        max_length: number of tokens of context.
+        batch_size: number of rows.
     """
 
     rows: list[CacheSize]
@@ -46,12 +46,12 @@ class CacheSizes:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all caches together."""
+        """Total bytes of all caches."""
         return sum(row.num_bytes for row in self.rows)
 
     def table(self) -> str:
-        """Returns the table as Markdown: a row a layer, and their sum."""
-        lines = [f"| layer | attention | slots of {self.max_length:,} | bytes | bytes a token |", "|---" * 5 + "|"]
+        """Return a Markdown table with a row per layer and a row of totals."""
+        lines = [f"| layer | attention | slots of {self.max_length:,} | bytes | bytes per token |", "|---" * 5 + "|"]
         for row in self.rows:
             sizes = f"{_format_number(row.num_slots)} | {row.num_bytes:,} | {_format_number(row.bytes_per_token)}"
             lines.append(f"| {row.name} | {row.kind} | {sizes} |")
@@ -64,27 +64,27 @@ class CacheSizes:
 
 
 def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1) -> CacheSizes:
-    """Returns the sizes of the decoding caches of a model or layer; none is allocated.
+    """Return the KV-cache sizes of a model or layer, without allocating caches.
 
-    A slot holds the key and the value of one token. Patterns that look back a fixed number of tokens have no more
-    slots, at any `max_length`; full attention would have `max_length`.
+    A slot holds the key and value of one token. The number of slots is constant for patterns that see a fixed number of
+    earlier tokens; full attention has `max_length` slots.
 
     Args:
         target: Keras model or layer with attention layers of this library, built.
-        max_length: tokens of context, as for `init_cache`.
-        batch_size: rows decoded at once. Default: 1.
+        max_length: number of tokens of context, see `init_cache`.
+        batch_size: number of rows. Default: 1.
 
     Returns:
         A `CacheSizes`; `print` shows the table.
 
     Raises:
-        ValueError: If there is no attention layer, or one that cannot decode with a cache or is not built.
+        ValueError: If there is no attention layer, or if a layer is not built or cannot decode with a cache.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
         >>> model = LanguageModel(Backbone(258, 1, 16, [part], intermediate_dim=64, name="text"))
         >>> print(cache_sizes(model, max_length=8192))
-        | layer | attention | slots of 8,192 | bytes | bytes a token |
+        | layer | attention | slots of 8,192 | bytes | bytes per token |
         |---|---|---|---|---|
         | text/block_0/attention/local_0 | LocalAttention | 64 | 8,452 | 1.03 |
         | all | | | 8,452 | 1.03 |
@@ -95,12 +95,12 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
         check_has_cache(target)
     found = attention_layers(target)
     if not found:
-        raise ValueError(f"`target` must have attention layers of this library. Received: {target.name} without.")
+        raise ValueError(f"`target` must have attention layers of this library. Received: {target.name} without any.")
     return CacheSizes([_size(layer, max_length, batch_size) for layer in found], max_length, batch_size)
 
 
 class _EmptyCache(keras.Operation):
-    """Makes the empty cache of a layer, for a symbolic call that only gives the shapes."""
+    """Operation that creates a layer's empty cache, for a symbolic call that computes only shapes."""
 
     def __init__(self, layer, max_length, batch_size):
         super().__init__()
@@ -111,7 +111,7 @@ class _EmptyCache(keras.Operation):
 
 
 def _size(layer, max_length, batch_size):
-    """Returns the `CacheSize` of one attention layer."""
+    """Return the `CacheSize` of one attention layer."""
     cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
     num_bytes, num_slots, group_size = 0, 0, layer.num_pattern_heads // layer.num_key_heads
     for path, tensor in _leaves(cache):
@@ -123,7 +123,7 @@ def _size(layer, max_length, batch_size):
 
 
 def _leaves(cache, path=()):
-    """Returns the tensors of a nested dictionary with their paths."""
+    """Return pairs of path and tensor of a nested dictionary."""
     if not isinstance(cache, dict):
         return [(path, cache)]
     return [leaf for name, inner in cache.items() for leaf in _leaves(inner, (*path, name))]

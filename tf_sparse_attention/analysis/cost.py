@@ -1,4 +1,4 @@
-"""What attention costs at a length: operations and bytes of its matrix products."""
+"""Cost of attention at a sequence length: operations and bytes of matrix products."""
 
 import dataclasses
 from typing import Any
@@ -15,13 +15,13 @@ from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 
 @dataclasses.dataclass(frozen=True)
 class LayerCost:
-    """The matrix products of one layer, in a forward pass of one sequence.
+    """Cost of the matrix products of one layer, in a forward pass over one sequence.
 
     Attributes:
-        layer: path of the layer; "other layers" of what is no attention.
-        kind: name of its class.
-        num_operations: multiplications and additions.
-        num_bytes: what the products read and write.
+        layer: path of the layer; "other layers" for everything except attention.
+        kind: class name of the layer.
+        num_operations: number of multiplications and additions.
+        num_bytes: bytes that the products read and write.
     """
 
     layer: str
@@ -32,11 +32,11 @@ class LayerCost:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The costs of all layers; as text, a table.
+    """Cost of all layers. `str(cost)` is a Markdown table.
 
     Attributes:
         rows: list of `LayerCost`.
-        length: T, tokens.
+        length: T, number of tokens.
     """
 
     rows: list[LayerCost]
@@ -44,16 +44,16 @@ class Cost:
 
     @property
     def num_operations(self) -> int:
-        """Multiplications and additions of all layers."""
+        """Total number of multiplications and additions."""
         return sum(row.num_operations for row in self.rows)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all layers read and write."""
+        """Total bytes that all layers read and write."""
         return sum(row.num_bytes for row in self.rows)
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a layer, and their sum."""
+        """Return a Markdown table with a row per layer and a row of totals."""
         lines = [
             f"| layer | kind | million operations at {self.length:,} | megabytes read and written |",
             "|---" * 4 + "|",
@@ -68,24 +68,24 @@ class Cost:
 
 
 def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) -> Cost:
-    """Returns what a forward pass over one sequence costs, counted in its program; nothing is run.
+    """Count the cost of a forward pass over one sequence from its traced program, without running it.
 
-    Matrix products alone: projections, scores, weighted sums, scores of centroids, feed-forward layers, logits, as they
-    are computed, slots that a mask hides included. Sorts and gathers are not in it.
+    Only matrix products count: projections, scores, weighted sums, centroid scores, feed-forward layers and logits.
+    They are counted as computed, including masked slots. Sorts and gathers are not counted.
 
     Args:
-        target: an attention layer of this library, built, or a model with such layers.
-        length: T, tokens.
-        causal: of an attention layer by itself, whether later tokens are hidden. None: where they can be. A model calls
-            its layers as it does.
+        target: an attention layer of this library, built, or a built model with such layers.
+        length: T, number of tokens.
+        causal: for a single attention layer, whether later tokens are masked. None: masked if the layer can be causal.
+            Must be None for a model.
 
     Returns:
         A `Cost`; `print` shows the table.
 
     Raises:
-        ValueError: for what is no layer or is not built, a model whose inputs are not one sequence or that attends from
-            one sequence to another, matrix products within loops (recurrent layers) or branches, a `causal` that is not
-            for the layer, and on a backend other than TensorFlow and JAX.
+        ValueError: If `target` is not a built layer, has other inputs than one sequence, uses cross-attention, or
+            multiplies matrices in loops (recurrent layers) or branches; if `causal` does not suit the layer; or if the
+            backend is not TensorFlow or JAX.
 
     Example:
         >>> layer = LocalAttention(2, 8, window=64, name="near")
@@ -101,12 +101,12 @@ def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) ->
     if not isinstance(target, keras.layers.Layer):
         raise ValueError(f"`target` must be a layer or a model. Received: {target!r}.")
     if not target.built:
-        raise ValueError(f"`target` must be built: call it, or `build` it. Received: {target.name}, which is not.")
+        raise ValueError(f"`target` must be built: call it, or `build` it. Received: {target.name}, not built.")
     if isinstance(target, AttentionLayer | MixedAttention):
         parts = attention_layers(target)
         return Cost([_row(part, length, _hides_later(part, causal)) for part in parts], length)
     if causal is not None:
-        raise ValueError(f"`causal` must be None for a model, which calls its layers. Received: causal={causal}.")
+        raise ValueError(f"`causal` must be None for a model. Received: causal={causal}.")
     calls: list[tuple[AttentionLayer, int, bool]] = []
     with replaced([(layer, "compute_attention", _noting(layer, calls)) for layer in attention_layers(target)]):
         whole = products(lambda x: target(x, training=False), *_inputs_of(target, length))
@@ -119,12 +119,12 @@ def cost(target: keras.layers.Layer, length: int, causal: bool | None = None) ->
 def _hides_later(layer, causal):
     can = can_be_causal(layer) and layer.pattern.causal_selection
     if causal and not can:
-        raise ValueError(f"`causal` must be None or False for {layer.name}, which sees later tokens. Received: True.")
+        raise ValueError(f"`causal` must be None or False for {layer.name}, which is not causal. Received: True.")
     return can if causal is None else causal
 
 
 def _noting(layer, calls):
-    """Returns `compute_attention` of a layer that notes the length of a call, and whether it is causal."""
+    """Return `compute_attention` of a layer, wrapped to record the length and causality of each call."""
     compute = layer.compute_attention
 
     def compute_and_note(heads: Any, masks: Any, causal: bool, *others: Any, **named: Any) -> Any:
@@ -132,7 +132,7 @@ def _noting(layer, calls):
         lengths = {x.shape[2] for x in (query, key, value) if x is not None}
         if len(lengths) > 1:
             raise ValueError(
-                "`target` must attend within one sequence; layers that attend to another are not counted. "
+                "`target` must have only self-attention; cross-attention is not counted. "
                 f"Received: {layer.path or layer.name}, with lengths {sorted(lengths)}."
             )
         calls.append((layer, query.shape[2], causal))
@@ -150,7 +150,7 @@ def _row(layer, length, causal):
 
 
 def _inputs_of(target: Any, length: int) -> tuple[list[tuple[int, ...]], list[str]]:
-    """Returns the shape and dtype of the one input of a model."""
+    """Return the shape and dtype of the input of a model, as lists of one item."""
     if hasattr(target, "vocabulary_size"):
         return [(1, length)], ["int32"]
     given = keras.tree.flatten(getattr(target, "inputs", None) or [])

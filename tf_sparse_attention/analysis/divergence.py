@@ -1,4 +1,4 @@
-"""How different the heads of a layer are: Jensen-Shannon divergence of their attention."""
+"""Jensen-Shannon divergence between the attention weights of heads."""
 
 import dataclasses
 import itertools
@@ -11,20 +11,20 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_rows import record_attentions
 from tf_sparse_attention.analysis.pictures import COLORS, import_pyplot
 
-MAX_DIVERGENCE = np.log(2)  # the divergence of heads that see different keys
+MAX_DIVERGENCE = np.log(2)  # for heads that share no keys
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerDivergence:
-    """How different two kinds of heads of one layer are.
+    """Divergence between two kinds of heads of one layer.
 
     Attributes:
-        layer: number of the layer, from 0.
+        layer: index of the layer.
         name: path of the layer.
-        kinds: such as "local|routing".
-        mean: of the divergence, in nats, over pairs of heads and queries and then over runs.
+        kinds: pair of kinds, such as "local|routing".
+        mean: mean divergence in nats, over pairs of heads and queries, then over runs.
         deviation: standard deviation over runs.
-        num_pairs: pairs of heads.
+        num_pairs: number of pairs of heads.
     """
 
     layer: int
@@ -37,18 +37,18 @@ class LayerDivergence:
 
 @dataclasses.dataclass(frozen=True)
 class HeadDivergence:
-    """The divergences of all layers; as text, the table of the paper.
+    """Divergence of heads in all layers. `str(divergence)` is a Markdown table like in the paper.
 
     Attributes:
         rows: list of `LayerDivergence`.
-        num_runs: texts over which means and deviations are.
+        num_runs: number of sequences in means and deviations.
     """
 
     rows: list[LayerDivergence]
     num_runs: int
 
     def table(self) -> str:
-        """Returns the table as Markdown: a row a layer, a column for each two kinds of heads."""
+        """Return a Markdown table with a row per layer and a column per pair of kinds."""
         kinds = self._kinds()
         lines = ["| layer | " + " | ".join(kind.replace("|", "\\|") for kind in kinds) + " |"]
         lines.append("|---" * (1 + len(kinds)) + "|")
@@ -61,7 +61,7 @@ class HeadDivergence:
         return self.table()
 
     def draw(self, axes: Any = None) -> Any:
-        """Draws the means and deviations by layer, a line for each two kinds of heads.
+        """Draw the means and deviations by layer, a line for each two kinds of heads.
 
         Args:
             axes: matplotlib axes. None: a new figure.
@@ -93,19 +93,19 @@ class HeadDivergence:
 
 
 def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | None = None) -> HeadDivergence:
-    """Returns how different the attention of a model's heads is, as in Table 6 of Roy et al. 2021.
+    """Measure the divergence between the attention weights of a model's heads, as in Table 6 of Roy et al. 2021.
 
-    For each two heads of a layer, JSD(a, b) = KL(a || m) / 2 + KL(b || m) / 2 with m = (a + b) / 2 of the attention a
-    query gives to the keys, in nats, at most log 2 = 0.6931; the mean over queries. Queries that see nothing in one of
-    two heads (tokens of no cluster) are excluded for these. No epsilon is added: keys that a head does not see have
-    probability 0.
+    For attention weights a and b of a query in two heads of a layer, and m = (a + b) / 2, the divergence is
+    JSD(a, b) = KL(a || m) / 2 + KL(b || m) / 2 nats, at most log 2 = 0.6931, averaged over queries. Queries that see no
+    key in one of the heads (tokens without a cluster) are excluded for this pair. No epsilon is added: keys that a head
+    does not see have probability 0.
 
-    Cost: a backward pass through each layer for as many queries as a head has channels; O(T keys) memory.
+    Cost: per layer, one backward pass for every H queries, for heads of H channels; O(T S) memory for S keys.
 
     Args:
         model: Keras model with attention layers of this library.
-        batch: inputs of the model; each of its rows is a run.
-        max_queries: number of queries, evenly spread; None for all. Default: None.
+        batch: inputs of the model; each row is a run.
+        max_queries: number of evenly spaced queries; None for all. Default: None.
 
     Returns:
         A `HeadDivergence`; `print` shows the table.
@@ -124,17 +124,17 @@ def head_divergence(model: keras.layers.Layer, batch: Any, max_queries: int | No
         num_runs = totals.shape[-1]
         rows += _rows(number, attention, totals, counts)
     if not rows:
-        raise ValueError("`model` must have a layer with two heads. Received: one head a layer.")
+        raise ValueError("`model` must have a layer with at least two heads. Received: one head per layer.")
     return HeadDivergence(rows, num_runs)
 
 
 def jensen_shannon(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal ones."""
+    """Return the Jensen-Shannon divergence of distributions (..., S) in nats, (...,), exactly 0 for equal inputs."""
     return _divergence(first, second, _entropy(first), _entropy(second))
 
 
 def _divergence(first, second, *entropies):
-    """Returns the entropy of the mean less the mean of the entropies: one logarithm for each two heads."""
+    """Return the entropy of the mean minus the mean of the entropies, with one logarithm per pair of heads."""
     return np.maximum(_entropy((first + second) / 2) - sum(entropies) / 2, 0)
 
 
@@ -144,7 +144,7 @@ def _entropy(weights):
 
 
 def _sums_of_pairs(attention, max_queries):
-    """Returns sums over queries and their numbers for each two heads, (pairs, B) both."""
+    """Return sums of divergences over queries, and the numbers of queries, both (num_pairs, B)."""
     length = attention.parts[0].heads[0].shape[2]
     queries = None
     if max_queries is not None and max_queries < length:
@@ -166,7 +166,7 @@ def _sums_of_pairs(attention, max_queries):
 
 
 def _rows(number, attention, totals, counts):
-    """Returns the `LayerDivergence` of each two kinds of heads that have a query in common."""
+    """Return the `LayerDivergence` of each pair of kinds with a query that sees keys in both heads."""
     kinds = attention.kinds
     names = ["|".join(sorted((kinds[i], kinds[j]))) for i, j in itertools.combinations(range(len(kinds)), 2)]
     rows = []

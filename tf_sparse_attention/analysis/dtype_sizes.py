@@ -1,4 +1,4 @@
-"""How many bytes a number of a dtype has."""
+"""Bytes per number of a dtype."""
 
 from typing import Any
 
@@ -8,5 +8,5 @@ BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int8": 1, "in
 
 
 def bytes_of(dtype: Any) -> int:
-    """Returns the bytes of one number of a dtype, as arrays of the backend have it."""
+    """Return the bytes per number of a dtype."""
     return BYTES[keras.backend.standardize_dtype(dtype)]

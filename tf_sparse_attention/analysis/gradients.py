@@ -1,4 +1,4 @@
-"""Gradients on TensorFlow, JAX and torch, which `keras.ops` does not have."""
+"""Gradients on TensorFlow, JAX and torch, which `keras.ops` does not provide."""
 
 import contextlib
 import importlib
@@ -12,28 +12,28 @@ from tf_sparse_attention.types import Tensor
 def vector_jacobian_product(
     function: Callable[[list[Tensor]], list[Tensor]], sources: list[Tensor]
 ) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Runs `function` once, ready for any number of backward passes.
+    """Run `function` once and return its outputs with a function for any number of backward passes.
 
-    A backward pass computes `sum_k cotangent_k * d output_k / d source`, for all sources at once.
+    A backward pass computes `sum_k cotangent_k * d output_k / d source` for all sources.
 
     Args:
-        function: takes the list of sources, returns a list of floating-point tensors.
+        function: function from the list of sources to a list of floating-point tensors.
         sources: list of floating-point tensors.
 
     Returns:
-        `(outputs, pull_back)`. `pull_back` takes one cotangent for each output, of its shape and dtype, and returns
-        one gradient for each source; it is zero where no output depends on the source.
+        `(outputs, pull_back)`. `pull_back` takes one cotangent per output, with the shape and dtype of the output, and
+        returns one gradient per source, zero for sources that no output depends on.
 
     Raises:
-        ValueError: If the Keras backend is none of TensorFlow, JAX and torch.
+        ValueError: If the Keras backend is not TensorFlow, JAX or torch.
     """
     backend = keras.backend.backend()
     if backend not in _ROUTES:
         raise ValueError(
-            "Gradients need TensorFlow, JAX or torch as the backend; `gradients=False` still compares outputs. "
+            "Gradients need the TensorFlow, JAX or torch backend; with `gradients=False`, the audit compares outputs. "
             f"Received: backend={backend!r}."
         )
-    # By name: the backend is already loaded by Keras, and this file must not import the ones that are not in use.
+    # Import by name: Keras has already loaded the backend, and unused backends must not be imported.
     return _ROUTES[backend](importlib.import_module(backend), function, sources)
 
 
@@ -44,7 +44,7 @@ def _tensorflow(tf, function, sources):
 
     def pull_back(cotangents):
         gradients = tape.gradient(outputs, sources, output_gradients=cotangents, unconnected_gradients="zero")
-        # The gradient of a gather comes as sparse slices.
+        # The gradient of a gather is an `IndexedSlices`.
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     return outputs, pull_back
@@ -62,7 +62,7 @@ def _torch(torch, function, sources):
 
     def pull_back(cotangents):
         pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[0].requires_grad]
-        if not pairs:  # nothing depends on a source, of which torch makes an error
+        if not pairs:  # no output depends on a source, for which torch raises an error
             return [torch.zeros_like(source) for source in sources]
         differentiable, weights = zip(*pairs, strict=True)
         gradients = torch.autograd.grad(differentiable, sources, weights, retain_graph=True, allow_unused=True)
@@ -79,7 +79,7 @@ _ROUTES = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
-    """Context of forward passes alone: torch keeps what a backward pass needs of each, the other backends do not."""
+    """Disable gradients within the context, so that torch does not store activations; no effect on other backends."""
     if keras.backend.backend() != "torch":
         yield
         return

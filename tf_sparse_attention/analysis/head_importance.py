@@ -1,4 +1,4 @@
-"""How much each head is worth: the loss of a model without it."""
+"""Importance of heads: the loss increase of a model without each head."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -16,14 +16,14 @@ from tf_sparse_attention.types import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class HeadLoss:
-    """What a model loses with one head.
+    """Loss increase without one head.
 
     Attributes:
-        layer: path of its attention layer.
-        head: number of the head in that layer, from 0.
-        kind: name of its class.
-        rise: of the loss where the head gives zeros, in the unit of the loss (nats per token by default); less than 0
-            where the model is better without.
+        layer: path of the attention layer.
+        head: index of the head in the layer.
+        kind: class name of the layer.
+        rise: increase of the loss if the head outputs zeros, in the unit of the loss (nats per token by default);
+            negative if the model is better without the head.
     """
 
     layer: str
@@ -34,19 +34,19 @@ class HeadLoss:
 
 @dataclasses.dataclass(frozen=True)
 class HeadImportance:
-    """What a model loses with each of its heads; as text, a table.
+    """Loss increase without each head. `str(importance)` is a Markdown table.
 
     Attributes:
         heads: list of `HeadLoss`.
-        loss: of the whole model, the mean over the batches, in nats per token by default.
+        loss: loss with all heads, averaged over batches, in nats per token by default.
     """
 
     heads: list[HeadLoss]
     loss: float
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a layer, the rise of the loss without each of its heads in order."""
-        lines = ["| layer | heads | rise of the loss without each |", "|---|---|---|"]
+        """Return a Markdown table with a row per layer and the loss increase without each head, in order."""
+        lines = ["| layer | heads | loss increase without each head |", "|---|---|---|"]
         for layer in dict.fromkeys(head.layer for head in self.heads):
             own = [head for head in self.heads if head.layer == layer]
             lines.append(f"| {layer} | {own[0].kind} | {', '.join(f'{head.rise:+.3f}' for head in own)} |")
@@ -59,31 +59,31 @@ class HeadImportance:
 def head_importance(
     model: keras.Model, batches: Iterable[Any], loss: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> HeadImportance:
-    """Returns how much the loss of a model rises without each of its heads, on some batches.
+    """Measure the loss increase of a model without each of its heads.
 
-    A head is left out by zeros in place of what it gives; the model is not trained again (Michel et al. 2019, "Are
-    sixteen heads really better than one?"). Heads that do the same work can each seem worth little.
+    The output of a head is replaced by zeros, without further training (Michel et al. 2019, "Are sixteen heads really
+    better than one?"). Heads with the same function can each appear unimportant.
 
-    Cost: for each head a call of the model with every batch.
+    Cost: one call of the model per head and batch.
 
     Args:
         model: Keras model with attention layers of this library.
-        batches: pairs (inputs, targets), as `fit` takes them; what else a batch has is not used.
-        loss: function of targets and outputs to a scalar. None: `tsa.models.language_model_loss()`.
+        batches: pairs (inputs, targets), as for `fit`; further items of a batch are ignored.
+        loss: function of targets and outputs that returns numbers. None: `tsa.models.language_model_loss()`.
 
     Returns:
         A `HeadImportance`; `print` shows the table.
 
     Raises:
-        ValueError: for a model without attention layers of this library, for batches that are no pairs or none, and
-            for a loss that is no function or gives no numbers.
+        ValueError: If the model has no attention layers of this library, if `batches` is empty or has items that are
+            not pairs, or if `loss` is not a function or does not return numbers.
 
     Example:
         >>> part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 8, "window": 64}
         >>> model = LanguageModel(Backbone(258, 1, 16, [part], intermediate_dim=64, name="text"))
         >>> ids = np.arange(1, 41).reshape(2, 20)
         >>> print(head_importance(model, [(ids, ids)]))  # doctest: +ELLIPSIS
-        | layer | heads | rise of the loss without each |
+        | layer | heads | loss increase without each head |
         |---|---|---|
         | text/block_0/attention/local_0 | LocalAttention | ...
     """
@@ -93,7 +93,7 @@ def head_importance(
     pairs = _pairs_of(batches)
     layers = attention_layers(model)
     if not layers:
-        raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without.")
+        raise ValueError(f"`model` must have attention layers of this library. Received: {model.name} without any.")
 
     def mean_loss():
         losses = [loss(ops.convert_to_tensor(targets), model(inputs, training=False)) for inputs, targets in pairs]
@@ -109,12 +109,12 @@ def head_importance(
 
 
 def _pairs_of(batches):
-    """Returns the inputs and the targets of each batch."""
+    """Return the inputs and the targets of each batch."""
     pairs = []
     for batch in batches if isinstance(batches, Iterable) else [batches]:
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(
-                f"`batches` must be pairs of inputs and targets. Received: {type(batch).__name__} in place of a pair."
+                f"`batches` must be pairs of inputs and targets. Received: {type(batch).__name__} instead of a pair."
             )
         pairs.append(batch[:2])
     if not pairs:
@@ -123,7 +123,7 @@ def _pairs_of(batches):
 
 
 def _mean_of(loss):
-    """Returns the mean of what a loss gave, as a number."""
+    """Return the mean of the result of a loss, as a number."""
     try:
         return ops.convert_to_numpy(ops.mean(loss))
     except (TypeError, ValueError):
@@ -131,7 +131,7 @@ def _mean_of(loss):
 
 
 def _without(layer, head):
-    """Returns `compute_attention` of a layer with zeros in place of what one of its heads gives."""
+    """Return `compute_attention` of a layer, wrapped to replace the output of one head by zeros."""
     compute = layer.compute_attention
     kept = (np.arange(layer.num_heads) != head)[:, None, None]
 

@@ -1,4 +1,4 @@
-"""How a model uses its clusters and spans, with advice where something is amiss."""
+"""Use of clusters and adaptive spans by a model, with advice on problems."""
 
 import dataclasses
 from typing import Any
@@ -20,24 +20,24 @@ from tf_sparse_attention.patterns.selection import SelectionInputs
 
 @dataclasses.dataclass(frozen=True)
 class RoutedHead:
-    """How one head uses its clusters.
+    """Use of clusters by one head.
 
     Attributes:
-        layer: path of its attention layer.
-        head: number of the head in that layer, from 0.
-        selection: "nearest", or another of `RoutingAttention` by which clusters choose their tokens.
-        num_clusters: K.
-        cluster_size: w.
-        dead: clusters that no token of the batch is nearest to.
-        entropy: of the shares of tokens that clusters have, divided by log K: 1 where all have as many, 0 where one has
-            all.
-        overfull: share of the tokens that are in clusters with more than `cluster_size` tokens of their row.
-        dropped: share of the tokens that attend to nothing, so that the head gives them zeros; with the values of
-            successors the first of each cluster are among them.
-        drift: how far a centroid moved since the report before, in lengths of a token, the mean; None where there is
-            none.
-        shares: of the tokens that each cluster has, in the order of the clusters.
-        reads_successors: whether keys have the values of the tokens after them.
+        layer: path of the attention layer.
+        head: index of the head in the layer.
+        selection: `selection` of the `RoutingAttention`, such as "nearest".
+        num_clusters: K, number of clusters.
+        cluster_size: maximal number of tokens per cluster that are used.
+        dead: number of clusters that are nearest to no token of the batch.
+        entropy: entropy of the distribution of tokens over clusters, divided by log K: 1 if uniform, 0 if one cluster
+            has all tokens.
+        overfull: fraction of tokens in clusters with more than `cluster_size` tokens of the row.
+        dropped: fraction of tokens that attend to nothing, for which the head outputs zeros. With successor values,
+            this includes the first token of each cluster.
+        drift: mean distance that centroids moved since the previous report, divided by sqrt(H), the norm of a
+            normalized token; None without a previous report.
+        shares: fraction of tokens per cluster.
+        reads_successors: whether the head uses successor values: key j has the value of token j + 1.
     """
 
     layer: str
@@ -56,12 +56,12 @@ class RoutedHead:
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """The adaptive spans of one layer.
+    """Adaptive spans of one layer.
 
     Attributes:
         layer: path of the layer.
-        window: the longest that a span can be, in positions.
-        spans: those of its heads, in positions.
+        window: maximal span in positions.
+        spans: span of each head, in positions.
     """
 
     layer: str
@@ -71,13 +71,13 @@ class Spans:
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """A report of `health`; as text, a table and the advice.
+    """Report of `health`. `str(report)` is Markdown tables and the advice.
 
     Attributes:
         heads: list of `RoutedHead`.
         spans: list of `Spans`.
-        advice: list of sentences; empty where nothing is amiss.
-        centroids: dictionary of the centroids by their path, float (N, K, H), to compare the next report with.
+        advice: list of sentences; empty without problems.
+        centroids: dictionary of centroids by path, float (N, K, H), from which the next report measures drift.
     """
 
     heads: list[RoutedHead]
@@ -86,7 +86,7 @@ class Health:
     centroids: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a routed head, and one of the layers with spans."""
+        """Return a Markdown table with a row per routed head, and a table with a row per layer with spans."""
         lines = []
         if self.heads:
             lines = ["| layer | head | dead clusters | entropy | overfull | dropped | drift |", "|---" * 7 + "|"]
@@ -101,26 +101,26 @@ class Health:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        return "\n".join([self.table(), "", *(self.advice or ["Nothing is amiss."])])
+        return "\n".join([self.table(), "", *(self.advice or ["No problems found."])])
 
 
 def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None) -> Health:
-    """Returns how a model uses its clusters and spans on a batch, with advice where something is amiss.
+    """Report how a model uses its clusters and adaptive spans on a batch, with advice on problems.
 
-    One call of the model, and one of each routed attention; the cost is linear in the length.
+    Cost: one call of the model and one additional call per routed attention, linear in the length.
 
     Args:
-        model: Keras model or layer with attention layers of this library; such a layer itself is called with a causal
-            mask if it has the values of successors.
-        batch: what it is called with: arrays, without targets.
-        previous: an earlier report of the same model, to measure the drift of centroids from. Default: None.
+        model: Keras model or layer with attention layers of this library. An attention layer that supports only causal
+            calls, for example with successor values, is called with a causal mask.
+        batch: input of the model, an array or a structure of arrays, without targets.
+        previous: earlier report of the same model, from which to measure the drift of centroids. Default: None.
 
     Returns:
         A `Health`; `print` shows it.
 
     Raises:
-        ValueError: for a model without routed heads and adaptive spans, for a batch that is no arrays or padding alone,
-            and for a report of another model.
+        ValueError: If the model has neither routed heads nor adaptive spans, if `batch` has other items than arrays or
+            only padding, or if `previous` is a report of another model.
 
     Example:
         >>> layer = tsa.layers.RoutingAttention(2, 8, num_clusters=4, cluster_size=16, selection="top_k", seed=0)
@@ -143,18 +143,18 @@ def health(model: keras.layers.Layer, batch: Any, previous: Health | None = None
     spans = [Spans(_layer_of(span), span.window, tuple(int(x) for x in span.spans())) for span in find_spans(model)]
     if not heads and not spans:
         raise ValueError(
-            f"`model` must have routed heads with centroids, or adaptive spans. Received: {model.name} without."
+            f"`model` must have routed heads with centroids, or adaptive spans. Received: {model.name} without any."
         )
     return Health(heads, spans, advise(heads, spans), centroids)
 
 
 def _layer_of(span):
-    """Returns the path of the layer that a span is one of."""
+    """Return the path of the layer that a span belongs to."""
     return span.fraction.path.rsplit("/", 2)[0]
 
 
 def _routed_parts(part: AttentionCall) -> list[tuple[range, Leaf, Centroids, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Return, for each leaf with centroids, its heads, the leaf, its centroids, and the clusters of its tokens."""
+    """Return, for each primitive pattern with centroids: its heads, the pattern, its centroids and token clusters."""
     selectors, found = part.layer.selectors, []
     if not any(selectors):
         return []
@@ -177,37 +177,40 @@ def _clusters(selector, tokens, mask):
 
 
 def _which(mask, batch, length):
-    """Returns a mask of tokens, or that of all of them, as NumPy bool (B, T)."""
+    """Return a token mask as NumPy bool (B, T); all True for None."""
     return np.broadcast_to(True if mask is None else ops.convert_to_numpy(mask), (batch, length))
 
 
 def _dropped(part):
-    """Returns the share of the tokens that see nothing, for each head: float (N,)."""
-    output = to_numpy(part.attend([ops.ones_like(values) for values in part.values]))  # zeros where nothing is seen
+    """Return the fraction of tokens that see no key, per head: float (N,)."""
+    output = to_numpy(part.attend([ops.ones_like(values) for values in part.values]))  # zeros where no key is seen
     exists = _which(part.masks.query_mask, output.shape[0], output.shape[2])
     empty = ~output.any(axis=-1) & exists[:, None]
     return empty.sum(axis=(0, 2)) / max(exists.sum(), 1)
 
 
 def _drift(previous, path, now):
-    """Returns how far the centroids of each head moved, in lengths of a token, float (N,); None where they are new."""
+    """Return the mean distance that each head's centroids moved, divided by sqrt(H): float (N,), or None.
+
+    The result is None if `previous` does not have the centroids.
+    """
     before = previous.centroids.get(path)
     if before is None:
         return None
     if before.shape != now.shape:
         raise ValueError(
             "`previous` must be a report of the same model. "
-            f"Received: centroids of shape {before.shape} at {path}, which has {now.shape} now."
+            f"Received: centroids of shape {before.shape} at {path}, now of shape {now.shape}."
         )
     return np.linalg.norm(now - before, axis=-1).mean(axis=-1) / np.sqrt(now.shape[-1])
 
 
 def _heads_of(part, numbers, leaf, sides, dropped, drift):
-    """Returns the `RoutedHead`s of one leaf; keys and centroids may be those of several heads beside each other."""
+    """Yield the `RoutedHead`s of one primitive pattern; consecutive heads may share keys and centroids."""
     num_clusters, size = leaf.pattern.num_clusters, leaf.pattern.cluster_size
     selection = getattr(part.layer, "selection", "nearest")
     for index, head in enumerate(numbers):
-        counts = np.concatenate(  # of each row by itself, queries and keys too
+        counts = np.concatenate(  # separate counts per row, and per side: queries and keys
             [
                 np.bincount(row[is_token], minlength=num_clusters)[None]
                 for clusters, exists in sides
@@ -216,7 +219,7 @@ def _heads_of(part, numbers, leaf, sides, dropped, drift):
         )
         total = counts.sum()
         if total == 0:
-            raise ValueError(f"`batch` must have tokens that are no padding. Received: none for {part.layer.name}.")
+            raise ValueError(f"`batch` must have tokens that are not padding. Received: none for {part.layer.name}.")
         shares = counts.sum(axis=0) / total
         nats = 0 - np.sum(shares * np.log(np.where(shares > 0, shares, 1)))
         yield RoutedHead(

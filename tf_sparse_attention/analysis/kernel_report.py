@@ -1,4 +1,4 @@
-"""Report which attention layers of a model use fused kernels, and why the others do not."""
+"""Report of the attention layers of a model that use fused kernels, with reasons for plain operations."""
 
 import contextlib
 import dataclasses
@@ -107,14 +107,14 @@ def kernel_report(
         target(tokens, training=training, **arguments)
     layers = attention_layers(target)
     if not layers:
-        raise ValueError(f"`target` must have attention layers of this library. Received: {target.name} without.")
+        raise ValueError(f"`target` must have attention layers of this library. Received: {target.name} without any.")
     rows: list[AttentionKernel] = []
     switch: contextlib.AbstractContextManager = contextlib.nullcontext()
     if device is not None and keras.config.is_flash_attention_enabled() is not False:
         switch = use_kernel(Kernel(DEVICES[device]))
     with switch, replaced([(layer, "compute_attention", _recording(layer, rows)) for layer in layers]):
         _Trace(lambda x: target(x, training=training, **arguments)).symbolic_call(tokens)
-    return KernelReport(list(dict.fromkeys(rows)))  # once, where a layer is called or traced several times
+    return KernelReport(list(dict.fromkeys(rows)))  # without duplicates of repeated calls or traces
 
 
 class _Trace(keras.Operation):

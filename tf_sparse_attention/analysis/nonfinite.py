@@ -1,4 +1,4 @@
-"""Where numbers of a model stop being finite."""
+"""Search for the first NaN or infinity in a model."""
 
 import dataclasses
 from typing import Any
@@ -14,14 +14,14 @@ from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 
 @dataclasses.dataclass(frozen=True)
 class Nonfinite:
-    """What `find_nonfinite` found; as text, a sentence.
+    """Result of `find_nonfinite`. `str(result)` is one line of text.
 
     Attributes:
         kind: "inputs", "weights", "output", "loss" or "gradients".
         layer: path of the layer, None for inputs and the loss.
-        weight: path of the weight, None for other kinds than "weights" and "gradients".
-        count: how many numbers are not finite.
-        size: how many there are.
+        weight: path of the weight for "weights" and "gradients", otherwise None.
+        count: number of values that are NaN or infinite.
+        size: number of all values.
     """
 
     kind: str
@@ -33,44 +33,43 @@ class Nonfinite:
     def __str__(self) -> str:
         of_layer = "" if self.layer is None else f" of layer {self.layer}"
         of_weight = "" if self.weight is None else f" ({self.weight})"
-        return f"{self.kind}{of_layer}{of_weight}: {self.count} of {self.size} numbers are NaN or infinite"
+        return f"{self.kind}{of_layer}{of_weight}: {self.count} of {self.size} values are NaN or infinite"
 
 
 def find_nonfinite(
     model: keras.layers.Layer, inputs: Any, targets: Any = None, sample_weight: Any = None, training: bool = False
 ) -> Nonfinite | None:
-    """Finds the first layer, in the order of computation, of which something is NaN or infinite.
+    """Find the first layer, in the order of computation, with NaN or infinite values.
 
-    Layers are looked at as their calls end, inner ones first: weights, then the output, unless what the layer was
-    called with is no better. If all of them are finite the loss follows, and then gradients, from the last layer to the
-    first: there a NaN spreads backwards. Nothing of the model is changed.
+    Layers are checked when their calls end, inner layers first: weights, then the output if the layer's inputs are
+    finite. If all layers are finite, the loss is checked, then gradients from the last layer to the first, the order in
+    which a NaN spreads backwards. The model is not changed.
 
     Args:
         model: Keras model or layer, run without compilation.
-        inputs: what it is called with: an array, or a structure of them.
-        targets: of the loss that the model was compiled with. Default: None, gradients are those of the sum of all
-            outputs.
-        sample_weight: of the targets. Default: None.
-        training: whether layers are called as in training, with dropout. Default: False.
+        inputs: input of the model, an array or a structure of arrays.
+        targets: targets of the compiled loss. None: gradients refer to the sum of all outputs. Default: None.
+        sample_weight: weights of the targets. Default: None.
+        training: whether to call layers in training mode, with dropout. Default: False.
 
     Returns:
-        A `Nonfinite`, or None where all is finite.
+        A `Nonfinite`, or None if all values are finite.
 
     Raises:
-        ValueError: if `model` is no layer, or there are targets for one that was not compiled.
+        ValueError: If `model` is not a layer, or if `targets` are given for a model that is not compiled.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(2, name="first"), keras.layers.Dense(2, name="second")])
         >>> model.build((None, 2))
         >>> model.layers[1].bias.assign([0.0, np.inf])
         >>> print(find_nonfinite(model, np.ones((1, 2), "float32")))  # doctest: +ELLIPSIS
-        weights of layer .../second (.../second/bias): 1 of 2 numbers are NaN or infinite
+        weights of layer .../second (.../second/bias): 1 of 2 values are NaN or infinite
     """
     if not isinstance(model, keras.layers.Layer):
         raise ValueError(f"`model` must be a Keras model or layer. Received: {model!r}.")
     if targets is not None and not getattr(model, "compiled", False):
         raise ValueError(f"`targets` must be None for a model that is not compiled. Received: model={model.name}.")
-    if hasattr(model, "with_targets"):  # what its training step passes on
+    if hasattr(model, "with_targets"):  # transforms the batch as in `train_step`
         inputs, targets, sample_weight = model.with_targets((inputs, targets, sample_weight))[-1]
     target = AuditTarget(model, training)
     target.build(inputs)
@@ -85,27 +84,27 @@ def find_nonfinite(
 
 
 class _Search:
-    """Looks at the calls of layers as they end.
+    """Search over layer calls for nonfinite weights and outputs.
 
     Args:
-        model: whose weights are looked at before.
+        model: the searched model; its weights are checked at construction.
     """
 
     def __init__(self, model: keras.layers.Layer) -> None:
-        # By identity: two layers of a model may have the same path.
+        # Keys are ids: two layers of a model may have the same path.
         counts = {id(variable): (variable, *_count(variable.value)) for variable in model.variables}
         self._bad = {key: found for key, found in counts.items() if found[1]}
-        self.owners: dict[int, str] = {}  # layers by their weights, in the order of computation
+        self.owners: dict[int, str] = {}  # layer path by id of the weight, in the order of computation
         self.found: Nonfinite | None = None
 
     def look(self, layer: keras.layers.Layer, arguments: Any, outputs: Any) -> Any:
-        """Takes a call that ended, and returns its outputs."""
+        """Check a finished call and return its outputs."""
         if self.found is None:
             self.found = self._own_weight(layer) or self._output(layer, arguments, outputs)
         return outputs
 
     def _own_weight(self, layer):
-        # Those of layers inside were looked at when these were called.
+        # Weights of sublayers were checked at the calls of the sublayers.
         own = [variable for variable in layer.variables if id(variable) not in self.owners]
         self.owners.update((id(variable), layer.path or layer.name) for variable in own)
         return next((self._weight(variable) for variable in own if id(variable) in self._bad), None)
@@ -120,17 +119,17 @@ class _Search:
             count, size = _count(outputs)
             if count and not _count(arguments)[0]:
                 return Nonfinite("output", layer.path or layer.name, None, count, size)
-        except (TypeError, NotImplementedError):  # inside a compiled loop there are no values to look at
+        except (TypeError, NotImplementedError):  # symbolic tensors in a compiled loop have no values
             pass
         return None
 
     def unused_weight(self) -> Nonfinite | None:
-        """Returns a weight of a layer that was not called, None if all are finite."""
+        """Return a nonfinite weight of a layer that was not called, or None."""
         return next((self._weight(variable) for variable, *_ in self._bad.values()), None)
 
 
 def _in_backward_pass(target, search, inputs, targets, sample_weight):
-    """Returns what is not finite in the loss or the gradients of the weights."""
+    """Return the first nonfinite value of the loss or the gradients of the weights, or None."""
     (model,) = target.roots
     variables = model.trainable_variables
 
@@ -160,7 +159,7 @@ def _is_float(tensor):
 
 
 def _count(structure):
-    """Returns how many numbers of all floating-point tensors are not finite, and how many there are."""
+    """Return the number of nonfinite values in all floating-point tensors, and the number of all values."""
     arrays = [
         to_numpy(tensor) for tensor in keras.tree.flatten(structure) if hasattr(tensor, "dtype") and _is_float(tensor)
     ]

@@ -1,4 +1,4 @@
-"""Pictures of attention: which keys each query sees, and how much of each."""
+"""Plots of attention patterns and attention weights."""
 
 from types import ModuleType
 from typing import Any
@@ -27,32 +27,30 @@ def draw_pattern(
     show_groups: bool = True,
     axes: Any = None,
 ) -> Any:
-    """Draws the pattern of an attention layer, one panel a head: filled where a query (row) sees a key (column).
+    """Draw the pattern of an attention layer, one panel per head: filled where a query (row) sees a key (column).
 
-    The picture is `layer.attention_pattern`, the dense twin that the tests compare the fast computation with. Tokens
-    that see one another, directly or through others, have one colour, so that the clusters of a routed head that do not
-    share a token can be told apart. The keys after the query are shaded under a causal mask. O(T^2) memory.
+    The plot shows `layer.attention_pattern`, the dense reference mask that tests compare the computation with. Tokens
+    that see each other, directly or through other tokens, have the same color, so clusters of a routed head without
+    common tokens have different colors. With a causal mask, keys after the query are shaded. Needs O(T^2) memory.
 
     Args:
-        layer: an attention layer of this library, built or not, or a pattern, which is drawn for as many heads as it
-            tells apart.
-        length: T, positions to draw.
-        use_causal_mask: whether later positions are hidden. Default True.
-        inputs: float (1, T, D), what decides the clusters of routed heads. None: random numbers.
-        hidden_dim: size of the random inputs that a layer not yet built is built for; ignored if it is built.
-            Default 32.
-        seed: integer of the random input. Default 0.
-        overlay: whether to draw all heads into one panel, a colour each; the first that sees a key has it.
-            Default False.
-        show_groups: whether clusters have colours of their own. Default True.
-        axes: matplotlib axes to draw into, one a head, or one for `overlay`. None: a new figure.
+        layer: an attention layer of this library, built or not, or a pattern, which is drawn once per distinct head.
+        length: T, number of positions.
+        use_causal_mask: whether later positions are masked. Default: True.
+        inputs: float (1, T, D), which determines the clusters of routed heads. None: random numbers.
+        hidden_dim: D of the random inputs for a layer that is not built; ignored for a built layer. Default: 32.
+        seed: integer, seed of the random inputs. Default: 0.
+        overlay: whether to draw all heads into one panel, with one color per head; the first head that sees a key
+            determines the color. Default: False.
+        show_groups: whether clusters have different colors. Default: True.
+        axes: matplotlib axes to draw into, one per head, or one for `overlay`. None: a new figure.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ImportError: where matplotlib is not installed (extra `plot`).
-        ValueError: if `axes` are not as many as the panels, and for another layer.
+        ImportError: If matplotlib is not installed (extra `plot`).
+        ValueError: If the number of `axes` differs from the number of panels, or `layer` has another type.
 
     Example:
         >>> draw_pattern(LocalAttention(2, 16, window=8), length=48).savefig("local.png")
@@ -77,27 +75,26 @@ def draw_weights(
     seed: int = 0,
     axes: Any = None,
 ) -> Any:
-    """Draws the weights of an attention layer, one panel a head: the darker, the more a query (row) sees of a key.
+    """Draw the attention weights of a layer, one panel per head: darker for larger weights of a key (column).
 
-    For layers that approximate, such as `ClusteredAttention`, whose queries see every key, though those of a cluster
-    all alike. The darkest of a panel is its largest weight. O(T^2) memory.
+    For layers that approximate dense attention, such as `ClusteredAttention`, where every query (row) sees every key.
+    The darkest color of a panel is its largest weight. Needs O(T^2) memory.
 
     Args:
         layer: an attention layer of this library, built or not.
-        length: T, positions to draw.
-        use_causal_mask: whether later positions are hidden. Default True.
+        length: T, number of positions.
+        use_causal_mask: whether later positions are masked. Default: True.
         inputs: float (1, T, D). None: random numbers.
-        hidden_dim: size of the random inputs that a layer not yet built is built for; ignored if it is built.
-            Default 32.
-        seed: integer of the random input. Default 0.
-        axes: matplotlib axes to draw into, one a head. None: a new figure.
+        hidden_dim: D of the random inputs for a layer that is not built; ignored for a built layer. Default: 32.
+        seed: integer, seed of the random inputs. Default: 0.
+        axes: matplotlib axes to draw into, one per head. None: a new figure.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ImportError: where matplotlib is not installed (extra `plot`).
-        ValueError: if `axes` are not as many as the heads.
+        ImportError: If matplotlib is not installed (extra `plot`).
+        ValueError: If the number of `axes` differs from the number of heads.
 
     Example:
         >>> figure = draw_weights(ClusteredAttention(2, 16, num_clusters=4), length=48, use_causal_mask=False)
@@ -113,7 +110,7 @@ def draw_weights(
 
 
 def _layer_of(target):
-    """Returns an attention layer: that given, or one of a pattern."""
+    """Return the given attention layer, or a new layer with the given pattern."""
     if isinstance(target, Pattern):
         num_heads = len(target.parts) if isinstance(target, InTurn) else getattr(target, "num_heads", 1)
         return SparseAttention(num_heads, key_dim=16, pattern=target, seed=0)
@@ -126,7 +123,7 @@ def _layer_of(target):
 
 
 def _inputs(layer, length, inputs, hidden_dim, seed):
-    """Returns what a layer is drawn on: `inputs`, or random numbers."""
+    """Return the inputs of a layer as a tensor; random numbers for None."""
     if inputs is None:
         checks.check_count("length", length)
         shape = (1, length, layer.num_features if layer.built else hidden_dim)
@@ -135,26 +132,26 @@ def _inputs(layer, length, inputs, hidden_dim, seed):
 
 
 def _axes(axes, count):
-    """Returns the axes of as many panels, those given or new ones."""
+    """Return the given axes, or new axes, one per panel."""
     pyplot = import_pyplot()
     if axes is None:
         _, axes = pyplot.subplots(1, count, squeeze=False, figsize=(2.6 * count, 2.6))
     axes = np.asarray(axes).reshape(-1)
     if len(axes) != count:
-        raise ValueError(f"`axes` must be one for each panel. Received: {len(axes)} axes, {count} panels.")
+        raise ValueError(f"`axes` must have one item per panel. Received: {len(axes)} axes, {count} panels.")
     return axes
 
 
 def import_pyplot() -> ModuleType:
-    """Returns `matplotlib.pyplot`.
+    """Return `matplotlib.pyplot`.
 
     Raises:
-        ImportError: where matplotlib is not installed, saying how to.
+        ImportError: If matplotlib is not installed, with an installation command.
     """
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("Pictures need matplotlib: pip install 'tf_sparse_attention[plot]'.") from error
+        raise ImportError("Plots need matplotlib: pip install 'tf_sparse_attention[plot]'.") from error
     return pyplot
 
 
@@ -164,13 +161,13 @@ def _colored(seen, show_groups):
 
 
 def groups_of(seen: np.ndarray) -> np.ndarray:
-    """Numbers the tokens by the group they belong to: those that see one another, directly or through others.
+    """Return the group of each token, a connected component of the attention pattern.
 
     Args:
         seen: bool (T, T), whether a query (row) sees a key (column).
 
     Returns:
-        Int (T,): 0 for the group of the first token, 1 for the next one that is met, and so on.
+        Int (T,): group numbers from 0, in the order of their first tokens.
     """
     near = seen | seen.T | np.eye(len(seen), dtype=bool)
     groups = np.full(len(seen), -1)
@@ -185,12 +182,15 @@ def groups_of(seen: np.ndarray) -> np.ndarray:
 
 
 def one_color_a_head(pattern: np.ndarray) -> np.ndarray:
-    """Returns heads (N, T, S) in one panel, int (T, S): the number, from 1, of the first that sees a key; 0: none."""
+    """Combine patterns of heads, bool (N, T, S), into color numbers of the first head that sees a key, int (T, S).
+
+    Color numbers start at 1; 0 means that no head sees the key.
+    """
     return np.where(pattern.any(axis=0), np.argmax(pattern, axis=0) % len(COLORS) + 1, 0)
 
 
 def _draw(axis, panel, shade_future):
-    """Draws a panel of color numbers, 0 for keys not seen."""
+    """Draw a panel of color numbers, 0 for keys not seen."""
     from matplotlib.colors import ListedColormap
 
     length = len(panel)
@@ -202,7 +202,7 @@ def _draw(axis, panel, shade_future):
 
 
 def _finish(axis, image):
-    """Frames a panel without numbers, the first query at the top."""
+    """Set the frame of a panel without ticks, with the first query at the top."""
     rows, columns = image.get_array().shape
     axis.set(xticks=[], yticks=[], xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
     for side in axis.spines.values():

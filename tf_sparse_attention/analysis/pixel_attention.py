@@ -1,4 +1,4 @@
-"""What a pixel of an image looks at."""
+"""Attention weights for one pixel of an image."""
 
 from typing import Any
 
@@ -12,24 +12,24 @@ from tf_sparse_attention.data import ImageCodec
 def pixel_attention(
     model: keras.Model, codec: ImageCodec, image: np.ndarray, pixel: tuple[int, int], channel: int = 0
 ) -> list[np.ndarray]:
-    """Returns the attention weights with which a language model of images predicts a byte of a pixel.
+    """Return the attention weights for the prediction of one byte of a pixel by a language model of images.
 
-    The weights of a head for the query that predicts the byte, summed over the channels of each pixel that is read;
-    they sum to 1 but for the weight of the start id, the input before the first byte. With successor values what is
-    read is the byte after a match.
+    The weights of the query that predicts the byte are summed over the channels of each attended pixel. A head's
+    weights sum to 1 minus the weight of the start id, the input before the first byte. With successor values, the
+    weight is assigned to the byte after a match.
 
     Args:
-        model: a `LanguageModel` of the ids of a codec.
-        codec: the `ImageCodec`.
+        model: a `LanguageModel` of the ids of `codec`.
+        codec: an `ImageCodec`.
         image: uint8 (H, W, C).
-        pixel: pair, its row and column.
-        channel: number of the byte of the pixel. Default 0.
+        pixel: pair of row and column.
+        channel: channel of the predicted byte. Default: 0.
 
     Returns:
-        For each attention of the model float arrays (N, H, W), N its heads.
+        List with one float array (N, H, W) per attention of the model, for N heads.
 
     Raises:
-        ValueError: for a pixel or channel that the image does not have, and as `record_attentions`.
+        ValueError: If the image does not have the pixel or channel. For other reasons, see `record_attentions`.
 
     Example:
         >>> codec, image = tsa.data.ImageCodec(height=4, width=4), np.zeros((4, 4, 3), np.uint8)
@@ -42,7 +42,7 @@ def pixel_attention(
     place = (*pixel, channel)
     if len(place) != 3 or not all(0 <= at < size for at, size in zip(place, codec.shape, strict=True)):
         raise ValueError(
-            f"`pixel` and `channel` must lie in the image of {codec.shape}. Received: {pixel} and {channel}."
+            f"`pixel` and `channel` must be inside of the image shape {codec.shape}. Received: {pixel} and {channel}."
         )
     ids = np.asarray(codec.encode(image))
     positions = codec.positions()
@@ -51,6 +51,6 @@ def pixel_attention(
     found = []
     for attention in record_attentions(model, inputs):
         ((_, weights),) = attention.rows(np.array([query]))
-        read = np.append(weights[0, :, 0, 1:], np.zeros_like(weights[0, :, 0, :1]), axis=-1)  # of bytes, not of inputs
+        read = np.append(weights[0, :, 0, 1:], np.zeros_like(weights[0, :, 0, :1]), axis=-1)  # input t + 1 is byte t
         found.append(read[:, positions].sum(axis=-1))
     return found

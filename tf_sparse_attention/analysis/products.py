@@ -1,4 +1,4 @@
-"""The matrix products of a computation, counted in its program: what is run is nothing."""
+"""Matrix products of a computation, counted in its traced program without running it."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -9,18 +9,18 @@ import numpy as np
 
 from tf_sparse_attention.analysis.dtype_sizes import bytes_of
 
-PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum")  # of TensorFlow
+PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum")  # TensorFlow operations
 IN_LOOP = (
-    "The computation must multiply no matrices in loops or branches, as recurrent layers do. Received: some there."
+    "The computation must not multiply matrices in loops (recurrent layers) or branches. Received: such a product."
 )
 
 
 class Product(NamedTuple):
-    """One matrix product, or as many of equal shape as a program has in a batch.
+    """Cost of one matrix product or batched matrix product.
 
     Attributes:
-        num_operations: multiplications and additions, 2 m n k a matrix.
-        num_bytes: of the factors and the result.
+        num_operations: multiplications and additions, 2 m n k per matrix.
+        num_bytes: bytes of the factors and the result.
     """
 
     num_operations: int
@@ -28,20 +28,20 @@ class Product(NamedTuple):
 
 
 def products(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> list[Product]:
-    """Returns the matrix products of a function.
+    """Return the matrix products of a function.
 
     Args:
-        function: of tensors; it is traced, not run.
-        shapes: of its arguments.
-        dtypes: likewise.
+        function: function of tensors, which is traced, not run.
+        shapes: shapes of the arguments.
+        dtypes: dtypes of the arguments.
 
     Raises:
-        ValueError: for a backend other than TensorFlow and JAX, and for products within a loop or a branch.
+        ValueError: If the backend is not TensorFlow or JAX, or if a product is in a loop or branch.
     """
     backend = keras.backend.backend()
     if backend not in COUNTS:
-        raise ValueError(f"The backend must be tensorflow or jax, whose programs can be read. Received: {backend}.")
-    # By name: the backend is already loaded by Keras, and this file must not import the one that is not in use.
+        raise ValueError(f"The backend must be tensorflow or jax to count products. Received: {backend}.")
+    # Import by name: Keras has already loaded the backend, and unused backends must not be imported.
     return list(COUNTS[backend](importlib.import_module(backend), function, shapes, dtypes))
 
 
@@ -58,7 +58,7 @@ def _of_tensorflow(tf, function, shapes, dtypes):
 
 
 def _size_summed(operation):
-    """Returns k of a product of TensorFlow, the size that it sums over."""
+    """Return k of a TensorFlow matrix product, the size of the contracted axes."""
     first, second = (tuple(x.shape) for x in operation.inputs)
     if operation.type != "Einsum":
         transposed = [name for name in ("transpose_a", "adj_x") if name in operation.node_def.attr]
@@ -66,7 +66,7 @@ def _size_summed(operation):
     factors, result = operation.get_attr("equation").decode().split("->")
     sizes: dict[str, int] = {}
     for letters, shape in zip(factors.split(","), (first, second), strict=True):
-        sizes |= dict(zip(letters[::-1], shape[::-1], strict=False))  # an ellipsis stands in front
+        sizes |= dict(zip(letters[::-1], shape[::-1], strict=False))  # an ellipsis comes first
     return int(np.prod([sizes[letter] for letter in sizes if letter not in result and letter != "."]))
 
 
@@ -89,7 +89,7 @@ def _of_jaxpr(jaxpr):
 
 
 def _parts_of(equation):
-    """Returns the programs that an operation of JAX runs."""
+    """Return the inner jaxprs of a JAX operation."""
     values = [each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,))]
     programs = [getattr(value, "jaxpr", value) for value in values]
     return [program for program in programs if hasattr(program, "eqns")]

@@ -1,4 +1,4 @@
-"""Attributes of layers that are others for a while."""
+"""Temporary replacement of layer attributes."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -9,8 +9,8 @@ import keras
 
 @contextlib.contextmanager
 def replaced(attributes: Iterable[tuple[keras.Layer, str, Any]]) -> Iterator[None]:
-    """Context in which each (layer, name, value) is an attribute; afterwards the layers are restored."""
-    # Past the layers' `__setattr__`, which tracks what it is given.
+    """Set each (layer, name, value) as an attribute within the context, and restore the layers afterwards."""
+    # `vars` avoids Keras's `__setattr__`, which tracks attributes.
     before = [(vars(layer), name, vars(layer).get(name, replaced)) for layer, name, _ in attributes]
     try:
         for layer, name, value in attributes:

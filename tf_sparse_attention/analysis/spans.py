@@ -1,4 +1,4 @@
-"""Pictures of the spans that the heads of a model have learned."""
+"""Plots of the learned attention spans of a model."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 
 
 def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
-    """Returns the spans of a model's layers, in positions: a list of int arrays (N,), one a layer that has spans.
+    """Return the spans of a model in positions: a list of int arrays (N,), one per layer with spans.
 
     Args:
         model: Keras layer or model, built.
@@ -19,9 +19,9 @@ def spans_of(model: keras.layers.Layer) -> list[np.ndarray]:
 
 
 def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
-    """Draws how far each head of each layer sees: a dot a head over the number of its layer, on a logarithmic scale.
+    """Draw the spans of all heads by layer, one dot per head, on a logarithmic scale.
 
-    As figure 4 of Sukhbaatar et al. 2019, "Adaptive Attention Span in Transformers".
+    Like Figure 4 of Sukhbaatar et al. 2019, "Adaptive Attention Span in Transformers".
 
     Args:
         model: Keras layer or model with `adaptive_span` in some of its layers, built.
@@ -31,8 +31,8 @@ def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
         The matplotlib figure.
 
     Raises:
-        ImportError: where matplotlib is not installed (extra `plot`).
-        ValueError: for a model without spans.
+        ImportError: If matplotlib is not installed (extra `plot`).
+        ValueError: If the model has no spans.
 
     Example:
         >>> draw_spans(model).savefig("spans.png")
@@ -40,7 +40,7 @@ def draw_spans(model: keras.layers.Layer, axes: Any = None) -> Any:
     pyplot = import_pyplot()
     spans = spans_of(model)
     if not spans:
-        raise ValueError(f"`model` must have layers with `adaptive_span`. Received: {model.name}, which has none.")
+        raise ValueError(f"`model` must have layers with `adaptive_span`. Received: {model.name} without any.")
     if axes is None:
         _, axes = pyplot.subplots(figsize=(max(3.0, 0.4 * len(spans) + 1), 3))
     for number, heads in enumerate(spans):

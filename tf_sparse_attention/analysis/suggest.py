@@ -1,4 +1,4 @@
-"""Which heads to begin with at a length, and what they cost."""
+"""Suggestion of initial attention heads for a sequence length, with their cost."""
 
 import dataclasses
 import math
@@ -9,19 +9,19 @@ from tf_sparse_attention.analysis.cost import cost
 from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models.attention_parts import make_attention, parse_part
 
-SMALLEST = 64  # keys that a query sees; blocks are hardly cheaper with fewer
+SMALLEST = 64  # keys per query; smaller blocks are hardly faster
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Local heads beside routed ones of one size, and what they cost.
+    """Sizes of local and routed heads in one layer, with their cost.
 
     Attributes:
-        window: positions that a local head sees.
-        cluster_size: keys of its cluster that a routed head sees.
-        num_clusters: of a routed head.
-        num_operations: of the matrix products of one layer over one sequence, see `cost`.
-        share_of_dense: the same as a share of dense attention's.
+        window: number of positions that a query of a local head sees.
+        cluster_size: number of keys that a query of a routed head sees in its cluster.
+        num_clusters: number of clusters per routed head.
+        num_operations: operations in the matrix products of one layer over one sequence, see `cost`.
+        share_of_dense: `num_operations` as a fraction of dense attention.
     """
 
     window: int
@@ -33,12 +33,12 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion:
-    """What to begin with; as text, the choices with their costs, the parts of the first, and where they belong.
+    """Suggested attention. `str(suggestion)` is a table of choices, the suggested parts and a hint on their placement.
 
     Attributes:
         attention: list of dictionaries, the argument `attention` of `tsa.models.Backbone`.
-        choices: list of `Choice`: what `attention` has, then half and twice of it.
-        sequence_length: T.
+        choices: list of `Choice`: the sizes in `attention`, then half and twice these sizes.
+        sequence_length: T, number of tokens.
     """
 
     attention: list[dict[str, Any]]
@@ -46,7 +46,7 @@ class Suggestion:
     sequence_length: int
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a choice, the proposed one first."""
+        """Return a Markdown table with a row per choice, the proposed choice first."""
         name = f"million operations at {self.sequence_length:,}"
         lines = [f"| | window | cluster_size | num_clusters | {name} | of dense |", "|---" * 6 + "|"]
         for each, kind in zip(self.choices, ("proposed", "smaller", "larger"), strict=False):
@@ -55,10 +55,10 @@ class Suggestion:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        parts = ["", "The proposed one, as `attention` of a Backbone:", *map(str, self.attention)]
+        parts = ["", "Proposed `attention` of a Backbone:", *map(str, self.attention)]
         if any(part.get("use_successor_values") for part in self.attention):
             parts.append(
-                "Routed heads are worth most in the last layers: `num_local_layers` blocks before have local ones."
+                "Routed heads help most in the last layers: set `num_local_layers` for local heads in earlier ones."
             )
         return "\n".join([self.table(), *parts])
 
@@ -66,27 +66,28 @@ class Suggestion:
 def suggest(
     sequence_length: int, num_heads: int, key_dim: int = 64, hidden_dim: int | None = None, causal: bool = True
 ) -> Suggestion:
-    """Returns heads to begin with: some local ones, the others routed.
+    """Suggest initial heads for a layer: some local heads and some routed heads.
 
-    A window is the power of two from 2 sqrt(T) on, at least 64. There are T / window clusters, so that equally large
-    ones hold as many tokens as it. In a causal model one head of four is local, and routed heads have the values of
-    successors and see up to twice a window of their cluster, as was best on Python's source (docs/quality.md). They are
-    worth most in the last layers, after layers of local heads alone (`num_local_layers` of `AttentionOptions`). Where
-    later tokens are seen one half is local and a cluster as large as a window, as in the published models (16 clusters
-    of 512 at 8,192; Roy et al. 2021). `tsa.analysis.health` says after some training whether the clusters are used.
+    The window is the smallest power of two that is at least 2 sqrt(T) and at least 64. The number of clusters is
+    T / window, so clusters of equal size have as many tokens as the window. In a causal model, a quarter of the heads
+    are local. Routed heads use successor values (key j has the value of token j + 1) and a `cluster_size` of two
+    windows, the best settings on Python source code (docs/quality.md). Routed heads help most in the last layers, after
+    layers with only local heads (`num_local_layers` of `AttentionOptions`). In a model that is not causal, half of the
+    heads are local, and `cluster_size` equals the window, as in the published models (16 clusters of 512 at 8,192
+    tokens; Roy et al. 2021). After some training, `tsa.analysis.health` reports whether clusters are well used.
 
     Args:
-        sequence_length: T, tokens.
-        num_heads: of a layer.
-        key_dim: size of a head. Default 64.
-        hidden_dim: size of the inputs of a layer. None: `num_heads` times `key_dim`.
-        causal: whether later tokens are hidden. Default True.
+        sequence_length: T, number of tokens.
+        num_heads: number of heads per layer, at least 2.
+        key_dim: size of a head. Default: 64.
+        hidden_dim: size of the layer's inputs. None: `num_heads` times `key_dim`.
+        causal: whether later tokens are masked. Default: True.
 
     Returns:
         A `Suggestion`; `print` shows it.
 
     Raises:
-        ValueError: for a wrong argument, and on a backend other than TensorFlow and JAX.
+        ValueError: If an argument is invalid, or the backend is not TensorFlow or JAX.
 
     Example:
         >>> print(suggest(sequence_length=8192, num_heads=8).table())  # doctest: +ELLIPSIS
@@ -110,7 +111,7 @@ def suggest(
         parts = _parts(sequence_length, num_heads, key_dim, own, causal)
         layer = make_attention(
             [parse_part(part) for part in parts], index=0, seed=None, dtype=None
-        )  # as a `Backbone` does
+        )  # as in a `Backbone`
         operations = _operations(layer, features, sequence_length, causal)
         routed = parts[1]
         choices.append(Choice(own, routed["cluster_size"], routed["num_clusters"], operations, operations / dense))
@@ -118,7 +119,7 @@ def suggest(
 
 
 def _parts(length, num_heads, key_dim, window, causal):
-    """Returns the parts of a layer as `Backbone` takes them."""
+    """Return the parts of a layer in the format of `Backbone`."""
     num_local = max(num_heads // 4, 1) if causal else num_heads - num_heads // 2
     local = {"layer": "LocalAttention", "num_heads": num_local, "key_dim": key_dim, "window": window}
     local["position"] = "rotary" if key_dim % 2 == 0 else "relative"

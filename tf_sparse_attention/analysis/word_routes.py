@@ -1,4 +1,4 @@
-"""What words of a text look at through routed heads: their clusters, and the earlier words they attend to."""
+"""Clusters of words and the earlier words they attend to, for the routed heads of a model."""
 
 import dataclasses
 import re
@@ -15,20 +15,20 @@ from tf_sparse_attention.layers import RoutingAttention
 from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.patterns.group_band import GroupSelector
 
-SMALLEST_SHARE = 1e-4  # that is listed; less is rounding and prints as 0.00
+SMALLEST_SHARE = 1e-4  # minimum to be listed; smaller shares are rounding errors
 
 
 @dataclasses.dataclass(frozen=True)
 class WordRoute:
-    """What one word looks at through one head.
+    """Cluster and attention of one word in one head.
 
     Attributes:
-        word: number of the word in the text, from 0.
-        layer: number of the attention in the model, from 0.
-        head: number of the head among all heads of that attention, from 0.
-        cluster: of the word's last token.
-        seen: pairs of an earlier word's number and the share of attention that it gets, from 0 to 1, the largest first;
-            what is missing to 1 goes to the word itself, the start and words that are not listed.
+        word: index of the word in the text.
+        layer: index of the attention in the model.
+        head: index of the head among all heads of the attention.
+        cluster: cluster of the word's last token.
+        seen: pairs of an earlier word's index and its share of attention, between 0 and 1, largest first. The remaining
+            attention goes to the word itself, the start id and words that are not listed.
     """
 
     word: int
@@ -40,7 +40,7 @@ class WordRoute:
 
 @dataclasses.dataclass(frozen=True)
 class WordRoutes:
-    """The routes of a text; as text, a table.
+    """Routes of all words of a text. `str(routes)` is a Markdown table.
 
     Attributes:
         words: list of `str`.
@@ -51,8 +51,8 @@ class WordRoutes:
     routes: list[WordRoute]
 
     def table(self) -> str:
-        """Returns a Markdown table, a row a word and head."""
-        lines = ["| word | layer | head | cluster | looks at |", "|---|---|---|---|---|"]
+        """Return a Markdown table with a row per word and head."""
+        lines = ["| word | layer | head | cluster | attends to |", "|---|---|---|---|---|"]
         for route in self.routes:
             seen = ", ".join(f"{_cell(self.words[word])} {share:.2f}" for word, share in route.seen)
             cells = (_cell(self.words[route.word]), route.layer, route.head, route.cluster, seen or "-")
@@ -63,19 +63,19 @@ class WordRoutes:
         return self.table()
 
     def draw(self, layer: int, head: int, line_length: int = 64, axes: Any = None) -> Any:
-        """Draws the text with each word in the color of its cluster, and lines to what it looks at most.
+        """Draw the text with each word in the color of its cluster, and a line to the word it attends to most.
 
         Args:
-            layer, head: which, as in the routes.
-            line_length: characters of a line. Default 64.
+            layer, head: indices of the attention and head, see `WordRoute`.
+            line_length: number of characters per line. Default: 64.
             axes: matplotlib axes. None: a new figure.
 
         Returns:
             The matplotlib figure.
 
         Raises:
-            ValueError: if there are no routes of this layer and head.
-            ImportError: where matplotlib is not installed (extra `plot`).
+            ValueError: If there are no routes of this layer and head.
+            ImportError: If matplotlib is not installed (extra `plot`).
         """
         routes = {route.word: route for route in self.routes if (route.layer, route.head) == (layer, head)}
         if not routes:
@@ -98,30 +98,30 @@ class WordRoutes:
 
 
 def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int = 3) -> WordRoutes:
-    """Returns which earlier words each word of a text looks at through the routed heads of a model.
+    """Return the earlier words that each word of a text attends to, in the routed heads of a model.
 
-    A word is what stands between spaces; the attention of its tokens is averaged, what they give to the tokens of
-    another word is added up. Exact, from the model's own weights of attention (see `head_divergence` for the cost; the
-    text is detokenized once for each of its tokens, so this is for passages, not for books).
+    Words are separated by whitespace. The attention of a word to another word is averaged over the word's tokens and
+    summed over the other word's tokens. It is exact, computed from the model's attention weights; see `head_divergence`
+    for the cost. The text is detokenized once per token, so this suits passages, not books.
 
     Args:
-        model: `LanguageModel` or another model of token ids with `RoutingAttention` that has centroids.
-        tokenizer: the tokenizer it was trained with.
-        text: `str`, for instance what the model generated.
-        top_k: maximal number of earlier words to list, those with a share of 0.0001 or more. Default: 3.
+        model: `LanguageModel` or another model of token ids, with `RoutingAttention` that has centroids.
+        tokenizer: the tokenizer of the model.
+        text: `str`, for instance text generated by the model.
+        top_k: maximal number of earlier words per word; words with a share of at most 0.0001 are omitted. Default: 3.
 
     Returns:
-        A `WordRoutes`; `print` shows the table, `draw` a picture.
+        A `WordRoutes`; `print` shows the table, `draw` a plot.
 
     Raises:
-        ValueError: if the text has no words, or the model no head that routes by centroids.
+        ValueError: If the text has no words, or the model has no routed heads with centroids.
 
     Example:
         >>> part = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 8, "num_clusters": 4, "cluster_size": 32}
         >>> model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 16, [part], intermediate_dim=32))
         >>> routes = word_routes(model, tsa.data.ByteTokenizer(), "words that look at words")
         >>> print(routes)  # doctest: +ELLIPSIS
-        | word | layer | head | cluster | looks at |...
+        | word | layer | head | cluster | attends to |...
     """
     checks.check_count("top_k", top_k)
     ids = np.asarray(tokenizer.tokenize(text))
@@ -136,12 +136,12 @@ def word_routes(model: keras.layers.Layer, tokenizer: Any, text: str, top_k: int
             shares = _shares(attention, word_of_token, len(words))
             routes += _routes(number, clusters, shares, word_of_token, top_k)
     if not routes:
-        raise ValueError(f"`model` must have routed heads with centroids. Received: {model.name} without.")
+        raise ValueError(f"`model` must have routed heads with centroids. Received: {model.name} without any.")
     return WordRoutes(words, sorted(routes, key=lambda route: (route.word, route.layer, route.head)))
 
 
 def _words(tokenizer, ids):
-    """Returns the words of a text, and the word of each input, -1 for the start and for spaces: int (T + 1,)."""
+    """Return a list of words, and the word index of each input, int (T + 1,), -1 for the start id and spaces."""
     text = tokenizer.detokenize(ids)
     found = list(re.finditer(r"\S+", text))
     word_at = np.full(len(text), -1)
@@ -150,14 +150,14 @@ def _words(tokenizer, ids):
     word_of_token, begin = [-1], 0
     for count in range(1, len(ids) + 1):
         end = min(len(tokenizer.detokenize(ids[:count])), len(text))
-        inside = word_at[max(min(begin, end - 1), 0) : end]  # a byte that ends a character adds none to the text
+        inside = word_at[max(min(begin, end - 1), 0) : end]  # the last byte of a character may add no text
         word_of_token.append(int(inside.max(initial=-1)))
         begin = end
     return [match[0] for match in found], np.array(word_of_token)
 
 
 def _clusters(attention):
-    """Returns the clusters of the tokens by the number of each routed head, {head: int (T,)}."""
+    """Return the clusters of the tokens by index of each routed head, {head: int (T,)}."""
     clusters: dict[int, np.ndarray] = {}
     first = 0
     for part in attention.parts:
@@ -171,7 +171,7 @@ def _clusters(attention):
 
 
 def _shares(attention, word_of_token, num_words):
-    """Returns the attention of words to words, float (N, W, W): means over queries, sums over keys."""
+    """Return the attention of words to words, float (N, W, W): mean over queries, sum over keys."""
     belongs = (word_of_token[:, None] == np.arange(num_words)).astype("float64")  # (T, W)
     total = 0.0
     for queries, weights in attention.rows():
@@ -180,7 +180,7 @@ def _shares(attention, word_of_token, num_words):
 
 
 def _routes(number, clusters, shares, word_of_token, top_k):
-    """Returns a list of `WordRoute` for one attention."""
+    """Return the list of `WordRoute` of one attention."""
     routes = []
     last = {word: position for position, word in enumerate(word_of_token) if word >= 0}
     for head, groups in clusters.items():
@@ -194,7 +194,7 @@ def _routes(number, clusters, shares, word_of_token, top_k):
 
 
 def _layout_words(words, line_length):
-    """Returns the column and the line of each word."""
+    """Return the column and line of each word."""
     positions, column, line = [], 0, 0
     for word in words:
         if column and column + len(word) > line_length:

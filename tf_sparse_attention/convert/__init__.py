@@ -1,4 +1,4 @@
-"""Trained weights from elsewhere, and dense models made sparse."""
+"""Import of external checkpoints, and conversion of dense models to sparse attention."""
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
 from tf_sparse_attention.convert.hugging_face import from_hugging_face
@@ -16,4 +16,4 @@ __all__ = [
     "replace_attention",
     "with_causal_routing",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # without the submodules

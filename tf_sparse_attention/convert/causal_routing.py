@@ -1,4 +1,4 @@
-"""Makes trained models with routed heads that look ahead causal."""
+"""Conversion of trained models with non-causal routed heads to causal routing."""
 
 from typing import Any, TypeVar
 
@@ -11,28 +11,27 @@ Routed = TypeVar("Routed", LanguageModel, SequenceToSequence)
 
 
 def with_causal_routing(model: Routed) -> Routed:
-    """Returns a model of the same weights whose routed heads select causally ("nearest").
+    """Return a model with the same weights whose routed heads select causally ("nearest").
 
-    The members of clusters change. Before, each cluster took its best tokens of the whole sequence, so that a token was
-    in no cluster or in several, and saw their earlier members. Now a token is in the cluster of its nearest centroid
-    and sees the last `cluster_size` tokens of it. Which earlier tokens it sees no longer depends on later tokens or on
-    padding, and every token has a cluster. Logits differ until the weights are trained further. As before, a token sees
-    itself too (`mask_self=False`). Further training revives unused centroids.
+    Cluster membership changes. In the given model, each cluster takes its highest-scoring tokens of the whole sequence:
+    a token is in zero or more clusters and attends to their earlier members. In the new model, each token is in the
+    cluster of its nearest centroid and attends to the last `cluster_size` tokens of this cluster. The selection no
+    longer depends on later tokens or on padding. Logits differ until the model is trained further. A token still
+    attends to itself (`mask_self=False`). Further training revives unused centroids.
 
-    In the cross-attention of an encoder-decoder a token then sees the `cluster_size` best tokens of the source of its
-    nearest centroid ("top_keys"), whatever the other targets are. Its encoder selects as before, but padding of the
-    source takes no places in clusters any more (`reproduce_reference=False`).
+    In the cross-attention of an encoder-decoder, a target token attends to the `cluster_size` highest-scoring source
+    tokens of its nearest centroid ("top_keys"), independently of other target tokens. The encoder's selection does not
+    change, except that source padding is no longer assigned to clusters (`reproduce_reference=False`).
 
     Args:
-        model: a `LanguageModel`, or a `SequenceToSequence`, whose routed heads may have any selection that uses
-            centroids.
+        model: a `LanguageModel` or a `SequenceToSequence`, with any selection of routed heads that uses centroids.
 
     Returns:
-        A new model of the same kind, not compiled.
+        A new model of the same class, not compiled.
 
     Raises:
-        ValueError: If the model is none of these, has no routed heads that select by centroids over the whole
-            sequence, or has other heads that look ahead and cannot be changed.
+        ValueError: If the model has another type, has no routed heads that select by centroids over the whole
+            sequence, or has other non-causal heads, which cannot be converted.
 
     Example:
         >>> model = with_causal_routing(from_t2t_checkpoint("checkpoint.zip"))
@@ -62,7 +61,7 @@ def _with_causal_decoder(model: LanguageModel) -> LanguageModel:
         others = [_arguments(part).get("selection") for part in all_parts(own_parts)]
         others = [selection for selection in others if selection not in (None, "nearest")]
         raise ValueError(
-            f"`model` must have no heads that choose without centroids and look ahead. Received: {others}."
+            f"`model` must not have non-causal heads that select without centroids. Received: selection={others}."
         )
     return causal
 
@@ -72,22 +71,22 @@ def _arguments(part):
 
 
 def _causal(part):
-    """Returns the config of a part, changed to causal routing if its routed heads look ahead."""
+    """Return the config of a part, changed to causal routing if it has non-causal routed heads."""
     return _changed(part, selection="nearest", mask_self=False)
 
 
 def _of_chosen_keys(part):
-    """Returns the config of a part of cross-attention, in which no query depends on others."""
+    """Return the config of a part of cross-attention, changed so that queries do not depend on each other."""
     return _changed(part, selection="top_keys")
 
 
 def _without_faults(part):
-    """Returns the config of a part, changed from the published code to the rules of this library."""
+    """Return the config of a part, without the options that reproduce the published code."""
     return _changed(part)
 
 
 def _changed(part: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Returns the config of a part with changes if it has routed heads that choose of the whole sequence."""
+    """Return the config of a part, changed if it has routed heads that select over the whole sequence."""
     arguments = _arguments(part)
     if class_name(part) != "RoutingAttention" or arguments.get("selection") not in LOOK_AHEAD:
         return part

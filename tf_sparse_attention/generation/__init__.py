@@ -51,4 +51,4 @@ __all__ = [
     "sample",
     "uniform",
 ]
-__dir__ = __all__.copy  # without the modules inside
+__dir__ = __all__.copy  # without the submodules

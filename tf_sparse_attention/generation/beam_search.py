@@ -1,4 +1,4 @@
-"""Beam search: an approximate search for the likeliest texts, with a few beams a row."""
+"""Beam search: an approximate search for the most likely sequences, with K beams per row."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ UNLIKELY = -1e30  # the score of an empty beam; sums with log-probabilities stay
 
 
 class Beams(NamedTuple):
-    """Texts of K beams a row.
+    """K sequences per row.
 
     Attributes:
         inputs: int32 (B, K, L + 1), the start id, the tokens so far, then 0.
-        log_probs: float32 (B, K, L), the log-probability of each token that was added, else 0.
+        log_probs: float32 (B, K, L), the log-probability of each generated token, 0 elsewhere.
         scores: float32 (B, K).
-        lengths: int32 (B, K), tokens of each.
+        lengths: int32 (B, K), number of tokens per beam.
     """
 
     inputs: Tensor
@@ -28,7 +28,7 @@ class Beams(NamedTuple):
     lengths: Tensor
 
     def take(self, beams: Tensor) -> "Beams":
-        """Returns the beams at indices int32 (B, K')."""
+        """Return the beams at indices int32 (B, K')."""
 
         def taken(x):
             index = ops.reshape(beams, (*ops.shape(beams), *[1] * (len(x.shape) - 2)))
@@ -37,7 +37,7 @@ class Beams(NamedTuple):
         return Beams(*(taken(x) for x in self))
 
     def append(self, tokens: Tensor, log_probs: Tensor) -> "Beams":
-        """Returns the beams with a token each, int32 (B, K), and its log-probability, which is added to the score."""
+        """Append one token per beam, int32 (B, K), and add its log-probability, float32 (B, K), to the score."""
         at = ops.arange(ops.shape(self.inputs)[2], dtype="int32") == self.lengths[..., None] + 1
         return Beams(
             ops.where(at, tokens[..., None], self.inputs),
@@ -47,7 +47,7 @@ class Beams(NamedTuple):
         )
 
     def concatenate(self, other: "Beams") -> "Beams":
-        """Returns these beams and others, concatenated."""
+        """Return the beams of both, concatenated along K."""
         return Beams(*(ops.concatenate(pair, axis=1) for pair in zip(self, other, strict=True)))
 
 
@@ -63,28 +63,28 @@ def beam_search(
     state: Any = (),
     adjust: Callable | None = None,
 ) -> Beams:
-    """Searches for the likeliest continuation of each row, with `num_beams` candidates at a time.
+    """Search for the most likely continuation of each row, with `num_beams` candidates per row.
 
-    A text ends with a stop id or at `max_length`. Of the texts that ended, the best are those of the highest
-    log-probability divided by (tokens added) ** `length_penalty`. A row is searched until no beam can become better
-    than the worst of `num_beams` ended texts. Equal scores: the lower beam, then the lower id. A token costs a step of
-    B K rows and a copy of their state, in the order of the beams.
+    A sequence ends with a stop id or at `max_length`. The score of a finished sequence is its log-probability divided
+    by (number of generated tokens) ** `length_penalty`. The search of a row ends when no active beam can exceed the
+    lowest score of `num_beams` finished sequences. Ties go to the lower beam, then the lower id. Each token costs one
+    step of B * K rows and one copy of their state, reordered by beam.
 
     Args:
-        step: as for `generate`; called with B K rows, those of a prompt one after the other.
-        prompt_ids, prompt_lengths, max_length, stop_token_ids, start_id, adjust: as for `generate`. Scores are those of
-            the adjusted logits, `log_probs` those of the step.
+        step: see `generate`; called with B * K rows, the K rows of each prompt being consecutive.
+        prompt_ids, prompt_lengths, max_length, stop_token_ids, start_id, adjust: see `generate`. Scores use the
+            adjusted logits, `log_probs` the logits of the step.
         num_beams: K, an integer.
-        length_penalty: from 0, the sum of log-probabilities, which prefers short texts, to 1, their mean, and beyond.
-            A number or a scalar tensor of at least 0. Default 1.
-        state: as for `generate`, of B rows, after the prompts; the first axis of each tensor is that of rows.
+        length_penalty: exponent of the length in the score, a number or scalar tensor of at least 0. 0 scores by the
+            sum of log-probabilities, which prefers short sequences; 1 by their mean. Default: 1.
+        state: see `generate`; the state of B rows after the prompts. The first axis of each tensor is the row.
 
     Returns:
-        `Beams`, the best first, their scores as above. Where there are fewer texts than beams, the others have a score
-        of -1e30.
+        `Beams`, best first, with the scores defined above. If fewer than K sequences exist, the scores of unused beams
+        are -1e30.
 
     Example:
-        >>> def falling(inputs, index, state):  # id 0 is the likeliest, whatever comes before
+        >>> def falling(inputs, index, state):  # id 0 is always the most likely
         ...     return ops.zeros((ops.shape(inputs)[0], 4)) - ops.arange(4.0), state
         >>> found = beam_search(falling, [[3, 0, 0, 0]], [1], max_length=3, num_beams=2)
         >>> np.array(found.inputs[0, 0, 1:])
@@ -96,7 +96,7 @@ def beam_search(
     scores = ops.broadcast_to(ops.where(first, 0.0, UNLIKELY), (batch_size, num_beams))
     inputs, log_probs, lengths = (_repeated(x, num_beams) for x in (start.inputs, start.log_probs, start.lengths))
     live = Beams(inputs, log_probs, scores, lengths)
-    # A prompt that is as long as allowed is its own result.
+    # A prompt of maximal length is its own result.
     ended = live._replace(scores=ops.where(start.finished[:, None], scores, ops.full_like(scores, UNLIKELY)))
     state = keras.tree.map_structure(lambda x: ops.repeat(ops.convert_to_tensor(x), num_beams, axis=0), state)
 
@@ -127,7 +127,7 @@ def beam_search(
 
 
 def _next(step, adjust, live, state):
-    """Returns log-probabilities of the next token, float32 (B, K, V), the same of adjusted logits, and the state."""
+    """Return log-probabilities of the next token, float32 (B, K, V), of logits and adjusted logits, and the state."""
     batch_size, num_beams, length = ops.shape(live.inputs)
     read = ops.reshape(live.inputs, (batch_size * num_beams, length))[:, :-1]
     index = ops.minimum(ops.reshape(live.lengths, (-1,)), length - 2)
@@ -143,7 +143,7 @@ def _next(step, adjust, live, state):
 
 
 def _best(num_beams, live, log_probs, adjusted):
-    """Returns which beams (B, K) the best continuations come from, and these continuations."""
+    """Return the parent beams, int32 (B, K), and the best continuations."""
     vocabulary_size = adjusted.shape[-1]
     totals = ops.maximum(live.scores[..., None] + adjusted, UNLIKELY)
     totals = ops.reshape(totals, (ops.shape(totals)[0], -1))
@@ -155,12 +155,12 @@ def _best(num_beams, live, log_probs, adjusted):
 
 
 def _ended_by(stop_token_ids, live, log_probs, adjusted):
-    """Returns all beams continued by each stop id, None if there are no such ids."""
+    """Return each beam extended by each stop id, or None without stop ids."""
     stop_token_ids = ops.convert_to_tensor(stop_token_ids, "int32")
     if stop_token_ids.shape[0] == 0:
         return None
     batch_size, num_beams = ops.shape(live.scores)
-    # Once each, and none of those that are not in the vocabulary.
+    # Ignore repeated stop ids and stop ids outside of the vocabulary.
     repeated = ops.any(ops.tril(stop_token_ids[:, None] == stop_token_ids[None, :], k=-1), axis=1)
     valid = (stop_token_ids >= 0) & (stop_token_ids < adjusted.shape[-1]) & ops.logical_not(repeated)
     ids = ops.where(valid, stop_token_ids, 0)
@@ -184,5 +184,5 @@ def _repeated(x, num_beams):
 
 
 def _where(finished, old, new):
-    """Returns old for rows that are finished, new for others: (B, ...)."""
+    """Return `old` for finished rows and `new` for all others, (B, ...)."""
     return ops.where(ops.reshape(finished, (-1, *[1] * (len(new.shape) - 1))), old, new)

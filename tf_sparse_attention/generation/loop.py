@@ -1,4 +1,4 @@
-"""The decoding loop: one compiled program for every length up to that of its buffer."""
+"""Decoding loop: one compiled program for all lengths up to the size of its buffer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ from tf_sparse_attention.types import Tensor
 
 
 class Progress(NamedTuple):
-    """The state of the decoding loop, which `begin` makes and `advance` updates.
+    """State of the decoding loop, created by `begin` and updated by `advance`.
 
     Attributes:
-        inputs: int32 (B, L + 1), what the model reads: the start id, the tokens so far, then 0.
-        log_probs: float32 (B, L), the log-probability of each token that was added, under the logits of the step
-            (before temperature, cuts and `adjust`); 0 for prompts and after the end.
-        lengths: int32 (B,), tokens of each row.
-        finished: bool (B,), which rows have stopped.
-        limits: int32 (B,), tokens after which a row stops.
-        state: of the step, such as its cache.
+        inputs: int32 (B, L + 1), the model inputs: the start id, the tokens so far, then 0.
+        log_probs: float32 (B, L), the log-probability of each generated token under the logits of the step (before
+            temperature, `top_k`, `top_p`, `min_p` and `adjust`); 0 for prompts and after the end.
+        lengths: int32 (B,), number of tokens per row.
+        finished: bool (B,), True for rows that have stopped.
+        limits: int32 (B,), maximal number of tokens per row.
+        state: state of the step, such as its KV cache.
     """
 
     inputs: Tensor
@@ -38,11 +38,11 @@ class Progress(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """What `generate` returns.
+    """Result of `generate`.
 
     Attributes:
         token_ids: int32 (B, L), prompt and continuation, then 0.
-        lengths: int32 (B,), tokens of each row.
+        lengths: int32 (B,), number of tokens per row.
         log_probs: float32 (B, L), see `Progress`.
     """
 
@@ -63,41 +63,41 @@ def generate(
     state: Any = (),
     adjust: Callable | None = None,
 ) -> Generated:
-    """Continues each row of a batch of prompts, token by token.
+    """Extend each prompt of a batch, token by token.
 
-    The model's inputs are the tokens x_1, x_2, ... shifted right by one after the start id; its logits at position t
-    are for x_{t+1}. A row of n tokens therefore continues from its logits at position n, an empty one from those at
-    position 0, where the input is the start id. Rows advance together, each at its own position, and stop
-    independently: a row's tokens do not depend on the other rows beyond the rounding inside `step`.
+    The model's inputs are the start id followed by the tokens x_1, x_2, ...; its logits at position t predict x_{t+1}.
+    A row of n tokens continues from the logits at position n. An empty row continues from position 0, where the input
+    is the start id. All rows advance in the same step, each at its own position, and stop independently. A row's tokens
+    do not depend on other rows, up to rounding in `step`.
 
-    The loop is a `while_loop` over a buffer of fixed size. Inside a compiled function `max_length` and
-    `prompt_lengths` may be tensors, so that one program serves all lengths up to L; `bucket_length` gives sizes of
-    buffers for which few programs are enough.
+    The loop is a `while_loop` over a buffer of fixed size. Inside a compiled function, `max_length` and
+    `prompt_lengths` may be tensors, so one program handles all lengths up to L. `bucket_length` returns buffer sizes
+    that need few programs.
 
     Args:
         step: function (inputs, index, state) -> (logits, state). `inputs` is the whole buffer, int32 (B, L): start id,
-            tokens so far, then 0. `index`, int32 (B,), is the position in it whose logits, float (B, V), are
-            returned, not all of them -inf; later positions must not matter. A step with a cache reads `inputs` at
-            `index` alone and has the cache in `state`; finished rows repeat their last position.
-        prompt_ids: int (B, L), prompts from the left; ids after `prompt_lengths` do not matter.
-        prompt_lengths: int (B,), tokens of each prompt, from 0 to L.
-        max_length: tokens of a row after which it stops, prompt included, at most L: an integer, a scalar tensor or
-            (B,). A prompt that is as long already is returned as it is.
+            tokens so far, then 0. `index`, int32 (B,), is the position in the buffer of the returned logits,
+            float (B, V). The logits must not depend on later positions and must not all be -inf. A step with a cache
+            reads `inputs` only at `index` and keeps the cache in `state`. Finished rows repeat their last position.
+        prompt_ids: int (B, L), left-aligned prompts; ids after `prompt_lengths` are ignored.
+        prompt_lengths: int (B,), number of tokens per prompt, from 0 to L.
+        max_length: maximal number of tokens per row, including the prompt, at most L: an integer, a scalar tensor or
+            int (B,). A prompt of this length or longer is returned unchanged.
         sampler: function (logits, keys) -> int (B,), for instance `greedy` or
-            `functools.partial(sample, temperature=0.8)`; the keys differ for each row and position.
-        seed: see `row_keys`. Default 0.
-        stop_token_ids: ids after which a row stops, a sequence of integers or an integer tensor (S,), of which negative
-            ones are ignored; the id becomes the row's last token. Default: none.
-        start_id: id that the model reads before the first token. Default 0.
-        state: tensors in any nested structure that `step` takes and returns, their shapes constant. Default empty.
+            `functools.partial(sample, temperature=0.8)`. Keys differ for each row and position.
+        seed: see `row_keys`. Default: 0.
+        stop_token_ids: ids that end a row, a sequence of integers or an integer tensor (S,); negative ids are ignored.
+            The stop id is the row's last token. Default: none.
+        start_id: id of the input before the first token. Default: 0.
+        state: nested structure of tensors with constant shapes, which `step` takes and returns. Default: empty.
         adjust: function (logits, inputs, index) -> logits, float (B, V), applied before the sampler, for instance
-            `functools.partial(penalize_repetition, penalty=1.2)`. None (default): no change.
+            `functools.partial(penalize_repetition, penalty=1.2)`. None: no change. Default: None.
 
     Returns:
         A `Generated`.
 
     Raises:
-        ValueError: if `prompt_ids` is not of rank 2, or `max_length` is an integer out of [1, L].
+        ValueError: If `prompt_ids` does not have rank 2, or `max_length` is an integer outside of [1, L].
 
     Example:
         >>> def count_up(inputs, index, state):
@@ -116,7 +116,7 @@ def generate(
 def begin(
     prompt_ids: Tensor, prompt_lengths: Tensor, max_length: int | Tensor, start_id: int = 0, state: Any = ()
 ) -> Progress:
-    """Returns the `Progress` of prompts before the first token is added; the arguments are those of `generate`."""
+    """Return the `Progress` of prompts before the first generated token; for the arguments, see `generate`."""
     prompt_ids = ops.cast(prompt_ids, "int32")
     _check(prompt_ids, max_length)
     batch_size, length = ops.shape(prompt_ids)
@@ -144,17 +144,18 @@ def advance(
     adjust: Callable | None = None,
     first: int | Tensor = 0,
 ) -> Progress:
-    """Adds tokens to rows until all are finished, or `num_tokens` were added.
+    """Generate tokens until all rows are finished, or `num_tokens` tokens per row are added.
 
     Args:
         progress: a `Progress`.
-        step, sampler, stop_token_ids, adjust: as for `generate`.
-        keys: uint32 (B, 2), one a row, the same in every call: see `row_keys`.
-        num_tokens: how many tokens to add to each row at most, an integer or a scalar tensor. None (default): all.
-        first: the position of the first input in a longer text, for the keys of the sampler. Default 0.
+        step, sampler, stop_token_ids, adjust: see `generate`.
+        keys: uint32 (B, 2), one key per row, the same in every call: see `row_keys`.
+        num_tokens: maximal number of tokens to add per row, an integer or a scalar tensor. None: no limit.
+            Default: None.
+        first: position of the first input in a longer sequence, used for the keys of the sampler. Default: 0.
 
     Returns:
-        The `Progress` after them.
+        The updated `Progress`.
     """
     positions = _positions(progress.inputs)
 
@@ -165,7 +166,7 @@ def advance(
     def add(count, progress):
         inputs, log_probs, index, finished, limits, state = progress
         read = inputs[:, :-1]
-        # A row that fills the buffer is finished: its next position, behind the buffer, is not needed.
+        # A row that fills the buffer is finished, so the position after the buffer is never needed.
         at = ops.minimum(index, ops.shape(read)[1] - 1)
         logits, state = step(read, at, state)
         adjusted = logits if adjust is None else adjust(logits, read, at)
@@ -181,28 +182,28 @@ def advance(
 
 
 def log_prob_of(logits: Tensor, token: Tensor) -> Tensor:
-    """Returns the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
+    """Return the log-probabilities, float32 (B,), of tokens, int32 (B,), under logits (B, V)."""
     logits = ops.cast(logits, "float32")
     chosen = ops.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     return chosen - ops.logsumexp(logits, axis=-1)
 
 
 def is_stop(token: Tensor, stop_token_ids: Sequence[int] | Tensor) -> Tensor:
-    """Returns which tokens are among `stop_token_ids` (see `generate`), bool of the shape of the tokens."""
+    """Return whether each token is in `stop_token_ids` (see `generate`), bool with the shape of the tokens."""
     if isinstance(stop_token_ids, (tuple, list)):
         stop_token_ids = np.array(stop_token_ids, "int32")
     return ops.any(ops.equal(token[..., None], ops.convert_to_tensor(stop_token_ids, "int32")), axis=-1)
 
 
 def bucket_length(length: int, smallest: int = 64) -> int:
-    """Returns the least of the sizes `smallest` * (1, 1.5, 2, 3, 4, 6, ...) that is no less than `length`.
+    """Return the smallest of the sizes `smallest` * (1, 1.5, 2, 3, 4, 6, ...) that is at least `length`.
 
-    Buffers of these sizes are at most half as large again as necessary, and all lengths up to 64 * 2**n need only
-    2 n + 1 compiled programs.
+    A buffer above the smallest size is less than 1.5 times as long as necessary. All lengths up to `smallest` * 2**n
+    need only 2 n + 1 compiled programs.
 
     Args:
-        length: tokens to hold, an integer.
-        smallest: size of the smallest buffer, 1 or even. Default 64.
+        length: number of tokens, an integer.
+        smallest: size of the smallest buffer, 1 or even. Default: 64.
     """
     size = smallest
     while size < length:
@@ -213,15 +214,15 @@ def bucket_length(length: int, smallest: int = 64) -> int:
 
 
 def _checked_token(token, logits):
-    """Returns the ids that a sampler returned, as int32 (B,).
+    """Return the ids from a sampler as int32 (B,).
 
     Raises:
-        ValueError: if it is known to be something else.
+        ValueError: If the dtype or the static shape is invalid.
     """
     dtype, sizes = keras.backend.standardize_dtype(token.dtype), tuple(token.shape)
     rows = logits.shape[0]
     if "int" not in dtype or len(sizes) != 1 or (None not in (sizes[0], rows) and sizes[0] != rows):
-        raise ValueError(f"`sampler` must return ids, int (B,), here ({rows},). Received: {dtype} {sizes}.")
+        raise ValueError(f"`sampler` must return ids, int (B,) with B={rows}. Received: {dtype} {sizes}.")
     return ops.cast(token, "int32")
 
 
@@ -235,6 +236,6 @@ def _check(prompt_ids, max_length):
     length = prompt_ids.shape[1]
     if isinstance(max_length, int) and not 1 <= max_length <= (max_length if length is None else length):
         raise ValueError(
-            "`max_length` must be from 1 to the size of the buffer of prompts. "
+            "`max_length` must be between 1 and the length of `prompt_ids`. "
             f"Received: max_length={max_length}, prompt_ids of shape {tuple(prompt_ids.shape)}."
         )

@@ -1,7 +1,7 @@
-"""Random numbers as a function of keys alone: the same on every backend, one key a row.
+"""Random numbers as a pure function of keys: the same on every backend, with one key per row.
 
-`keras.random` draws a whole batch from one seed, so a row's numbers would depend on the size of its batch, and its
-seeds must be known before a program is compiled. Here a key is a tensor, and each row has its own.
+`keras.random` draws a whole batch from one seed, so a row's numbers depend on the batch size, and seeds must be known
+at compile time. Here, keys are tensors, and each row has its own key.
 """
 
 import numbers
@@ -13,16 +13,16 @@ from tf_sparse_attention.types import Tensor
 
 
 def row_keys(seed: int | Tensor, batch_size: int | Tensor) -> Tensor:
-    """Makes one key for each row of a batch.
+    """Create one key per row of a batch.
 
     Args:
-        seed: integer, a scalar integer tensor, or one (B,) seed a row; negative ones count modulo 2**32. Keys (B, 2)
-            are returned as they are.
+        seed: integer, scalar integer tensor, or int (B,), one seed per row; negative seeds count modulo 2**32.
+            Keys, uint32 (B, 2), are returned unchanged.
         batch_size: B, an integer or a scalar tensor.
 
     Returns:
-        uint32 (B, 2): (seed, row) for one seed, whatever the size of the batch; (seed of the row, 0) for one a row, so
-        that equal seeds give equal keys whatever the row.
+        uint32 (B, 2). For one seed: (seed, row), independent of the batch size. For one seed per row: (seed of the row,
+        0), so equal seeds give equal keys in any row.
     """
     seed = uint32(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
     if len(seed.shape) == 2:
@@ -34,29 +34,29 @@ def row_keys(seed: int | Tensor, batch_size: int | Tensor) -> Tensor:
 
 
 def fold_in(keys: Tensor, data: Tensor) -> Tensor:
-    """Derives new keys, independent of the old ones and of those for other `data`.
+    """Derive new keys that are independent of `keys` and of the keys for other `data`.
 
     Args:
         keys: uint32 (B, 2).
-        data: int32 (B,), for instance the position to draw for.
+        data: int32 (B,), for instance the position of the sampled token.
 
     Returns:
         uint32 (B, 2).
     """
     data = ops.cast(data, "uint32")
-    # The first counter word sets these keys apart from the numbers drawn with the same key by `uniform`.
+    # The first counter word never occurs in `uniform`, so these keys differ from its numbers for the same key.
     return ops.stack(threefry(keys[:, 0], keys[:, 1], ops.full_like(data, 2**32 - 1), data), axis=-1)
 
 
 def uniform(keys: Tensor, size: int | Tensor) -> Tensor:
-    """Draws numbers that depend on the row's key and their index alone.
+    """Draw uniform random numbers that depend only on the row's key and their index.
 
     Args:
         keys: uint32 (B, 2).
-        size: numbers in a row, an integer or a scalar tensor.
+        size: numbers per row, an integer or a scalar tensor.
 
     Returns:
-        float32 (B, size), evenly from the 2**23 midpoints of (0, 1): neither 0 nor 1 occurs.
+        float32 (B, size), uniform on 2**23 midpoints in (0, 1), without 0 and 1.
     """
     index = ops.cast(ops.arange(size, dtype="int32"), "uint32")[None, :]
     bits, _ = threefry(keys[:, :1], keys[:, 1:], index, ops.zeros_like(index))

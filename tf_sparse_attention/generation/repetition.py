@@ -1,4 +1,4 @@
-"""Penalties of repetition: functions (logits, inputs, index) -> logits for `generate`."""
+"""Repetition penalties: functions (logits, inputs, index) -> logits for `adjust` of `generate`."""
 
 from keras import ops
 
@@ -10,18 +10,18 @@ from tf_sparse_attention.types import Tensor
 def penalize_repetition(
     logits: Tensor, inputs: Tensor, index: Tensor, penalty: float | Tensor, window: int | None = 64
 ) -> Tensor:
-    """Makes ids of the last tokens less likely (Keskar et al. 2019, section 4.1).
+    """Make recent token ids less likely (Keskar et al. 2019, section 4.1).
 
-    The logit of an id that is among the last `window` tokens is divided by the penalty where it is positive and
-    multiplied by it where it is negative, once, however often the id occurs.
+    For ids among the last `window` tokens, positive logits are divided by the penalty, and negative logits are
+    multiplied by it. Repeated occurrences count once.
 
     Args:
         logits: float (B, V).
-        inputs: int32 (B, L), the start id, tokens so far, then anything.
-        index: int32 (B,), the last token of each row in `inputs`, which is also the number of its tokens.
-        penalty: 1 changes nothing, above 1 repeats less. A number or a scalar tensor.
-        window: how many of the last tokens are looked at, an integer; memory grows with it. None: the whole buffer.
-            Default 64.
+        inputs: int32 (B, L), the start id, the tokens so far, then arbitrary ids.
+        index: int32 (B,), position of the last token of each row in `inputs`, equal to its number of tokens.
+        penalty: a number or a scalar tensor. 1 has no effect; values above 1 reduce repetition.
+        window: number of recent tokens to penalize, an integer; memory grows with it. None: the whole buffer.
+            Default: 64.
 
     Returns:
         Float32 (B, V).
@@ -33,23 +33,23 @@ def penalize_repetition(
     recent = ops.take_along_axis(inputs, in_range(positions, length), axis=1)
     logits = ops.cast(logits, "float32")
     changed = ops.where(logits > 0, logits / penalty, ops.maximum(logits * penalty, lowest("float32")))
-    # Position 0 is the start id, which is no token.
+    # Position 0 holds the start id, which is not a token of the row.
     return ops.where(_among(recent, positions > 0, logits), changed, logits)
 
 
 def block_ngrams(logits: Tensor, inputs: Tensor, index: Tensor, size: int) -> Tensor:
-    """Forbids repeated n-grams: ids that would complete one of the row get the lowest float32.
+    """Forbid repeated n-grams: ids that complete an n-gram of the row get the lowest float32 logit.
 
     Args:
-        logits, inputs, index: as for `penalize_repetition`.
-        size: n, an integer of at least 1; with 1 no token is repeated.
+        logits, inputs, index: see `penalize_repetition`.
+        size: n, an integer of at least 1; 1 forbids any repeated token.
 
     Returns:
-        Float32 (B, V). A row in which all ids would be forbidden is returned unchanged.
+        Float32 (B, V). A row without any permitted id is returned unchanged.
     """
     inputs, index = ops.cast(inputs, "int32"), ops.cast(index, "int32")
     positions = ops.arange(ops.shape(inputs)[1], dtype="int32")[None, :]
-    # Position p ends an n-gram that begins with the last n - 1 tokens if the tokens before it equal them.
+    # The n-gram that ends at position p starts with the row's last n - 1 tokens if the tokens before p equal them.
     repeats = (positions >= size) & (positions <= index[:, None])
     for back in range(1, size):
         last = ops.take_along_axis(inputs, ops.maximum(index - back + 1, 0)[:, None], axis=1)  # (B, 1)
@@ -63,10 +63,10 @@ def block_ngrams(logits: Tensor, inputs: Tensor, index: Tensor, size: int) -> Te
 
 
 def _among(ids, chosen, logits):
-    """Returns which ids of the vocabulary are among the chosen ones of ids (B, W): bool (B, V)."""
+    """Return whether each id of the vocabulary is in `ids` (B, W) where `chosen` (B, W) is True: bool (B, V)."""
     batch, size = ops.shape(logits)
     rows = ops.arange(batch, dtype="int32")[:, None] * (size + 1)
-    index = ops.reshape(rows + ops.where(chosen, ids, size), (-1, 1))  # ids not chosen are written after the vocabulary
+    index = ops.reshape(rows + ops.where(chosen, ids, size), (-1, 1))  # other ids go to an extra slot
     found = ops.scatter_update(
         ops.zeros((batch * (size + 1),), "int32"), index, ops.ones((ops.shape(index)[0],), "int32")
     )

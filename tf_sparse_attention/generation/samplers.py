@@ -1,4 +1,4 @@
-"""Choosing the next token: functions of logits (B, V) that treat each row by itself."""
+"""Samplers of the next token: functions of logits (B, V) that process each row independently."""
 
 import numbers
 
@@ -11,7 +11,7 @@ from tf_sparse_attention.types import Tensor
 
 
 def greedy(logits: Tensor, keys: Tensor | None = None) -> Tensor:
-    """Returns the most likely ids, the lowest of equals.
+    """Return the most likely ids; ties go to the lowest id.
 
     Args:
         logits: float (B, V).
@@ -31,25 +31,26 @@ def sample(
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
 ) -> Tensor:
-    """Draws ids from softmax(logits / temperature), cut to the `top_k` best, the nucleus of `top_p`, and by `min_p`.
+    """Sample ids from softmax(logits / temperature), restricted by `top_k`, `top_p` (nucleus) and `min_p`.
 
-    The draw is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u), which never picks an id that was
-    cut away. A row's id depends on its own logits and key alone, and the same key gives the same noise on every
-    backend. The noise has 2**23 values, so an id of probability below about 6e-8 is never drawn.
+    The sample is argmax(logits / temperature + g) with Gumbel noise g = -log(-log u). Ids outside of the restrictions
+    are never sampled. A row's id depends only on its own logits and key, and the same key gives the same noise on every
+    backend. The noise has 2**23 values, so ids with a probability below about 6e-8 are never sampled.
 
     Args:
         logits: float (B, V).
-        keys: uint32 (B, 2), one key a row, another one for each draw: `row_keys`, `fold_in`.
-        temperature: above 1 flattens, below 1 sharpens; 0 is `greedy`. A number, a scalar tensor, or (B,). Default 1.
-        top_k: number of ids to draw from, see `keep_top_k`. None (default): all.
-        top_p: probability of the ids to draw from, see `keep_nucleus`. None (default): all.
-        min_p: least share of the probability of the best id, see `keep_likely`. None (default): any.
+        keys: uint32 (B, 2), one key per row, different for each draw: see `row_keys` and `fold_in`.
+        temperature: above 1 flattens the distribution, below 1 sharpens it; 0 is `greedy`. A number, a scalar tensor,
+            or float (B,). Default: 1.
+        top_k: number of ids to sample from, see `keep_top_k`. None: all. Default: None.
+        top_p: probability mass of the ids to sample from, see `keep_nucleus`. None: all. Default: None.
+        min_p: lowest probability relative to the most likely id, see `keep_likely`. None: all. Default: None.
 
     Returns:
         int32 (B,).
 
     Raises:
-        ValueError: for a number (not a tensor) out of range.
+        ValueError: If a number (not a tensor) is out of range.
 
     Example:
         >>> keys = row_keys(seed=1, batch_size=2)
@@ -58,7 +59,7 @@ def sample(
     check_settings(temperature, top_k, top_p, min_p)
     logits = ops.cast(logits, "float32")
     temperature = _a_row(temperature)
-    # Before cutting: the nucleus is that of the distribution drawn from. What 0 is replaced by does not matter.
+    # Scale first: the nucleus refers to the scaled distribution. For temperature 0, the divisor is arbitrary.
     scaled = logits / ops.where(temperature > 0, temperature, 1.0)
     if top_k is not None:
         scaled = keep_top_k(scaled, top_k)
@@ -67,29 +68,29 @@ def sample(
     if min_p is not None:
         scaled = keep_likely(scaled, min_p)
     noise = -ops.log(-ops.log(uniform(keys, ops.shape(logits)[-1])))
-    # By `top_k`, which XLA computes apart: an argmax takes noise and cuts into its one loop, and where the vocabulary
-    # is a small multiple of 8 the compiler of CPUs is busy with that for minutes.
+    # XLA compiles `top_k` separately. It fuses an argmax with noise and restrictions into one loop, which takes minutes
+    # to compile on CPUs if the vocabulary size is a small multiple of 8.
     drawn = ops.top_k(scaled + noise, 1)[1][:, 0]
     return ops.where(temperature[:, 0] > 0, drawn, greedy(logits))
 
 
 def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:
-    """Lowers all but the k best logits of each row to the least float32.
+    """Keep the k highest logits of each row and set all others to the lowest float32.
 
-    Exactly k are kept in every row; of equal logits the lower ids are better. At k >= V nothing changes.
+    Each row keeps exactly k logits; ties go to lower ids. k >= V changes nothing.
 
-    Note: differs from the published code, which takes its threshold over the whole batch and drops the threshold
-    itself, so that k = 1 keeps nothing.
+    Note: differs from the published code, which computes the threshold over the whole batch and drops the threshold
+    itself, so k = 1 keeps nothing.
 
     Args:
         logits: float (B, V).
-        top_k: k, a positive integer, a scalar tensor, or (B,).
+        top_k: k, a positive integer, a scalar tensor, or int (B,).
 
     Returns:
         Float32 (B, V).
 
     Raises:
-        ValueError: for an integer below 1.
+        ValueError: If `top_k` is a number but not a positive integer.
     """
     check_settings(top_k=top_k)
     logits = ops.cast(logits, "float32")
@@ -98,46 +99,46 @@ def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:
 
 
 def keep_nucleus(logits: Tensor, top_p: float | Tensor) -> Tensor:
-    """Lowers the logits outside the nucleus of each row to the least float32 (Holtzman et al. 2020).
+    """Keep the logits in the nucleus of each row and set all others to the lowest float32 (Holtzman et al. 2020).
 
-    From the best id down, an id is dropped if those before it have a probability of more than p together: the nucleus
-    is the fewest best ids whose probability exceeds p, so the best is always kept. At p >= 1 nothing changes.
+    The nucleus is the smallest set of most likely ids whose total probability exceeds p. It always contains the most
+    likely id. p >= 1 changes nothing.
 
     Args:
         logits: float (B, V).
-        top_p: p in (0, 1], a number, a scalar tensor, or (B,).
+        top_p: p in (0, 1], a number, a scalar tensor, or float (B,).
 
     Returns:
         Float32 (B, V).
 
     Raises:
-        ValueError: for a number out of range.
+        ValueError: If `top_p` is a number out of range.
     """
     check_settings(top_p=top_p)
     logits, top_p = ops.cast(logits, "float32"), _a_row(top_p)
-    # Sums that are rounded up may exceed 1 and are no reason to drop anything.
+    # Rounded sums may exceed 1, which must not drop ids.
     kept = top_ids(logits, ops.softmax(logits, axis=-1), ops.maximum(top_p, 0)) | (top_p >= 1)
     return _keep(logits, kept)
 
 
 def keep_likely(logits: Tensor, min_p: float | Tensor) -> Tensor:
-    """Lowers the logits of ids less likely than `min_p` times the best one to the least float32 (Nguyen et al. 2024).
+    """Keep ids at least `min_p` times as likely as the best id; set others to the lowest float32 (Nguyen et al. 2024).
 
-    At min_p = 0 nothing changes; at 1 the best ids are left, all of equals.
+    min_p = 0 changes nothing; min_p = 1 keeps only the most likely id and ids tied with it.
 
     Args:
         logits: float (B, V).
-        min_p: a number in [0, 1], a scalar tensor, or (B,).
+        min_p: a number in [0, 1], a scalar tensor, or float (B,).
 
     Returns:
         Float32 (B, V).
 
     Raises:
-        ValueError: for a number out of range.
+        ValueError: If `min_p` is a number out of range.
     """
     check_settings(min_p=min_p)
     logits = ops.cast(logits, "float32")
-    # The best one has a share of exp(0) = 1 of itself, whatever the rounding.
+    # The most likely id has a share of exactly exp(0) = 1, without rounding.
     shares = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
     return _keep(logits, shares >= _a_row(min_p))
 
@@ -156,8 +157,8 @@ def check_settings(
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
 ) -> None:
-    """Raises a `ValueError` for a setting of `sample` that is a number, not a tensor, and out of range."""
-    # Tensors are not looked at. Numbers of other libraries are numbers here, which types cannot say.
+    """Raise a `ValueError` if a setting of `sample` is a number out of range; tensors are not checked."""
+    # `numbers.Real` includes numbers of other libraries, which type checkers do not know.
     if isinstance(temperature, numbers.Real) and not 0 <= temperature < float("inf"):  # type: ignore[operator]
         raise ValueError(f"`temperature` must be a number of at least 0. Received: temperature={temperature!r}.")
     if isinstance(top_k, numbers.Real) and not (isinstance(top_k, numbers.Integral) and top_k > 0):  # type: ignore[operator]

@@ -1,7 +1,7 @@
-"""Decoding strategies: `Sampling`, `BeamSearch`, and functions of the user.
+"""Decoding strategies: `Sampling`, `BeamSearch`, and custom samplers.
 
-The settings of a strategy are in two parts. A program is compiled for each `kind`; the `values` are its inputs, so that
-other values need no new program.
+The settings of a strategy have two parts. One program is compiled per `kind`. The `values` are inputs of the program,
+so changing them needs no new compilation.
 """
 
 import dataclasses
@@ -16,22 +16,22 @@ from tf_sparse_attention.generation.samplers import check_settings, greedy, samp
 from tf_sparse_attention.types import Tensor
 
 CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
-LONGEST_NGRAM = 32  # a comparison of the whole text for each of its tokens
+LONGEST_NGRAM = 32  # each of the n tokens costs one pass over the whole sequence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
-    """Settings that `Sampling` and `BeamSearch` share: penalties of repetition.
+    """Repetition settings shared by `Sampling` and `BeamSearch`.
 
     Args:
-        repetition_penalty: above 1 makes ids of the last tokens less likely, see
-            `tf_sparse_attention.generation.penalize_repetition`. Default 1.
-        repetition_window: how many of the last tokens the penalty looks at. Default 64. None: all.
-        no_repeat_ngram: n, forbids repeated n-grams, at most 32; each token costs n passes over the whole text. See
-            `tf_sparse_attention.generation.block_ngrams`. Default None.
+        repetition_penalty: values above 1 make recent token ids less likely, see
+            `tf_sparse_attention.generation.penalize_repetition`. Default: 1.
+        repetition_window: number of recent tokens that the penalty applies to. None: all. Default: 64.
+        no_repeat_ngram: n, at most 32, forbids repeated n-grams; each new token costs n passes over the whole sequence.
+            See `tf_sparse_attention.generation.block_ngrams`. Default: None.
 
     Raises:
-        ValueError: for a setting out of range.
+        ValueError: If a setting is out of range.
     """
 
     repetition_penalty: float = 1.0
@@ -49,19 +49,19 @@ class DecodingConfig:
 
     @property
     def kind(self) -> tuple:
-        """What a program depends on, hashable: all settings but the numbers of `values`."""
+        """Hashable settings that determine the program: all settings except the numbers in `values`."""
         return type(self), self._penalizes, self.repetition_window, self.no_repeat_ngram
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """The settings that are numbers in a program, a dictionary of scalar arrays."""
+        """Settings that are inputs of the program, a dictionary of scalar arrays."""
         return {"repetition_penalty": np.array(self.repetition_penalty, "float32")}
 
     def adjust(self, values: dict[str, Tensor]) -> Callable | None:
-        """Returns the function (logits, inputs, index) -> logits of `generate`, None where nothing changes.
+        """Return the `adjust` function of `generate`, (logits, inputs, index) -> logits, or None without penalties.
 
         Args:
-            values: `values`, or scalar tensors instead.
+            values: the property `values`, or a dictionary of scalar tensors with the same keys.
         """
         parts = []
         if self._penalizes:
@@ -80,17 +80,17 @@ class DecodingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling(DecodingConfig):
-    """Samples each token from the model's distribution; see `tf_sparse_attention.generation.sample`.
+    """Sampling of each token from the model's distribution; see `tf_sparse_attention.generation.sample`.
 
     Args:
-        temperature: above 1 flattens, below 1 sharpens; 0 takes the most likely token. Default 1.
-        top_k: draws from the k best ids. Default None: all.
-        top_p: draws from the nucleus, the best ids that have this probability together. Default None: all.
-        min_p: draws from ids of at least this share of the probability of the best one. Default None: all.
+        temperature: above 1 flattens the distribution, below 1 sharpens it; 0 takes the most likely token. Default: 1.
+        top_k: samples from the k most likely ids. None: all. Default: None.
+        top_p: samples from the nucleus: the most likely ids with this total probability. None: all. Default: None.
+        min_p: samples from ids with at least this fraction of the highest probability. None: all. Default: None.
         **config: see `DecodingConfig`.
 
     Raises:
-        ValueError: for a setting out of range.
+        ValueError: If a setting is out of range.
 
     Example:
         >>> Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1)
@@ -121,10 +121,10 @@ class Sampling(DecodingConfig):
         return super().values | numbers
 
     def sampler(self, values: dict[str, Tensor]) -> Callable:
-        """Returns the function (logits, keys) -> ids of `generate`.
+        """Return the `sampler` function of `generate`, (logits, keys) -> ids.
 
         Args:
-            values: `values`, or scalar tensors instead.
+            values: the property `values`, or a dictionary of scalar tensors with the same keys.
         """
         if self.temperature == 0:
             return greedy
@@ -137,16 +137,16 @@ class Sampling(DecodingConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamSearch(DecodingConfig):
-    """Searches for the likeliest text with a few candidates; see `tf_sparse_attention.generation.beam_search`.
+    """Beam search for the most likely sequence; see `tf_sparse_attention.generation.beam_search`.
 
     Args:
-        num_beams: K, candidates of each prompt. Default 4.
-        length_penalty: from 0, which prefers short texts, to 1, the mean log-probability of a token, and beyond.
-            Default 1.
+        num_beams: K, number of candidates per prompt. Default: 4.
+        length_penalty: exponent of the length that divides the log-probability, at least 0. 0 prefers short sequences;
+            1 gives the mean log-probability per token. Default: 1.
         **config: see `DecodingConfig`.
 
     Raises:
-        ValueError: for a setting out of range.
+        ValueError: If a setting is out of range.
 
     Example:
         >>> BeamSearch(num_beams=8, no_repeat_ngram=3)
@@ -171,10 +171,10 @@ class BeamSearch(DecodingConfig):
 
 @dataclasses.dataclass(frozen=True)
 class CustomSampler:
-    """A sampling function of the user, with the properties and methods of `Sampling`.
+    """Custom sampling function with the properties and methods of `Sampling`.
 
     Args:
-        function: (logits (B, V), keys (B, 2)) -> ids (B,).
+        function: function (logits, keys) -> ids, with float (B, V), uint32 (B, 2) and int (B,).
     """
 
     function: Callable
@@ -198,10 +198,10 @@ NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": Beam
 
 
 def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | CustomSampler:
-    """Returns the settings of a name, "random", "greedy" or "beam", or of a function; settings as they are.
+    """Return the strategy for a name ("random", "greedy" or "beam"), a sampling function or a `DecodingConfig`.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: If `strategy` is anything else.
     """
     if isinstance(strategy, str) and strategy in NAMED:
         return NAMED[strategy]

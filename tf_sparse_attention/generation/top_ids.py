@@ -1,4 +1,4 @@
-"""The best ids of each row without sorting the vocabulary, for the cuts of `samplers`."""
+"""Selection of the highest logits of each row without sorting the vocabulary, for top-k and nucleus sampling."""
 
 from keras import ops
 
@@ -8,15 +8,15 @@ HIGHEST = 2**31 - 1
 
 
 def top_ids(logits: Tensor, amounts: Tensor, limit: Tensor) -> Tensor:
-    """Returns the ids for which the amounts of all better ids add up to no more than `limit`.
+    """Return a mask of the ids for which the amounts of all higher-ranked ids sum to at most `limit`.
 
-    Of equal logits the lower ids are better. The lowest logit that is reached is found bit by bit, in 32 passes over
-    the row: a tenth of the time of a sort of it, or less.
+    Ids are ranked by logit; ties go to lower ids. A bitwise search in 32 passes over the row finds the lowest selected
+    logit, in at most a tenth of the time of a sort.
 
     Args:
         logits: float32 (B, V).
         amounts: int or float (B, V), not negative, equal for equal logits.
-        limit: (B or 1, 1), at least 0, of the dtype of the amounts.
+        limit: (B, 1) or (1, 1), at least 0, with the dtype of `amounts`.
 
     Returns:
         Bool (B, V).
@@ -27,7 +27,7 @@ def top_ids(logits: Tensor, amounts: Tensor, limit: Tensor) -> Tensor:
         return ops.sum(ops.where(order > order_of_least, amounts, ops.zeros_like(amounts)), axis=-1, keepdims=True)
 
     def lower(bit, least):
-        # Takes 2**31, 2**30, .. 1 off; all of them, and their negatives alone, are int32.
+        # Subtracts 2**31, 2**30, ..., 1, written as sums with negative numbers: 2**31 itself exceeds int32.
         lowered = least + ops.right_shift(ops.convert_to_tensor(-(2**31), "int32"), bit)
         return ops.where(above(lowered) <= limit, lowered, least)
 
@@ -39,6 +39,6 @@ def top_ids(logits: Tensor, amounts: Tensor, limit: Tensor) -> Tensor:
 
 
 def _in_order(logits):
-    """Returns int32 (B, V) in the order of the logits, equal where they are: bits of floats, those below 0 turned."""
-    bits = ops.view(ops.where(logits == 0, 0.0, logits), "int32")  # -0 has other bits
+    """Return int32 (B, V) in the order of the logits: float bits, inverted except for the sign if negative."""
+    bits = ops.view(ops.where(logits == 0, 0.0, logits), "int32")  # -0 and 0 have different bits
     return ops.where(bits >= 0, bits, ops.bitwise_xor(bits, ops.convert_to_tensor(HIGHEST, "int32")))

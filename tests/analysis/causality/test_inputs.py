@@ -120,13 +120,13 @@ def test_the_vocabulary_is_that_of_the_smallest_table_or_the_targets_own():
     [np.zeros((2, 4)), np.zeros((2, 4, 3), "int32"), {"padding_mask": np.ones((2, 4), "int32")}, np.zeros(4, "int32")],
 )
 def test_inputs_that_are_neither_tokens_nor_vectors_are_refused(inputs):
-    with pytest.raises(ValueError, match=r"`inputs` must hold token ids .* Received: shapes \[\("):
+    with pytest.raises(ValueError, match=r"`inputs` must have token ids .* Received: shapes \[\("):
         AuditInputs(inputs, vocabulary_size=9)
 
 
 @pytest.mark.parametrize("shapes", [[(2, 4), (2, 5)], [(2, 4), (3, 4)], [(2, 1)]])
 def test_inputs_of_several_lengths_or_one_position_are_refused(shapes):
-    with pytest.raises(ValueError, match=r"`inputs` must share batch size and sequence length.*Received: shapes \["):
+    with pytest.raises(ValueError, match=r"`inputs` must have equal batch sizes.*Received: shapes \["):
         AuditInputs([np.zeros(shape, "int32") for shape in shapes], vocabulary_size=9)
 
 

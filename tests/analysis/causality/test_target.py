@@ -113,12 +113,12 @@ class InnerOneHot(layers.Layer):
     "make", [InnerOneHot, lambda: keras.Sequential([keras.Input((8,), dtype="int32"), InnerOneHot()])]
 )
 def test_what_may_mix_positions_inside_does_not_count_as_an_embedding(make):
-    with pytest.raises(ValueError, match="Received: no layer that turns integers into vectors"):
+    with pytest.raises(ValueError, match="Received: no layer that maps integers to vectors"):
         assert_causal(make(), inputs=np.arange(8)[None])
 
 
 def test_the_audited_layer_itself_does_not_count_as_an_embedding():
-    with pytest.raises(ValueError, match="Received: no layer that turns integers into vectors"):
+    with pytest.raises(ValueError, match="Received: no layer that maps integers to vectors"):
         assert_causal(layers.Lambda(lambda ids: ops.one_hot(ids, 11)), inputs=np.arange(8)[None])
 
 

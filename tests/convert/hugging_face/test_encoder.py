@@ -147,7 +147,7 @@ def test_a_tensor_of_another_size_is_named(checkpoint):
     folder, change = checkpoint
     change(lambda tensors: tensors.update({"embeddings.word_embeddings.weight": np.zeros((41, 16), "float32")}))
     with pytest.raises(
-        ValueError, match=r"embeddings.word_embeddings.weight of 640 numbers. Received: shape \(41, 16\)"
+        ValueError, match=r"embeddings.word_embeddings.weight with 640 values. Received: shape \(41, 16\)"
     ):
         from_hugging_face(folder)
 
@@ -166,7 +166,7 @@ def test_a_truncated_file_is_named(checkpoint):
         ({"model_type": "bert"}, "`model_type` of config.json must be 'longformer' or 'big_bird'. Received: 'bert'"),
         ({"hidden_act": "swish"}, r"`hidden_act` of config.json must be one of .* Received: 'swish'"),
         ({"is_decoder": True}, "`is_decoder` of config.json must be false"),
-        ({"attention_window": [4]}, r"`attention_window` .* a number for each of 2 layers. Received: \[4\]"),
+        ({"attention_window": [4]}, r"`attention_window` .* one integer per layer, 2 in all. Received: \[4\]"),
     ],
 )
 def test_a_config_without_a_counterpart_is_refused(checkpoint, change, message):
@@ -180,7 +180,7 @@ def test_a_config_without_a_counterpart_is_refused(checkpoint, change, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "config.json of JSON"),
+        ("", "valid JSON file config.json"),
         (None, "must be a local folder with a config.json"),
         ("[]", "config.json must hold one JSON object. Received: a list"),
         (

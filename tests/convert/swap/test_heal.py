@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said(dense):
     for count in (0, 1):
         with pytest.raises(ValueError, match=f"`dataset` must have at least two batches.* Received: {count}"):
             heal(dense, sparse, batches(count), verbose=False)
-    with pytest.raises(ValueError, match="`sparse` must be what `replace_attention` made of `dense`"):
+    with pytest.raises(ValueError, match="`sparse` must be the result of `replace_attention` for `dense`"):
         heal(dense, transformer(), batches(2))
     with pytest.raises(ValueError, match="Received: a Sequential for a Functional"):
         heal(dense, keras.Sequential(sparse.layers[:1]), batches(2))
@@ -84,13 +84,13 @@ def test_what_is_wrong_is_said(dense):
     for dataset, received in [({"ids": ids()}, "dict"), ("text", "str"), (None, "NoneType")]:
         with pytest.raises(ValueError, match=f"`dataset` must be a list or .* Received: {received}"):
             heal(dense, sparse, dataset)
-    with pytest.raises(ValueError, match=r"`dataset` must have batches of inputs .* Received: 'a text'"):
+    with pytest.raises(ValueError, match=r"`dataset` must have batches of model inputs.* Received: 'a text'"):
         heal(dense, sparse, ["a text", "another"])
-    with pytest.raises(ValueError, match=r"`sparse` must be what .*, without attention at the place of attention_2"):
+    with pytest.raises(ValueError, match=r"`sparse` must be the result .*, without an attention for attention_2"):
         heal(transformer(use_causal_mask=True, num_layers=3), sparse, batches(2))
     for layer in sparse.layers:
         layer.trainable = False
-    with pytest.raises(ValueError, match="`sparse` must have attention with weights that train: heal before"):
+    with pytest.raises(ValueError, match="`sparse` must have attention with trainable weights: call `heal` before"):
         heal(dense, sparse, batches(2))
 
 

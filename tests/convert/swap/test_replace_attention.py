@@ -196,12 +196,12 @@ def test_what_cannot_be_replaced_is_reported_with_the_reason():
         [
             "replaced  plain: MultiHeadAttention by LocalAttention",
             "skipped   declined: MultiHeadAttention, make_layer returned None",
-            "skipped   plane: MultiHeadAttention, it attends along several axes",
+            "skipped   plane: MultiHeadAttention, it attends over several axes",
         ]
     )
     model = keras.Model(inputs, keras.layers.MultiHeadAttention(2, 8, name="quantized")(inputs, inputs))
     model.quantize("int8", filters=lambda layer: layer.name != inputs.name and hasattr(layer, "kernel"))
-    with pytest.raises(ValueError, match=r"must not be quantized.* with quantized: it is quantized: make the model"):
+    with pytest.raises(ValueError, match=r"must not be quantized.* with quantized: it is quantized: replace its"):
         replace_attention(model, local())
 
 
@@ -227,10 +227,10 @@ def test_a_subclass_that_computes_something_else_is_left():
 
     inputs = keras.Input((12, 16))
     model = keras.Model(inputs, Other(2, 8, name="other")(inputs, inputs))
-    with pytest.raises(ValueError, match="Other computes something else than the attention it derives from"):
+    with pytest.raises(ValueError, match="Other overrides the computation of its base class"):
         replace_attention(model, local())
     model = keras.Model(inputs, Rotated(2, 8)(inputs, inputs))
-    with pytest.raises(ValueError, match="Rotated computes something else than the attention it derives from"):
+    with pytest.raises(ValueError, match="Rotated overrides the computation of its base class"):
         replace_attention(model, local())
 
 
@@ -362,15 +362,17 @@ def test_a_window_that_does_not_count_the_query_is_one_less():
     model = make_transformer(sliding_window=4, num_layers=1)
     windows = [reported(model, all_attention(own))[0].get_layer("attention_0").window for own in (False, True)]
     assert windows == [4, 3]
-    with pytest.raises(ValueError, match=r"as little as the sliding_window of 1\. Received: attention_0 with window=9"):
+    with pytest.raises(
+        ValueError, match=r"be limited to the sliding_window of 1\. Received: attention_0 with window=9"
+    ):
         reported(make_transformer(sliding_window=1, num_layers=1), all_attention(True))
 
 
 @pytest.mark.parametrize(
     ("model", "make_layer", "message"),
     [
-        (keras.layers.Dense(3), local(), "`model` must be a `keras.Model` that is built"),
-        (Classifier(), local(), "`model` must be a `keras.Model` that is built"),
+        (keras.layers.Dense(3), local(), "`model` must be a built `keras.Model`"),
+        (Classifier(), local(), "`model` must be a built `keras.Model`"),
         (make_transformer(), 3, "`make_layer` must be a function of a layer. Received: make_layer=3"),
         (make_transformer(), LocalAttention(2, 8), "`make_layer` must be a function of a layer"),
         (make_transformer(), LocalAttention, "`make_layer` must be a function of a layer"),

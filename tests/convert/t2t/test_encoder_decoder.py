@@ -172,11 +172,11 @@ def test_a_causal_one_decodes_with_a_cache(causal):
     ("settings", "message"),
     [
         ({"memory_query_shape": None}, "name of a preset. Missing: memory_query_shape"),
-        ({"memory_query_shape": [3]}, "memory_query_shape of one axis and a memory_flange of whole blocks of it"),
-        ({"num_encoder_layers": 2}, "num_encoder_layers=2, but the variables mean 3"),
-        ({"sparsity_skip_first": 2}, "sparsity_skip_first=2, but the variables mean 1"),
-        ({"input_dropout": 0.1}, r"must have \{'input_dropout': 0.0\}; other models are not converted"),
-        ({"cache_padding_bias": True}, r"must have \{'cache_padding_bias': False\}; other models"),
+        ({"memory_query_shape": [3]}, "memory_query_shape with one axis, and a memory_flange that is a multiple of it"),
+        ({"num_encoder_layers": 2}, "num_encoder_layers=2, but the variables imply 3"),
+        ({"sparsity_skip_first": 2}, "sparsity_skip_first=2, but the variables imply 1"),
+        ({"input_dropout": 0.1}, r"must have \{'input_dropout': 0.0\}; other values are not supported"),
+        ({"cache_padding_bias": True}, r"must have \{'cache_padding_bias': False\}; other values"),
     ],
 )
 def test_settings_that_matter_with_an_encoder_are_checked(settings, message, small_with_encoder):
@@ -195,7 +195,7 @@ def test_attention_to_the_encoder_that_lacks_is_listed(small_with_encoder):
 def test_an_encoder_with_norms_before_its_sublayers_is_refused(small_with_encoder):
     renamed = {name.replace("postprocess", "prepostprocess"): x for name, x in small_with_encoder.tensors.items()}
     small_with_encoder.tensors = renamed | {f"{SCOPE}layer_prepostprocess/layer_norm/layer_norm_scale": np.ones(12)}
-    with pytest.raises(ValueError, match="must have norms after additions where it has an encoder"):
+    with pytest.raises(ValueError, match="must be a post-norm model if it has an encoder"):
         plan_of(small_with_encoder)
 
 
@@ -205,7 +205,7 @@ def test_routed_layers_of_both_sides_begin_at_the_same_number(small_with_encoder
         for name, x in small_with_encoder.tensors.items()
         if "encoder_layer_1/" not in name or "cluster_attention" not in name
     }
-    with pytest.raises(ValueError, match=r"routed heads in the layers \(2,\) of 3 of the encoder"):
+    with pytest.raises(ValueError, match=r"routed heads in layers \(2,\) of 3 encoder layers"):
         plan_of(small_with_encoder)
 
 

@@ -49,5 +49,5 @@ def arrays_in(folder):
 def test_what_is_there_is_not_written_over(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(["miniature", str(tmp_path)]) == 2
-    assert "`folder` must not be there yet" in capsys.readouterr().err
+    assert "`folder` must not exist yet" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

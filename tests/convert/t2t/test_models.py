@@ -129,7 +129,7 @@ def test_heads_that_cannot_be_made_causal_are_refused():
     parts = [{**common, "selection": "top_k"}, {**common, "selection": "hash"}]
     model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, parts))
     with pytest.raises(
-        ValueError, match=r"no heads that choose without centroids and look ahead. Received: \['hash'\]"
+        ValueError, match=r"non-causal heads that select without centroids. Received: selection=\['hash'\]"
     ):
         tsa.convert.with_causal_routing(model)
 

@@ -42,14 +42,14 @@ def plan_of(small):
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_contradiction_names_the_setting_and_both_values(name, small_checkpoint):
     small_checkpoint.settings[name] = CONTRADICTIONS[name]
-    with pytest.raises(ValueError, match=f"must agree .* {name}={CONTRADICTIONS[name]!r}, but the variables mean"):
+    with pytest.raises(ValueError, match=f"must agree .* {name}={CONTRADICTIONS[name]!r}, but the variables imply"):
         plan_of(small_checkpoint)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_another_kind_of_model_is_refused(name, small_checkpoint):
     small_checkpoint.settings[name] = UNSUPPORTED[name]
-    with pytest.raises(ValueError, match=f"other models are not converted. Received: .*{name}"):
+    with pytest.raises(ValueError, match=f"other values are not supported. Received: .*{name}"):
         plan_of(small_checkpoint)
 
 
@@ -63,7 +63,7 @@ def test_what_nothing_tells_is_asked_for(name, small_checkpoint):
 @pytest.mark.parametrize(("block", "flange"), [([8, 8], [8, 8]), ([8], [12]), ([0], [0])])
 def test_blocks_have_one_axis_and_a_flange_of_whole_ones(block, flange, small_checkpoint):
     small_checkpoint.settings |= {"query_shape": block, "memory_flange": flange}
-    with pytest.raises(ValueError, match="query_shape of one axis and a memory_flange of whole blocks"):
+    with pytest.raises(ValueError, match="query_shape with one axis, and a memory_flange that is a multiple"):
         plan_of(small_checkpoint)
 
 

@@ -1,4 +1,4 @@
-"""The causality audit."""
+"""Causality audit of layers and models."""
 
 from tf_sparse_attention.analysis.causality.audit import assert_causal, causality_report
 from tf_sparse_attention.analysis.causality.report import CausalityError, CausalityReport, Leak

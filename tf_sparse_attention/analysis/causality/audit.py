@@ -1,4 +1,4 @@
-"""The causality audit: does any output of a layer or model depend on a later input?"""
+"""Causality audit: check whether outputs of a layer or model depend on later inputs."""
 
 import functools
 import warnings
@@ -30,11 +30,11 @@ from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selected_blocks import GivenBlocks
 
-_LONGEST = 32_768  # positions that can be audited; no warning asks for more
+_LONGEST = 32_768  # maximal length that a warning suggests; longer sequences cannot be audited
 
-# How much of its scale an earlier output may change, by the coarsest dtype computed in: that much is rounding. In
-# float32 14 times what regrouping tokens costs in a routing layer (7e-7), and 100 times below a real leak (1e-3). In
-# half precision a unit in the last place is as large as many leaks; eight of them can still be told from rounding.
+# Change of an earlier output, relative to its scale, that counts as rounding, by the coarsest dtype of the computation.
+# float32: 14 times the rounding error of regrouping tokens in a routing layer (7e-7), and 100 times less than a real
+# leak (1e-3). Half precision: eight units in the last place, since one unit is as large as many leaks.
 _DEFAULT_ATOL = {"bfloat16": 8 * 2.0**-7, "float16": 8 * 2.0**-10, "float32": 1e-5, "float64": 1e-12}
 
 
@@ -55,10 +55,10 @@ def causality_report(
     gradients: bool = True,
     quick: bool = False,
 ) -> CausalityReport:
-    """Measures how much earlier outputs depend on later inputs: `assert_causal` as figures instead of an error.
+    """Measure how much earlier outputs depend on later inputs, without an error for leaks.
 
-    Takes the arguments of `assert_causal`. Leaks, and checks that had no power, are listed in the report; arguments
-    that cannot be audited raise the ValueErrors named there.
+    The arguments are those of `assert_causal`. The report lists leaks, and checks that could not fail because no output
+    depends on an input. Invalid arguments and targets raise the same ValueErrors as in `assert_causal`.
 
     Returns:
         `CausalityReport`; `report.is_causal` is True exactly when `assert_causal` passes.
@@ -75,7 +75,7 @@ def causality_report(
     )
     rng = np.random.default_rng(seed)
     subject = AuditTarget(target, training)
-    # Asked before `build`, which gives a Sequential model one length. In training another length draws other dropout.
+    # Evaluate before `build`, which fixes the length of a Sequential model. In training, dropout depends on the length.
     takes_prefixes = not training and not has_fixed_length(target)
     if inputs is None:
         shape = (batch_size, sequence_length, hidden_dim)
@@ -101,71 +101,72 @@ def causality_report(
     return _report(inputs, cuts, atol, embeddings, findings)
 
 
-# The signature and its defaults are those of `causality_report`, written once.
+# The signature and defaults are copied from `causality_report`.
 @functools.wraps(causality_report, assigned=(), updated=())
 def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> CausalityReport:
-    """Proves on drawn inputs that no output of a layer or model depends on a later input, or raises.
+    """Check on random inputs that no output of a layer or model depends on a later input; raise an error otherwise.
 
-    For cuts `c`, half of them spread evenly in `log c` and half drawn, two checks:
+    Two checks run at several cuts `c`. Half of the cuts are spaced evenly in `log c`, the others are random.
 
-    1. gradient: `d (sum of r[b, t] . y[b, t] over t < c) / d x[b, j] = 0` exactly, for all j >= c, with random r. One
-       backward pass a cut. For token ids the gradient is taken at the outputs of the layers that embed them: Keras
-       Embedding layers, and layers without sublayers that turn integers into vectors. This finds soft leaks of any
-       size.
-    2. perturbation: replacing x[b, j] for all j >= c leaves y[b, t], t < c, unchanged to rounding. This finds leaks
-       through selection (which tokens are in a cluster, a bucket, the best k), which have no gradient.
+    1. gradient: `d (sum of r[b, t] . y[b, t] over t < c) / d x[b, j] = 0` exactly, for all j >= c, with random r. Needs
+       one backward pass per cut. For token ids, the gradient refers to the outputs of embedding layers: Keras
+       `Embedding` layers, and layers without sublayers that map integers to vectors. This check finds differentiable
+       leaks of any size.
+    2. perturbation: replacing x[b, j] for all j >= c does not change y[b, t] for t < c, up to rounding. This check
+       finds leaks through selection (membership in a cluster, a bucket or the top k), which have no gradient.
 
-    The audit proves what it tried: a leak that needs a longer sequence, a rarer token or another cut shows only with
-    these. It costs one backward pass and `num_draws` forward passes a cut, and keeps the activations of one pass.
+    The audit covers only the inputs and cuts that it tries. A leak that needs a longer sequence, a rarer token or
+    another cut is not found. The cost per cut is one backward pass and `num_draws` forward passes. Memory holds the
+    activations of one pass.
 
-    The target is called as it is: layers that take `use_causal_mask` get True, `keras.layers.MultiHeadAttention` gets
-    its input as query and value. Keras variables (weights, moving averages, seeds) are left exactly as they were; a
-    target that was not built is built.
+    Layers that take `use_causal_mask` get True; `keras.layers.MultiHeadAttention` gets its input as query and value.
+    Keras variables (weights, moving averages, seeds) do not change. An unbuilt target is built.
 
     Args:
-        target: Keras layer or model, or function of one argument that uses some; from token ids (B, T), vectors
-            (B, T, D), or a list or dictionary of such, to outputs (B, T, ...), or a list or dictionary of such. To
-            hold an input, or to pick an output, pass a function: `lambda ids: model([source, ids])["logits"]`.
-        sequence_length: positions T of the inputs, at least 2; a model of fixed length has its own. Where an attention
-            layer of this library reaches back that far, a warning names the length to take. Defaults to 64.
-        hidden_dim: size D of vectors where the target is not built and leaves it open. Defaults to 32.
-        batch_size: sequences B. Defaults to 2.
-        seed: integer for the inputs, cuts, replacements and projections. Defaults to 0.
-        atol: largest change in check 2, in units of the output's largest magnitude; check 1 has no tolerance. Defaults
-            to None: 1e-5, where a layer computes in bfloat16 0.0625, in float16 0.0078, and where all compute in
-            float64 1e-12. Rounding is 7e-7 in float32 where later tokens move others to other slots, and 0
-            elsewhere; leaks are above 1e-3.
-        inputs: array, or list or dictionary of arrays, to begin from in place of drawn ones. Integers (B, T) are token
-            ids, floating-point (B, T, D, ...) vectors. Boolean arrays, and those with "mask", "segment" or "position"
-            in their name, are held. Real text, or a batch with padding, is tried this way; outputs at padded positions
-            count too, unless the target sets them to zero. Defaults to None.
-        vocabulary_size: number of token ids to draw from; id 0 is left out, since it is often padding. Defaults to
+        target: Keras layer or model, or function of one argument that uses layers. Its input is token ids (B, T),
+            vectors (B, T, D), or a list or dictionary of these. Its output is (B, T, ...), or a list or dictionary. To
+            keep an input constant or to select an output, pass a function:
+            `lambda ids: model([source, ids])["logits"]`.
+        sequence_length: T, positions of the inputs, at least 2; ignored for a model of fixed length. If an attention
+            layer of this library sees all T positions, a warning suggests a length. Defaults to 64.
+        hidden_dim: D of the vectors if the target does not determine it. Defaults to 32.
+        batch_size: B, number of sequences. Defaults to 2.
+        seed: integer seed of inputs, cuts, replacements and projections. Defaults to 0.
+        atol: largest change that passes check 2, relative to the output's largest magnitude; check 1 has no tolerance.
+            Defaults to None: 1e-5; 0.0625 if a layer computes in bfloat16, 0.0078 in float16; 1e-12 if all layers
+            compute in float64. In float32, rounding is 7e-7 if later tokens move other tokens to other slots, and 0
+            otherwise; leaks exceed 1e-3.
+        inputs: array, or list or dictionary of arrays, used instead of random inputs. Integers (B, T) are token ids,
+            floating-point arrays (B, T, D, ...) are vectors. Boolean arrays, and arrays with "mask", "segment" or
+            "position" in their names, stay constant. Use it to audit real text or a batch with padding. Outputs at
+            padded positions count, unless the target sets them to zero. Defaults to None.
+        vocabulary_size: number of token ids of random tokens, without id 0, which is often padding. Defaults to
             None: the target's `vocabulary_size`, or the smallest `input_dim` of its Embedding layers.
-        training: Boolean passed to the target; True audits with dropout, the same in all calls, and with state being
-            updated. Defaults to False.
-        dtype: None, or "float32" or "float64" to audit a copy of the target that computes in it, made from its config
-            with the same variables. Separates rounding from small leaks. Defaults to None.
-        num_cuts: cuts to try; T - 1 or more are all of them. Defaults to 8.
-        num_draws: replacements a cut in check 2; every second one repeats one token, which crowds selections of a
-            fixed size. Defaults to 2.
-        gradients: False leaves check 1 out, for targets that have no gradient. Defaults to True.
-        quick: True for forward passes alone, for large models: the outputs of the whole against those of the sequence
-            cut off at each cut (check "prefix"; cuts too short for `target` are left out, and the report has them), and
-            one replacement at the middle cut. Where `target` has one fixed length, and with `training`, one
-            replacement at each cut instead. It keeps two outputs at once, whatever the number of cuts, and few
-            positions of each layer. It sees no leak that is smaller than `atol` or in gradients alone, and what depends
-            on the length of the sequence, and not on later tokens, fails it: `quick=False` says which. Defaults to
-            False.
+        training: Boolean passed to the target. If True, dropout is active, with the same random numbers in all calls,
+            and calls update state. Defaults to False.
+        dtype: "float32" or "float64" to audit a copy of the target in this dtype, created from its config, with the
+            same variables. Separates rounding from small leaks. None: no copy. Defaults to None.
+        num_cuts: number of cuts; T - 1 or more for all cuts. Defaults to 8.
+        num_draws: replacements per cut in check 2. Every second replacement repeats one token, which overfills
+            selections of a fixed size. Defaults to 2.
+        gradients: False skips check 1, for targets without gradients. Defaults to True.
+        quick: True for an audit with forward passes only, for large models. The check "prefix" compares the outputs for
+            the whole sequence with the outputs for the sequence that ends at each cut. It skips cuts that are too short
+            for `target` and lists them in the report. One replacement at the middle cut follows. If `target` has a
+            fixed length, or with `training`, replacements at each cut are used instead of prefixes. Memory holds two
+            outputs for any number of cuts, and a few positions of each layer. Leaks below `atol` and leaks only in
+            gradients are not found. A dependence on the sequence length instead of later tokens also fails;
+            `quick=False` distinguishes the two. Defaults to False.
 
     Returns:
-        `CausalityReport` with the figures.
+        `CausalityReport` with the results.
 
     Raises:
-        CausalityError: If a check fails. Names the first output position that looks ahead, from which cut, how far, by
-            how much, the first layer whose outputs do, and its heads where it shows them.
-        ValueError: If nothing can be concluded: the outputs do not depend on the inputs at all (an output kernel that
-            is zero, as some models start), are NaN or not one for each position, gradients are not finite or cannot be
-            taken, `inputs` is nothing that varies, or `dtype` cannot be had.
+        CausalityError: If a check fails. The message has the first leaking output position, the cut, the distance and
+            size of the leak, the first leaking layer and, if known, its heads.
+        ValueError: If the audit is inconclusive: no output depends on an input (for example, because an output kernel
+            is initialized with zeros), outputs are NaN or not one per position, gradients are not finite or not
+            available, `inputs` has no array that varies, or `dtype` is not available.
 
     Example:
 
@@ -178,14 +179,14 @@ def assert_causal(target: keras.Layer | Callable, *args: Any, **kwargs: Any) -> 
         raise CausalityError(report)
     if report.powerless:
         raise ValueError(
-            "`target` must return outputs that depend on its inputs, or the audit proves nothing; train a step where "
-            f"an output kernel starts at zero. Received: no dependence in the checks {report.powerless}."
+            "`target` must return outputs that depend on its inputs; train one step if an output kernel starts at "
+            f"zero. Received: no dependence in the checks {report.powerless}."
         )
     return report
 
 
 def _quick_findings(subject, inputs, base, cuts, atol, rng, takes_prefixes):
-    # One replacement shows that outputs depend on inputs at all, which prefixes cannot.
+    # One replacement shows that outputs depend on inputs at all, which prefixes cannot show.
     replaced = cuts[len(cuts) // 2 :][:1] if takes_prefixes else cuts
     findings = {"perturbation": perturbation_check(subject, inputs, base, replaced, 1, atol, rng, sparing=True)}
     if takes_prefixes:
@@ -225,15 +226,15 @@ def _dense_length(pattern):
 
 
 def _warn_of_short_sequences(layers, length):
-    """Warns where a sequence is so short that some attention layer sees all of it, whatever it selects."""
+    """Warn if an attention layer sees all earlier tokens of a short sequence, so its selection has no effect."""
     causal = [layer for layer in layers if isinstance(layer, AttentionLayer) and can_be_causal(layer)]
     lengths = {layer.path: max(map(_dense_length, primitives(layer.pattern))) for layer in causal}
     dense = {path: longest for path, longest in lengths.items() if length <= longest <= _LONGEST}
     if dense:
         path = max(dense, key=lambda path: dense[path])
         warnings.warn(
-            f"`sequence_length` should be at least {dense[path] + 1}: in a shorter sequence {path!r} sees every "
-            "earlier token, so that a leak through what it selects does not show. "
+            f"`sequence_length` should be at least {dense[path] + 1}: in a shorter sequence, {path!r} sees every "
+            "earlier token, which hides leaks through its selection. "
             f"Received: {length} positions.",
             stacklevel=4,
         )
@@ -246,7 +247,7 @@ def _default_atol(layers, outputs):
 
 
 def _choose_cuts(length, num_cuts, rng):
-    """Ascending cuts: short and long pasts alike, and drawn ones, since blocks may end at any regular position."""
+    """Return ascending cuts: half of them logarithmically spaced, the others random, to hit any block boundary."""
     everywhere = np.arange(1, length)
     if num_cuts >= len(everywhere):
         return tuple(everywhere.tolist())

@@ -1,4 +1,4 @@
-"""The checks of the causality audit: gradients are zero, and outputs the same with other later inputs, or with none."""
+"""Checks of the causality audit: by gradients, by replaced later inputs, and by prefixes."""
 
 import bisect
 import functools
@@ -16,13 +16,17 @@ from tf_sparse_attention.analysis.causality.report import Leak
 from tf_sparse_attention.analysis.causality.target import AuditTarget
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product, without_gradients
 
-_LOOKED_AT = 16  # positions up to the first that looks ahead whose values are kept of each layer, for long sequences
+_LOOKED_AT = 16  # positions kept per layer for long sequences, ending at the first leaking position
 
 
 class Finding(NamedTuple):
-    """What a check measured: the worst figure, the leak of the first cut that failed, whether it could have failed.
+    """Result of a check.
 
-    `skipped_cuts` are those that it could not try.
+    Attributes:
+        worst: the largest gradient or change.
+        leak: the leak at the first failing cut, or None.
+        has_power: whether the check could have failed: an output depends on an input.
+        skipped_cuts: cuts that could not be tried.
     """
 
     worst: float
@@ -34,17 +38,17 @@ class Finding(NamedTuple):
 def gradient_check(
     subject: AuditTarget, inputs: AuditInputs, cuts: Sequence[int], atol: float, rng: np.random.Generator
 ) -> tuple[Finding, tuple[str, ...]]:
-    """Takes the gradient of a random projection of the outputs before each cut, one backward pass a cut.
+    """Check the gradient of a random projection of the outputs before each cut, with one backward pass per cut.
 
     Args:
         subject: `AuditTarget`.
         inputs: `AuditInputs`.
         cuts: ascending positions.
-        atol: change of a layer's outputs that counts when the leaking layer is looked for.
+        atol: smallest change of a layer's outputs that counts in the search for the leaking layer.
         rng: NumPy generator.
 
     Returns:
-        `(finding, embeddings)`: the `Finding`, and the names of the layers whose outputs stood for token ids.
+        `(finding, embeddings)`: the `Finding`, and the names of the layers whose outputs replace token ids.
 
     Raises:
         ValueError: If there is nothing to differentiate, or a gradient is not finite.
@@ -56,7 +60,7 @@ def gradient_check(
         size = float(gradient[cut:].max())
         worst, has_power = max(worst, size), has_power or bool(gradient[:cut].any())
         if size and not leak:
-            # The gradient grows with the number of outputs: the first output that makes it nonzero is the leak.
+            # Adding outputs keeps a gradient nonzero, so a bisection finds the first leaking output.
             ends = range(1, cut + 1)
             leaks = functools.partial(_leaks, largest, cut)
             position = bisect.bisect_left(ends, True, key=leaks)
@@ -67,7 +71,7 @@ def gradient_check(
 
 
 def _leaks(largest, cut, end):
-    """Returns whether the outputs before `end` see an input from `cut` on."""
+    """Return whether the outputs before `end` depend on inputs from `cut` on."""
     return bool(largest(end)[cut:].any())
 
 
@@ -81,18 +85,18 @@ def perturbation_check(
     rng: np.random.Generator,
     sparing: bool = False,
 ) -> Finding:
-    """Replaces the inputs from each cut on, `num_draws` times, and compares the outputs before it.
+    """Replace the inputs from each cut on, `num_draws` times, and compare the outputs before the cut.
 
     Args:
         subject: `AuditTarget`.
         inputs: `AuditInputs`.
-        base: what `outputs_of(subject, inputs)` returned.
+        base: result of `outputs_of(subject, inputs)`.
         cuts: ascending positions.
-        num_draws: replacements for each cut; every second one repeats one token.
+        num_draws: replacements per cut; every second replacement repeats one token.
         atol: largest change that passes, in units of the output's scale.
         rng: NumPy generator.
-        sparing: whether the leaking layer is looked for at few positions, in memory that does not grow with the length.
-            Default: False, all positions.
+        sparing: whether the search for the leaking layer uses only a few positions, in memory that does not grow with
+            the length. Default: False, all positions.
 
     Returns:
         `Finding`.
@@ -120,28 +124,27 @@ def prefix_check(
     cuts: Sequence[int],
     atol: float,
 ) -> Finding:
-    """Cuts the inputs off at each cut, and compares the outputs with those before it of the whole.
+    """Truncate the inputs at each cut, and compare the outputs with the outputs of the whole sequence.
 
     Args:
         subject: `AuditTarget`.
         inputs: `AuditInputs`.
-        base: what `outputs_of(subject, inputs)` returned.
+        base: result of `outputs_of(subject, inputs)`.
         cuts: ascending positions.
         atol: largest change that passes, in units of the output's scale.
 
     Returns:
-        `Finding`. Outputs after a cut are not there to show whether they depend on inputs, so that it always counts as
-        able to fail.
+        `Finding`. `has_power` is always True: without outputs after a cut, it cannot be determined.
 
     Raises:
-        ValueError: If the target takes inputs of none of these lengths.
+        ValueError: If the target accepts none of these lengths.
     """
     worst, leak = 0.0, None
     failed: dict[int, Exception] = {}
     for cut in cuts:
         try:
             changes = _changes_of_prefix(subject, inputs, base, cut)
-        except Exception as error:  # such as the best k of fewer; each backend has its own
+        except Exception as error:  # for example top-k of fewer than k; the exception depends on the backend
             failed[cut] = error
             continue
         size = float(changes.max())
@@ -151,14 +154,17 @@ def prefix_check(
             leak = _leak_of("prefix", subject, inputs, arrays, cut, changes, atol, changes_from, sparing=True)
     if len(failed) == len(cuts):
         raise ValueError(
-            "`quick` compares the whole with shorter sequences, which `target` must take; `quick=False` does without. "
+            "`target` must accept shorter sequences for `quick=True`; otherwise use `quick=False`. "
             f"Received: {type(failed[cuts[-1]]).__name__} at {cuts[-1]} of {inputs.batch_and_length[1]} positions."
         ) from failed[cuts[-1]]
     return Finding(worst, leak, True, tuple(failed))
 
 
 def _leak_of(check, subject, inputs, arrays, cut, changes, atol, changes_from, sparing):
-    """Returns the `Leak` that changes of the outputs before a cut tell of, given those of a later cut as a function."""
+    """Return the `Leak` for changes of the outputs before a cut.
+
+    `changes_from` returns the changes of the outputs for a later cut.
+    """
     position = int(np.argmax(changes > atol))
     source = find_source(subject, inputs, arrays, cut, atol, _looked_at(position) if sparing else slice(None))
     length = inputs.batch_and_length[1]
@@ -167,10 +173,10 @@ def _leak_of(check, subject, inputs, arrays, cut, changes, atol, changes_from, s
 
 
 def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
-    """Returns the outputs as arrays (B, T, ...) of their own dtypes, each a figure for every position.
+    """Return the outputs as arrays (B, T, ...), without changes of dtype.
 
     Raises:
-        ValueError: If an output has another shape or holds NaN.
+        ValueError: If an output has another shape or has NaN.
     """
     outputs = _arrays_of(subject, inputs, inputs.arrays)
     shapes = [output.shape for output in outputs]
@@ -180,7 +186,7 @@ def outputs_of(subject: AuditTarget, inputs: AuditInputs) -> list[np.ndarray]:
             f"Received: shapes {shapes} for batch_size and sequence_length {inputs.batch_and_length}."
         )
     if any(has_nan(output) for output in outputs):
-        raise ValueError("`target` must return numbers. Received: NaN, which equals nothing and would prove nothing.")
+        raise ValueError("`target` must return numbers that can be compared. Received: NaN.")
     return outputs
 
 
@@ -190,13 +196,13 @@ def _arrays_of(subject, inputs, arrays):
 
 
 def _changes(subject, inputs, base, arrays):
-    """How much each position of the outputs changes with other inputs, (T,)."""
+    """Return the change of the outputs at each position for other inputs, (T,)."""
     outputs = _arrays_of(subject, inputs, arrays)
     return np.max([change(old, new) for old, new in zip(base, outputs, strict=True)], axis=0)
 
 
 def _changes_of_prefix(subject, inputs, base, cut):
-    """How much the outputs of a sequence that ends before `cut` differ from those of the whole, (cut,)."""
+    """Return the change of the outputs at each position if the sequence ends before `cut`, (cut,)."""
     outputs = _arrays_of(subject, inputs, inputs.prefix(cut))
     if any(new.shape[:2] != (old.shape[0], cut) for old, new in zip(base, outputs, strict=True)):
         raise ValueError(
@@ -211,18 +217,17 @@ def _looked_at(position):
 
 
 def _differentiate(subject, inputs, rng):
-    """Returns a function of a position and the embeddings' names.
+    """Return a function `largest(end, begin=0)` and the names of the embedding layers.
 
-    The function gives, for the outputs before the position, and from another one on if that is given, the largest
-    gradient with respect to each input position.
+    The function returns the largest gradient, per input position, of the outputs at positions `begin` to `end` - 1.
     """
     shape = inputs.batch_and_length
     vectors = [ops.convert_to_tensor(array) for array in inputs.vectors]
     embeddings = subject.find_embeddings(inputs.pack(inputs.arrays), shape)
     if any(inputs.is_tokens) and not embeddings:
         raise ValueError(
-            "`target` must embed its token ids in a layer of its own for the gradient check; `gradients=False` leaves "
-            "the check out. Received: no layer that turns integers into vectors."
+            "`target` must embed its token ids in a separate layer for the gradient check; `gradients=False` skips "
+            "the check. Received: no layer that maps integers to vectors."
         )
 
     def floating_outputs(sources):
@@ -230,7 +235,7 @@ def _differentiate(subject, inputs, rng):
         outputs = subject.call_with_probes(fed, sources[len(vectors) :], shape)
         return [output for output in outputs if _is_floating(output)]
 
-    # Adding zero probes where token ids become vectors gives their gradients there, whatever the layers are.
+    # Zero probes, added to the outputs of embedding layers, give the gradients there for any type of layer.
     sources = [*vectors, *(zeros for _, zeros in embeddings)]
     outputs, pull_back = vector_jacobian_product(floating_outputs, sources)
     weights = [rng.standard_normal(output.shape, dtype="float32") for output in outputs]

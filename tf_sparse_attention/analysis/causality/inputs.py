@@ -1,4 +1,4 @@
-"""The inputs of the causality audit, drawn or given, and the same with later positions replaced."""
+"""Inputs of the causality audit, random or given, and replacement of their later positions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 
 from tf_sparse_attention.types import Tensor
 
-# Inputs of these names say something about positions and carry no content: the audit never replaces them.
+# Inputs with these names describe positions and have no content, so the audit never replaces them.
 _FIXED = {
     "mask": lambda shape: np.ones(shape, "int32"),
     "segment": lambda shape: np.zeros(shape, "int32"),
@@ -17,15 +17,15 @@ _FIXED = {
 
 
 class AuditInputs:
-    """Arrays in the structure that the target takes, and which of them vary.
+    """Input arrays of the target, some of which vary.
 
-    Integer arrays (B, T) are token ids, floating-point arrays (B, T, D, ...) are vectors; both vary. Boolean arrays
-    and those whose name contains "mask", "segment" or "position" are fixed.
+    Integer arrays (B, T) are token ids, floating-point arrays (B, T, D, ...) are vectors; both vary. Boolean arrays,
+    and arrays with "mask", "segment" or "position" in their names, are constant.
 
     Args:
         structure: an array, or a list or dictionary of arrays.
-        vocabulary_size: number of token ids, or None: one more than the largest id in `structure`.
-        names: names of the arrays in the order of `keras.tree.flatten`, or None: their keys in `structure`.
+        vocabulary_size: number of token ids. None: one more than the largest id in `structure`.
+        names: names of the arrays in the order of `keras.tree.flatten`. None: their keys in `structure`.
     """
 
     def __init__(self, structure: Any, vocabulary_size: int | None = None, names: Sequence[str] | None = None) -> None:
@@ -43,26 +43,25 @@ class AuditInputs:
         self.vocabulary_size = max([vocabulary_size or 0, *(int(ids.max()) + 1 for ids in self._of(self.is_tokens))])
         if any(self.is_tokens) and self.vocabulary_size < 2:
             raise ValueError(
-                "`vocabulary_size` must be at least 2, so that a token can be replaced. "
-                f"Received: vocabulary_size={vocabulary_size}."
+                f"`vocabulary_size` must be at least 2, to replace tokens. Received: vocabulary_size={vocabulary_size}."
             )
 
     @property
     def varies(self) -> list[bool]:
-        """Which arrays are token ids or vectors."""
+        """Whether each array varies: token ids or vectors."""
         return [tokens or vectors for tokens, vectors in zip(self.is_tokens, self.is_vectors, strict=True)]
 
     @property
     def batch_and_length(self) -> tuple[int, int]:
-        """Shape (B, T) that all varying inputs share."""
+        """First two axes, (B, T), of all varying arrays."""
         return self._of(self.varies)[0].shape[:2]
 
     def length_of(self, arrays: Sequence[np.ndarray]) -> int:
-        """Returns the positions of arrays that stand for these, as those of `prefix` do."""
+        """Return the number of positions of arrays in the same order, such as the result of `prefix`."""
         return arrays[self.varies.index(True)].shape[1]
 
     def pack(self, arrays: Sequence[Tensor]) -> Any:
-        """Puts arrays or tensors, one for each of `self.arrays`, into the structure the target takes."""
+        """Pack arrays or tensors, one per item of `self.arrays`, into the input structure of the target."""
         return keras.tree.pack_sequence_as(self.structure, arrays)
 
     @property
@@ -71,15 +70,15 @@ class AuditInputs:
         return self._of(self.is_vectors)
 
     def with_vectors(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the arrays with `vectors`, arrays or tensors, in place of `self.vectors`."""
+        """Return the arrays with `self.vectors` replaced by `vectors`, arrays or tensors."""
         new = iter(vectors)
         return [next(new) if take else array for array, take in zip(self.arrays, self.is_vectors, strict=True)]
 
     def replace_from(self, cut: int, rng: np.random.Generator, repeat: bool = False) -> list[np.ndarray]:
-        """Returns the arrays with other tokens and vectors at positions >= `cut`.
+        """Return the arrays with other random tokens and vectors at positions >= `cut`.
 
-        `repeat` draws one token for the whole suffix, which crowds any selection of a fixed size; otherwise every
-        position draws its own.
+        With `repeat`, all replaced positions of a row get the same token, which overfills any selection of a fixed
+        size. Otherwise, each position has a separate random token.
         """
         arrays = []
         for array, is_tokens, varies in zip(self.arrays, self.is_tokens, self.varies, strict=True):
@@ -91,14 +90,14 @@ class AuditInputs:
         return arrays
 
     def join(self, arrays: Sequence[np.ndarray], cut: int) -> list[np.ndarray]:
-        """Returns the arrays with their own positions before `cut` and those of `arrays` from it on."""
+        """Return the arrays of `self` before position `cut`, joined with `arrays` from `cut` on."""
         return [
             np.concatenate([old[:, :cut], new[:, cut:]], axis=1) if take else old
             for old, new, take in zip(self.arrays, arrays, self.varies, strict=True)
         ]
 
     def prefix(self, length: int) -> list[np.ndarray]:
-        """Returns the arrays cut off after `length` positions; masks of pairs (B, T, T) on both axes."""
+        """Return the arrays truncated to `length` positions; pairwise masks (B, T, T) on both axes."""
         rows, whole = self.batch_and_length
         prefixes = []
         for array, varies in zip(self.arrays, self.varies, strict=True):
@@ -112,8 +111,8 @@ class AuditInputs:
     def _draw(self, old, is_tokens, rng):
         if not is_tokens:
             return rng.standard_normal(old.shape)
-        # Id 0 is padding in many models and stays out where the vocabulary can spare it. Going on by less than a full
-        # round changes every token.
+        # Id 0, often padding, is excluded if the vocabulary has more than two ids. A random shift between 1 and
+        # `count` - 1, modulo `count`, changes every token.
         lowest = int(self.vocabulary_size > 2)
         count = self.vocabulary_size - lowest
         return lowest + (old - lowest + rng.integers(1, count, old.shape)) % count
@@ -126,15 +125,15 @@ class AuditInputs:
         shapes = [array.shape for array in (*tokens, *vectors)]
         if any(ids.ndim != 2 for ids in tokens) or any(vector.ndim < 3 for vector in vectors) or not shapes:
             raise ValueError(
-                "`inputs` must hold token ids (batch_size, sequence_length) of an integer dtype or vectors "
-                "(batch_size, sequence_length, hidden_dim) of a floating-point one. "
+                "`inputs` must have token ids (batch_size, sequence_length) of an integer dtype, or vectors "
+                "(batch_size, sequence_length, hidden_dim) of a floating-point dtype. "
                 f"Received: shapes {[array.shape for array in self.arrays]}, "
                 f"dtypes {[str(array.dtype) for array in self.arrays]}."
             )
         if len({shape[:2] for shape in shapes}) > 1 or shapes[0][1] < 2:
             raise ValueError(
-                "`inputs` must share batch size and sequence length, of at least 2 positions. To hold one of several "
-                f"inputs, pass a function of the others as `target`. Received: shapes {shapes}."
+                "`inputs` must have equal batch sizes and equal sequence lengths of at least 2. To keep one of several "
+                f"inputs constant, pass a function of the other inputs as `target`. Received: shapes {shapes}."
             )
 
 
@@ -145,13 +144,13 @@ def make_inputs(
     vocabulary_size: int | None,
     rng: np.random.Generator,
 ) -> AuditInputs:
-    """Draws inputs that `target` can take.
+    """Draw random inputs for `target`.
 
     Args:
         target: layer, model or function.
-        layers: the Keras layers in it.
-        shape: (batch size, sequence length, hidden dimension), used where `target` leaves them open.
-        vocabulary_size: number of token ids, or None: the smallest table of the Embedding layers.
+        layers: the Keras layers in `target`.
+        shape: (batch size, sequence length, hidden dimension), for sizes that `target` does not determine.
+        vocabulary_size: number of token ids. None: see `find_vocabulary_size`.
         rng: NumPy generator.
 
     Returns:
@@ -169,7 +168,7 @@ def make_inputs(
         if len(sizes) == 2 and (vocabulary_size or keras.backend.is_int_dtype(spec.dtype)):
             if not vocabulary_size:
                 raise ValueError(
-                    "`vocabulary_size` must be given where no Embedding layer has it. "
+                    "`vocabulary_size` must be given for a target without Embedding layers. "
                     f"Received: vocabulary_size={vocabulary_size}."
                 )
             return rng.integers(int(vocabulary_size > 2), vocabulary_size, sizes, dtype="int32")
@@ -180,14 +179,14 @@ def make_inputs(
 
 
 def find_vocabulary_size(target: Any, layers: Sequence[keras.Layer]) -> int | None:
-    """Returns how many token ids `target` knows for sure, or None: its own figure, or its smallest embedding table."""
+    """Return the target's `vocabulary_size`, or else the `input_dim` of its smallest Embedding layer, or None."""
     own = getattr(target, "vocabulary_size", None)
     tables = [layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)]
     return own or min(tables, default=None)
 
 
 def has_fixed_length(target: Any) -> bool:
-    """Returns whether the inputs that `target` declares have one sequence length."""
+    """Return whether `target` has symbolic inputs with a fixed sequence length."""
     if not isinstance(target, keras.Model) or not getattr(target, "inputs", None):
         return False
     return any(len(spec.shape) > 1 and spec.shape[1] is not None for spec in target.inputs)
@@ -198,7 +197,7 @@ def _is_fixed(name):
 
 
 def _input_specs(target, has_vocabulary, hidden_dim):
-    """What `target` takes, as Keras tensors: from its own inputs, from how it was built, or guessed."""
+    """Return inputs of `target` as Keras tensors: from its symbolic inputs, its build config, or a guess."""
     if isinstance(target, keras.Model) and getattr(target, "inputs", None):
         return target.inputs[0] if isinstance(target, keras.Sequential) else target.input
     if isinstance(target, keras.Layer) and target.built:

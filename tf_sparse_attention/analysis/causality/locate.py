@@ -1,4 +1,4 @@
-"""Where a look ahead comes from: the layer, its heads, and how far ahead the input lies."""
+"""Search for the source of a leak: the layer, its heads, and the distance of the input."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from tf_sparse_attention.layers.parts.projections import head_count
 
 
 class Source(NamedTuple):
-    """The first layer that looks ahead, None where none is seen to, and those of its heads that do."""
+    """Path of the first leaking layer, or None if unknown, and the indices of its leaking heads."""
 
     layer: str | None = None
     heads: tuple[int, ...] = ()
@@ -28,19 +28,18 @@ def find_source(
     atol: float,
     positions: slice = slice(None),
 ) -> Source:
-    """Finds the first layer, inner ones first, that carries a change from `cut` on to positions before it.
+    """Find the first layer, inner layers first, whose outputs before `cut` depend on inputs from `cut` on.
 
     Args:
         subject: `AuditTarget`.
         inputs: `AuditInputs`.
-        arrays: those of the inputs with other ones from `cut` on, or with none.
-        cut: position from which on inputs count as later.
-        atol: largest change that counts as none, in units of the scale of a layer's outputs.
-        positions: those to look at, which is all that is kept. Default: all.
+        arrays: arrays of the inputs, replaced from `cut` on or truncated at `cut`.
+        cut: first position of later inputs.
+        atol: largest change that counts as rounding, in units of the scale of a layer's outputs.
+        positions: positions to compare; only their values are kept. Default: all.
 
     Returns:
-        `Source`. A layer shows its heads where a sublayer of it takes them as (B, T, N, H), as the output projections
-        of attention do.
+        `Source`. Heads are known if a sublayer has an input (B, T, N, H), like the output projection of attention.
     """
     begin, end, _ = positions.indices(cut)
     rows, whole = inputs.batch_and_length
@@ -48,11 +47,11 @@ def find_source(
     is_shorter = length < whole
     before = subject.layer_calls(inputs.pack(inputs.arrays), (rows, whole), slice(begin, end))
     after = subject.layer_calls(inputs.pack(arrays), (rows, length), slice(begin, end))
-    # The shorter one ends the comparison: other inputs may take another way through the layers.
+    # The shorter list ends the comparison: other inputs may call other layers.
     calls = list(zip(before, after, strict=False))
     for index, (old, new) in enumerate(calls):
         sources = _comparable(old.inputs, new.inputs, is_shorter)
-        # A layer whose inputs are not recorded is not named; the layer around it is.
+        # A layer without recorded inputs is skipped; its parent layer is reported.
         if not sources or _changes(sources, atol):
             continue
         if _changes(_comparable(old.outputs, new.outputs, is_shorter), atol):
@@ -61,21 +60,22 @@ def find_source(
 
 
 def find_distance(position: int, cut: int, length: int, depends: Callable[[int], bool]) -> int:
-    """Returns how many positions ahead of `position` the farthest input lies that its output depends on.
+    """Return the distance from `position` to the farthest later input that its output depends on.
 
     Args:
-        position: of an output that depends on inputs from `cut` on.
-        cut: see above.
-        length: positions of the inputs.
-        depends: whether it depends on inputs from a position on. Asked some log2(length) times: where selections let
-            dependence come and go, the distance is one of several.
+        position: position of an output that depends on inputs from `cut` on.
+        cut: first position of later inputs.
+        length: number of positions of the inputs.
+        depends: function of a position that returns whether the output depends on inputs from this position on. Called
+            about log2(length) times. If the dependence is not monotonic, as in selections, the distance is one of
+            several.
     """
     cuts = range(cut + 1, length)
     return cut + bisect.bisect_left(cuts, True, key=lambda later: not depends(later)) - position
 
 
 def _comparable(olds, news, is_shorter):
-    """Pairs of arrays of the same kind; in a shorter sequence those of one entry a pair of positions are not."""
+    """Return pairs of arrays that can be compared; for a shorter sequence, arrays with the same axes after (B, T)."""
     pairs = list(zip(olds, news, strict=False))
     if not is_shorter:
         return pairs
@@ -89,7 +89,7 @@ def _changes(pairs, atol):
 def _find_heads(layer: keras.Layer, calls: Sequence[tuple[LayerCall, LayerCall]], atol: float) -> tuple[int, ...]:
     num_heads = head_count(layer)
     parts = {id(part) for part in layer._flatten_layers(include_self=False)}
-    # From the last call back: the projection of outputs, not a norm of queries and keys.
+    # Search backwards, to find the output projection instead of a QK norm.
     for old, new in reversed(calls):
         if id(old.layer) not in parts or not old.inputs or not new.inputs:
             continue

@@ -1,4 +1,4 @@
-"""A copy of a layer or model that computes in another precision."""
+"""Copy of a layer or model in another precision."""
 
 import contextlib
 import warnings
@@ -11,25 +11,25 @@ from tf_sparse_attention.layers.parts.variables import assign_copy
 
 
 def copy_in_precision(layer: keras.Layer, dtype: str, build: Callable[[keras.Layer], None]) -> keras.Layer:
-    """Makes a copy of a layer or model that computes in `dtype`, with the values of all its variables.
+    """Return a copy of a layer or model that computes in `dtype`, with the same values of all variables.
 
-    The copy is made from the layer's config, in which the dtype policies of all nested layers are exchanged; layers
-    that are made without one get `dtype` from the global policy.
+    The copy is created from the layer's config, with the dtype policies of all nested layers replaced. Layers without a
+    dtype policy in the config get `dtype` from the global policy.
 
     Args:
         layer: built Keras layer or model.
         dtype: "float32" or "float64".
-        build: function that makes the weights of the copy.
+        build: function that builds the copy.
 
     Returns:
         The copy.
 
     Raises:
-        ValueError: If `layer` is not a Keras layer, has no config to be made from, holds a layer that keeps another
-            precision, or the backend has no float64.
+        ValueError: If `layer` is not a Keras layer or cannot be created from its config, if one of its layers keeps
+            another precision, or if the backend does not have `dtype`.
     """
     if not isinstance(layer, keras.Layer):
-        raise ValueError(f"`dtype` must be None where `target` is a function. Received: dtype={dtype!r}.")
+        raise ValueError(f"`dtype` must be None if `target` is a function. Received: dtype={dtype!r}.")
     _check_backend_has(dtype)
     with _global_policy(dtype):
         copy = _from_config(layer, dtype)
@@ -54,13 +54,13 @@ def _from_config(layer, dtype):
             return type(layer).from_config(_with_policy(layer.get_config(), dtype))
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(
-            f"`dtype` must be None for a layer that cannot be made from its config. Received: dtype={dtype!r}, "
+            f"`dtype` must be None for a layer that cannot be created from its config. Received: dtype={dtype!r}, "
             f"target={layer.name!r}."
         ) from error
 
 
 def _with_policy(config, dtype):
-    """Exchanges every serialised dtype policy in a config, at any depth."""
+    """Replace every serialized dtype policy in a config, at any depth."""
     if isinstance(config, list | tuple):
         return type(config)(_with_policy(item, dtype) for item in config)
     if not isinstance(config, dict):
@@ -75,8 +75,8 @@ def _copy_variables(source, copy):
     same = len(source.variables) == len(copy.variables) and all(old.shape == new.shape for old, new in pairs)
     if not same:
         raise ValueError(
-            "`target` must be rebuilt by its config with the same weights. "
-            f"Received: {len(source.variables)} variables, and {len(copy.variables)} or other shapes in the copy."
+            "`target` must have a config that determines its variables. Received: "
+            f"{len(source.variables)} variables, but {len(copy.variables)} or other shapes in the copy."
         )
     for old, new in pairs:
         assign_copy(new, old)
@@ -84,12 +84,12 @@ def _copy_variables(source, copy):
 
 def _check_backend_has(dtype):
     with warnings.catch_warnings():
-        # JAX warns, and goes on in float32.
+        # JAX warns and uses float32.
         warnings.simplefilter("ignore")
         got = keras.backend.standardize_dtype(ops.zeros((), dtype).dtype)
     if got != dtype:
         raise ValueError(
-            f"`dtype` must be one the backend has; JAX needs `jax_enable_x64` for float64. Received: dtype={dtype!r}."
+            f"`dtype` must be available on the backend; JAX needs `jax_enable_x64`. Received: dtype={dtype!r}."
         )
 
 

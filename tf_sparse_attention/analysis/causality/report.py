@@ -1,30 +1,30 @@
-"""What the causality audit finds: figures, leaks, and the error that carries them."""
+"""Results of the causality audit: report, leaks and error."""
 
 import dataclasses
 import json
 
 _HOW = {
     "gradient": "with a gradient of {:.2g}",
-    "perturbation": "changing by {:.2g} of its scale",
-    "prefix": "changing by {:.2g} of its scale where the sequence ends there",
+    "perturbation": "with a change of {:.2g} of its scale",
+    "prefix": "with a change of {:.2g} of its scale if the sequence ends there",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A look into the future that one check found.
+    """Leak of later inputs into an earlier output, found by one check.
 
     Attributes:
         check: "gradient", "perturbation" or "prefix".
-        cut: position from which on inputs count as later.
+        cut: first position of later inputs.
         position: first output position before `cut` that depends on inputs from `cut` on.
-        size: largest gradient with respect to those inputs, or largest change of an output before `cut` in units of
+        size: largest gradient with respect to later inputs, or largest change of an output before `cut` in units of
             the output's scale.
-        layer: path of the first layer, inner ones first, whose outputs before `cut` change though its inputs there do
-            not; None where none is seen to.
-        distance: how many positions ahead of `position` the farthest input lies that the output there depends on.
-        heads: heads of that layer whose outputs change, of layers that show them: attention layers of this library,
-            `keras.layers.MultiHeadAttention` and `GroupQueryAttention`; empty for others.
+        layer: path of the first layer, inner layers first, whose outputs before `cut` change although its inputs there
+            do not; None if unknown.
+        distance: distance from `position` to the farthest later input that its output depends on.
+        heads: indices of the layer's heads whose outputs change. Known for attention layers of this library,
+            `keras.layers.MultiHeadAttention` and `GroupQueryAttention`; empty for other layers.
     """
 
     check: str
@@ -37,8 +37,8 @@ class Leak:
 
     def __str__(self) -> str:
         where = f", in layer {self.layer!r}" if self.layer else ""
-        where += f" in its heads {', '.join(map(str, self.heads))}" if self.heads else ""
-        far = f", up to {self.distance} ahead" if self.distance else ""
+        where += f", heads {', '.join(map(str, self.heads))}" if self.heads else ""
+        far = f", up to {self.distance} positions later" if self.distance else ""
         return (
             f"the output at position {self.position} depends on inputs at positions >= {self.cut}{far}, "
             f"{_HOW[self.check].format(self.size)} ({self.check} check{where})"
@@ -47,20 +47,20 @@ class Leak:
 
 @dataclasses.dataclass(frozen=True)
 class CausalityReport:
-    """What the audit measured.
+    """Results of the causality audit.
 
     Attributes:
-        sequence_length: positions of the inputs.
-        cuts: the positions tried as the beginning of the future, ascending.
-        max_gradient: largest gradient of an earlier output with respect to a later input, or None if not taken.
-        max_change: largest change of an earlier output when later inputs were replaced, in units of the output's
-            scale (its largest magnitude).
+        sequence_length: number of positions of the inputs.
+        cuts: tried first positions of later inputs, ascending.
+        max_gradient: largest gradient of an earlier output with respect to a later input; None without this check.
+        max_change: largest change of an earlier output for other later inputs, in units of the output's scale (its
+            largest magnitude).
         atol: largest `max_change` that passes.
-        embeddings: names of the layers at whose outputs gradients were taken, in call order; empty for vectors.
-        leaks: the `Leak` of each check that failed.
-        powerless: the checks that no leak could have failed, because the outputs depend on no input at all.
-        checks: the checks that were made.
-        skipped_cuts: cuts that the check "prefix" left out, since the target does not take so few positions.
+        embeddings: names of the embedding layers whose outputs have gradients, in call order; empty for vectors.
+        leaks: the `Leak` of each failed check.
+        powerless: checks that could not fail, because no output depends on an input.
+        checks: names of the performed checks.
+        skipped_cuts: cuts that the check "prefix" skipped, because the target does not accept such short sequences.
     """
 
     sequence_length: int
@@ -76,49 +76,48 @@ class CausalityReport:
 
     @property
     def is_causal(self) -> bool:
-        """Whether every check was passed and could have been failed."""
+        """Whether all checks passed, and all of them could have failed."""
         return not self.leaks and not self.powerless
 
     def to_json(self) -> str:
-        """Returns `is_causal` and the attributes as JSON on one line, a leak as an object; figures that are infinite
-        as the text "inf"."""
+        """Return `is_causal` and all attributes as one line of JSON; infinite numbers are the string "inf"."""
         return json.dumps(_finite({"is_causal": self.is_causal, **dataclasses.asdict(self)}), allow_nan=False)
 
     def to_text(self) -> str:
-        """Returns the figures, the leaks and the verdict as lines of text."""
+        """Return the results, the leaks and the verdict as lines of text."""
         gradient = "not taken" if self.max_gradient is None else f"{self.max_gradient:.3g} (0 passes)"
         lines = [
-            f"{self.sequence_length} positions, later ones from {', '.join(map(str, self.cuts))} on",
-            f"largest gradient by a later input: {gradient}",
-            f"largest change by later inputs:    {self.max_change:.3g} ({self.atol:.0e} passes, which is rounding)",
-            *(f"looks ahead: {leak}" for leak in self.leaks),
-            *(f"nothing was checked by the {check} check: no output depends on an input" for check in self.powerless),
+            f"{self.sequence_length} positions, cuts at {', '.join(map(str, self.cuts))}",
+            f"largest gradient from later inputs: {gradient}",
+            f"largest change from later inputs:   {self.max_change:.3g} (up to {self.atol:.0e} passes as rounding)",
+            *(f"leak: {leak}" for leak in self.leaks),
+            *(f"inconclusive {check} check: no output depends on an input" for check in self.powerless),
             *self._skipped(),
-            "causal" if self.is_causal else "NOT CAUSAL" if self.leaks else "nothing can be concluded",
+            "causal" if self.is_causal else "NOT CAUSAL" if self.leaks else "inconclusive",
         ]
         return "\n".join(lines)
 
     def _skipped(self):
-        """Returns a line of the cuts that were left out, if there are any."""
+        """Return a list with one line on skipped cuts, or an empty list."""
         if not self.skipped_cuts:
             return []
         cuts = ", ".join(map(str, self.skipped_cuts))
-        return [f"not cut off at {cuts}, since the target does not take so few positions"]
+        return [f"skipped cuts at {cuts}: the target does not accept such short sequences"]
 
 
 class CausalityError(AssertionError):
-    """Raised for a layer or model that looks into the future; `report` holds the `CausalityReport`."""
+    """Error for a layer or model that leaks later tokens; `report` is the `CausalityReport`."""
 
     def __init__(self, report: CausalityReport) -> None:
         super().__init__(
-            "`target` must not look ahead, but " + "; ".join(map(str, report.leaks)) + ". Attention layers are causal "
-            "where they are called with `use_causal_mask=True`."
+            "`target` must be causal, but " + "; ".join(map(str, report.leaks)) + ". Call attention layers with "
+            "`use_causal_mask=True`."
         )
         self.report = report
 
 
 def _finite(value):
-    """Exchanges what JSON cannot hold, at any depth."""
+    """Replace infinite numbers by the string "inf", at any depth."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The target of the audit: its layers, how it is called, and the outputs of its layers."""
+"""Target of the audit: its layers, calls, and outputs of its layers."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ from tf_sparse_attention.types import Tensor
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer: its inputs and outputs of shape (B, T, ...), as arrays."""
+    """Call of a layer, with its inputs and outputs of shape (B, T, ...) as arrays."""
 
     layer: keras.Layer
     inputs: list[np.ndarray]
@@ -25,19 +25,19 @@ class LayerCall(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What the layer is called in reports."""
+        """Path of the layer, or its name without a path."""
         return self.layer.path or self.layer.name
 
 
 class AuditTarget:
-    """A layer, model or function that can be called many times, each time from the same state.
+    """Layer, model or function that can be called many times from the same state.
 
-    Every call runs in a `keras.StatelessScope`: what it assigns to Keras variables (seeds, moving averages,
-    centroids) is seen by that call alone. So two calls draw the same dropout, and the audit leaves no trace.
+    Every call runs in a `keras.StatelessScope`: assignments to Keras variables (seeds, moving averages, centroids) are
+    discarded after the call. So dropout is the same in all calls, and the audit does not change the target.
 
     Args:
         target: layer, model, or function of one argument.
-        training: Boolean, passed on where `target` takes it.
+        training: Boolean, passed to `target` if it has this argument.
     """
 
     def __init__(self, target: Any, training: bool) -> None:
@@ -47,17 +47,17 @@ class AuditTarget:
         self._call = _caller(target)
 
     def build(self, inputs: Any) -> None:
-        """Makes the weights that are still missing; those that exist keep their values."""
-        # In training only where something is left, so that new state is not updated before the audit.
+        """Build layers that are not built; existing variables keep their values."""
+        # A training call follows only if layers are still unbuilt, so that new state is not updated before the audit.
         for training in (False, self._training):
             if all(layer.built for layer in self.layers):
                 return
-            # Weights cannot be made in a stateless scope, so this call is undone by hand.
+            # Weights cannot be created in a stateless scope, so variables are restored explicitly.
             before = [(variable, ops.copy(variable.value)) for root in self.roots for variable in root.variables]
             self._call(_tensors(inputs), training)
             for variable, value in before:
                 variable.assign(value)
-            self.layers = _layers_of(self.roots)  # some make sublayers as they are built
+            self.layers = _layers_of(self.roots)  # some layers create sublayers in `build`
 
     def __call__(
         self,
@@ -66,16 +66,17 @@ class AuditTarget:
         values: Sequence[tuple[keras.Variable, Tensor]] = (),
         reduce: Callable[[Any], Any] | None = None,
     ) -> list[Tensor]:
-        """Returns the flat list of outputs; `hook(layer, arguments, outputs)` may replace those of any layer.
+        """Return the flat list of outputs.
 
         Args:
-            inputs: what the target is called with.
-            hook: see above. Default: None.
-            values: pairs of a variable and its value in this call. Default: none, all have their own.
-            reduce: function of the outputs, called in the state of the call, whose result is returned instead of them.
+            inputs: input of the target.
+            hook: function `hook(layer, arguments, outputs)` that returns new outputs of each layer call. Default: None.
+            values: pairs of a variable and its value in this call. Default: none, all variables keep their values.
+            reduce: function of the outputs, called in the state of the call, whose result replaces the outputs.
                 Default: None.
         """
-        # Rematerialised calls give the same values, but on TensorFlow no gradient to what a hook adds inside of them.
+        # Disable rematerialization: values are the same, but on TensorFlow, tensors that a hook adds inside a
+        # rematerialized call get no gradients.
         attributes = [(layer, "_remat_mode", None) for layer in self.layers]
         if hook:
             attributes += [_hooked(layer, hook) for layer in self.layers]
@@ -85,7 +86,7 @@ class AuditTarget:
         return [output for output in keras.tree.flatten(outputs) if output is not None]
 
     def find_embeddings(self, inputs: Any, batch_and_length: tuple[int, int]) -> list[tuple[str, Tensor]]:
-        """Returns (layer name, zeros of the shape of its output) for every embedding of token ids, in call order."""
+        """Return pairs of layer name and zeros with the shape of its output, for each embedding call, in call order."""
         found = []
 
         def note(layer, arguments, vectors):
@@ -99,15 +100,15 @@ class AuditTarget:
     def call_with_probes(
         self, inputs: Any, probes: Sequence[Tensor], batch_and_length: tuple[int, int]
     ) -> list[Tensor]:
-        """Returns the outputs when `probes` are added to what the embeddings put out, in the order found above."""
+        """Return the outputs with `probes` added to the outputs of embeddings, in the order of `find_embeddings`."""
         remaining = iter(probes)
 
         def add(layer, arguments, vectors):
             if not self._embeds(layer, arguments[0], vectors, batch_and_length):
                 return vectors
             probed = vectors + next(remaining)
-            # A mask that `call` itself attached would be lost with the tensor. JAX's tracers take no attributes, so
-            # there such a model is differentiated as if nothing were padding.
+            # Keep a mask that `call` attached to the tensor. JAX tracers do not accept attributes, so on JAX the
+            # gradients of such a model ignore padding.
             with contextlib.suppress(AttributeError):
                 probed._keras_mask = vectors._keras_mask
             return probed
@@ -117,12 +118,12 @@ class AuditTarget:
     def layer_calls(
         self, inputs: Any, batch_and_length: tuple[int, int], positions: slice = slice(None)
     ) -> list[LayerCall]:
-        """Returns every call of a layer, in the order in which the calls end.
+        """Return all calls of layers, in the order in which the calls end.
 
         Args:
-            inputs: what the target is called with.
-            batch_and_length: (B, T) of the inputs; tensors of other shapes are left out.
-            positions: those of which values are kept. Default: all.
+            inputs: input of the target.
+            batch_and_length: (B, T) of the inputs; tensors with other first axes are omitted.
+            positions: positions whose values are kept. Default: all.
         """
         recorded = []
 
@@ -135,7 +136,7 @@ class AuditTarget:
             return [to_numpy(tensor[:, positions]) for tensor in tensors]
 
         def record(layer, arguments, outputs):
-            # Inside a compiled loop there are no values to look at.
+            # Symbolic tensors in a compiled loop have no values.
             with contextlib.suppress(TypeError, NotImplementedError):
                 recorded.append(LayerCall(layer, per_position(arguments), per_position(outputs)))
             return outputs
@@ -145,10 +146,10 @@ class AuditTarget:
         return recorded
 
     def _embeds(self, layer, ids, vectors, batch_and_length):
-        """Whether this call turned token ids (B, T) into vectors (B, T, ...).
+        """Return whether a call maps token ids (B, T) to vectors (B, T, ...).
 
-        Position tables look up (T,) and are no embeddings of tokens. Besides Keras's Embedding any layer without
-        sublayers counts when it got integers, except the audited one: its output is what is audited.
+        Position embeddings have inputs (T,) and do not count. Keras's `Embedding` and any other layer without sublayers
+        and with integer inputs count, except the audited layer itself.
         """
         if not (keras.ops.is_tensor(vectors) and keras.backend.is_float_dtype(_dtype(vectors))):
             return False
@@ -173,7 +174,7 @@ def _dtype(tensor):
 
 
 def _layers_in_scope(function):
-    """The layers a function can reach: the one it is a method of, and those its body names."""
+    """Return the layers that a function uses: the object of a method, and layers named in the function's body."""
     values = [getattr(function, "__self__", function)]
     function = getattr(function, "__func__", function)
     if inspect.isfunction(function):
@@ -183,11 +184,11 @@ def _layers_in_scope(function):
 
 
 def _caller(target):
-    """`target` as a function of its inputs and `training`, called with `use_causal_mask` where supported."""
+    """Return `target` as a function of inputs and `training`, with `use_causal_mask=True` if supported."""
     is_layer = isinstance(target, keras.Layer)
     parameters = inspect.signature(target.call if is_layer else target).parameters
     required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
-    # Self-attention with a layer that has no default for it, such as `keras.layers.MultiHeadAttention`.
+    # Layers with a required `value`, such as `keras.layers.MultiHeadAttention`, are called for self-attention.
     takes_value = is_layer and required[1:2] == ["value"]
     causal = {"use_causal_mask": True} if "use_causal_mask" in parameters else {}
 
@@ -199,7 +200,7 @@ def _caller(target):
 
 
 def _hooked(layer, hook):
-    """What makes every call of `layer` return `hook(layer, list of arguments, outputs)`, for `replaced`."""
+    """Return an item for `replaced` that makes calls of `layer` return `hook(layer, list of arguments, outputs)`."""
     name = "quantized_call" if layer.quantization_mode else "call"
     call = getattr(layer, name)
 

@@ -1,4 +1,4 @@
-"""Checkpoints in the layout of Hugging Face: Longformer and BigBird."""
+"""Longformer and BigBird checkpoints in Hugging Face format."""
 
 from tf_sparse_attention.convert.hugging_face.encoder import from_hugging_face
 

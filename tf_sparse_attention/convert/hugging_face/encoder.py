@@ -1,4 +1,4 @@
-"""Longformer and BigBird checkpoints in the layout of Hugging Face: config.json and safetensors."""
+"""Longformer and BigBird checkpoints in Hugging Face format: config.json and safetensors."""
 
 import json
 import math
@@ -32,26 +32,26 @@ REQUIRED_FOR = {"longformer": ("attention_window", "pad_token_id"), "big_bird": 
 
 
 def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: Any = None) -> Encoder:
-    """Returns a Longformer or BigBird encoder with the weights of a checkpoint.
+    """Return a Longformer or BigBird encoder with the weights of a checkpoint.
 
-    Hidden states and pooled output are those of `LongformerModel` and `BigBirdModel` in inference, where a BigBird
-    counts its first block once more for each random block instead of drawing any, and attends densely to texts of at
-    most (5 + 2 random blocks) blocks. Here the same holds in training. At padding the states of a Longformer differ
-    from the published model's only if no token is global. Task heads are not loaded.
+    Hidden states and pooled output match `LongformerModel` and `BigBirdModel` in inference. In inference, BigBird draws
+    no random blocks: it counts the first block once more per random block. It uses dense attention for sequences of at
+    most (5 + 2 * num_random_blocks) blocks. Here, training follows the same rules. A Longformer's states at padding
+    positions differ from the published model only if no token is global. Task heads are not loaded.
 
     Args:
-        folder: path of a local folder, as `huggingface_hub.snapshot_download` makes one, with config.json and
+        folder: path of a local folder, as made by `huggingface_hub.snapshot_download`, with config.json and
             model.safetensors, or its shards with model.safetensors.index.json.
-        num_global: maximal number of global tokens of a text for a Longformer; if more are marked, the rest are not
-            global, and states differ from the published ones. Default: 64.
+        num_global: maximal number of global tokens per sequence, for a Longformer. If more tokens are marked, the rest
+            are not global, and states differ from the published model. Default: 64.
         dtype: dtype policy of the model; None for Keras's global policy. Default: None.
 
     Returns:
         An `Encoder`. Its inputs "token_ids", "padding_mask" and "token_type_ids" are the input_ids, attention_mask and
-        token_type_ids of `transformers`; a Longformer takes "global_mask" too.
+        token_type_ids of `transformers`. A Longformer also takes "global_mask", the global_attention_mask.
 
     Raises:
-        ValueError: If it is another kind of model, settings have no counterpart here, or names are missing or unknown.
+        ValueError: If the model is of another type, a setting is not supported, or weights are missing or unknown.
         ImportError: If `safetensors` is not installed.
 
     Example:
@@ -73,7 +73,7 @@ def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: An
 
 
 def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]:
-    """Returns the arguments of `Encoder` for a config.json of Hugging Face, a dictionary."""
+    """Return the arguments of `Encoder` for the content of a Hugging Face config.json."""
     if not isinstance(config, dict):
         raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
     kind = config.get("model_type")
@@ -88,7 +88,7 @@ def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]
     if missing:
         raise ValueError(f"config.json of a {kind} must have {required}. Received: missing {missing}.")
     if config.get("is_decoder"):
-        raise ValueError("`is_decoder` of config.json must be false: this is an encoder. Received: true.")
+        raise ValueError("`is_decoder` of config.json must be false: only encoders are supported. Received: true.")
     own = _longformer(config, num_global) if kind == "longformer" else _big_bird(config)
     return {
         "vocabulary_size": config["vocab_size"],
@@ -118,11 +118,11 @@ def _longformer(config, num_global):
     windows = [windows] * config["num_hidden_layers"] if isinstance(windows, int) else windows
     if len(windows) != config["num_hidden_layers"]:
         raise ValueError(
-            f"`attention_window` of config.json must have a number for each of {config['num_hidden_layers']} layers. "
+            f"`attention_window` of config.json must have one integer per layer, {config['num_hidden_layers']} in all. "
             f"Received: {windows}."
         )
     common = {**_heads(config), "num_global": num_global, "own_projections": True}
-    # Half of the window on each side, and the token itself.
+    # `window` counts half of the published window on each side, plus the query itself.
     attention = [[{**common, "window": window // 2 + 1}] for window in windows]
     return {"attention": attention, "padding_id": config["pad_token_id"]}
 
@@ -144,7 +144,7 @@ def _big_bird(config):
 
 
 def source_name(path: str) -> str:
-    """Returns the name in a checkpoint of the weight of an `Encoder` at a path."""
+    """Return the checkpoint name of the `Encoder` weight at a path."""
     *parents, layer, kind = path.split("/")
     index = next((part.removeprefix("block_") for part in path.split("/") if part.startswith("block_")), None)
     inner = "/".join([*(part for part in parents if not part.startswith(("block_", "encoder"))), layer])
@@ -154,17 +154,17 @@ def source_name(path: str) -> str:
 def _read_json(path):
     if not path.is_file():
         raise ValueError(
-            f"`folder` must be a local folder with a {path.name}, as huggingface_hub.snapshot_download makes one. "
+            f"`folder` must be a local folder with a {path.name}, as made by huggingface_hub.snapshot_download. "
             f"Received: {path.parent}."
         )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"`folder` must have a {path.name} of JSON. Received: {path}, where {error}.") from error
+        raise ValueError(f"`folder` must have a valid JSON file {path.name}. Received: {path}: {error}.") from error
 
 
 def _open_tensor_files(folder):
-    """Returns the open safetensors file that holds each tensor, by name."""
+    """Return the open safetensors file of each tensor, by tensor name."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -192,7 +192,7 @@ def _open_tensor_files(folder):
 
 
 def _strip_root(files):
-    """Returns pairs of file and full name by the name in the encoder; task heads are dropped."""
+    """Return pairs of file and full name, by name in the encoder; drop task heads."""
     root = find_root(files)
     by_name = {name_in_encoder(name, root): (file, name) for name, file in files.items()}
     return {name: source for name, source in by_name.items() if name is not None}
@@ -201,18 +201,18 @@ def _strip_root(files):
 def _check_names(wanted, given):
     if wanted != given:
         raise ValueError(
-            "`folder` must have the weights of its config.json and no others. "
+            "`folder` must have exactly the weights that its config.json implies. "
             f"Received: missing {sorted(wanted - given)}, unknown {sorted(given - wanted)}."
         )
 
 
 def _match_shape(values, name, weight):
-    """Returns a tensor in the shape of a weight; torch has the outputs of kernels first."""
+    """Return a tensor in the shape of a weight; transpose kernels, which torch stores as (outputs, inputs)."""
     is_kernel = name.endswith(".weight") and values.ndim == 2 and "_embeddings" not in name
     values = values.T if is_kernel else values
     if values.size != math.prod(weight.shape):
         raise ValueError(
-            f"`folder` must have tensors of the sizes in its config.json: {name} of {math.prod(weight.shape)} numbers. "
+            f"`folder` must have tensors that fit its config.json: {name} with {math.prod(weight.shape)} values. "
             f"Received: shape {values.shape}."
         )
     return values.reshape(weight.shape)

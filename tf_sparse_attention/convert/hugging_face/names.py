@@ -1,4 +1,4 @@
-"""Maps the names of an `Encoder`'s weights to those of BERT-like models in the layout of Hugging Face."""
+"""Mapping from the weight names of an `Encoder` to the names of BERT-like models in Hugging Face format."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ COUNTERS = ("position_ids", "token_type_ids")  # saved by older checkpoints
 NAME_VARIANTS = {"pooler.dense.": "pooler.", ".gamma": ".weight", ".beta": ".bias"}
 
 
-# The weights of a layer, our names and theirs.
+# Weights of a layer: from our names to the names of Hugging Face.
 DENSE = {"kernel": "weight", "bias": "bias"}
 NORM = {"gamma": "weight", "beta": "bias"}
 
@@ -42,12 +42,12 @@ NAMES = _names()
 
 
 def find_root(names: Iterable[str]) -> str:
-    """Returns the prefix that all names of an encoder have in a checkpoint, such as "longformer."."""
+    """Return the prefix of the encoder's names in a checkpoint, such as "longformer."."""
     return next((root for root in ROOTS if any(name.startswith(f"{root}embeddings.") for name in names)), "")
 
 
 def name_in_encoder(name: str, root: str) -> str | None:
-    """Returns the name of an encoder's weight without the prefix; None for weights of heads, and for counters."""
+    """Return the name of an encoder's weight without the prefix; None for task heads and saved position ids."""
     own = name.removeprefix(root)
     if not name.startswith(root) or not own.startswith(PARTS) or own.endswith(COUNTERS):
         return None

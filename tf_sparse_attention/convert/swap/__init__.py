@@ -1,4 +1,4 @@
-"""Dense attention of Keras models replaced by sparse layers."""
+"""Replacement of dense attention in Keras models by sparse layers."""
 
 from tf_sparse_attention.convert.swap.dense_attention import arguments_of
 from tf_sparse_attention.convert.swap.heal import Healing, heal

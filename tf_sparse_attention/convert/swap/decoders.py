@@ -1,13 +1,14 @@
-"""The attention of KerasHub's decoders: classes of their own with grouped heads, rotary positions, windows and sinks.
+"""Attention classes of KerasHub's decoders, with grouped-query heads, rotary positions, windows and sinks.
 
-They are told by their names, so that KerasHub is not needed. What is read here is what a class computes, where that is
-not what its model is published to compute:
-- gpt-oss (0.32): a query sees `sliding_window` positions before its own, one more than published; and the layers with a
-  window are those of odd numbers, not those of even ones.
-- Gemma: rotary channels lie elsewhere in a head, alike for queries and keys, which changes no score.
+Classes are recognized by name, so KerasHub need not be installed. The converted layer follows the KerasHub class where
+it differs from the published model:
+- gpt-oss (KerasHub 0.32): a query sees `sliding_window` positions before its own, one more than published. Layers with
+  odd indices have the window, instead of layers with even indices.
+- Gemma: rotary channels are in another order within a head. Queries and keys agree, so scores do not change.
 - Qwen 2: `use_sliding_window_attention` gives all layers a window, not only the upper ones.
-- Phi 3: no window, though some of its models are published with one.
-- Llama, Mistral, Mixtral, Qwen and Phi drop attended heads where `dropout` is not 0, the new layer attention weights.
+- Phi 3: no window, though some published models have one.
+- Llama, Mistral, Mixtral, Qwen and Phi apply `dropout` to the outputs of heads; the new layer applies it to attention
+  weights.
 """
 
 import math
@@ -23,7 +24,7 @@ from tf_sparse_attention.layers.parts.variables import assign_copy
 
 Window = Callable[[keras.layers.Layer], int | None]
 NORMS = {"query": ("query_norm", "query_dense_layer_norm"), "key": ("key_norm", "key_dense_layer_norm")}
-# Of Llama's words for the frequencies of Llama 3, those of `RotarySettings`.
+# RoPE scaling of Llama 3: from names of `RotarySettings` to attributes of KerasHub's layer.
 LLAMA3 = {
     "scaling_factor": "frequency_adjustment_factor",
     "low_freq_factor": "low_freq_factor",
@@ -54,7 +55,7 @@ def _positions_before(attention):
     return attention.sliding_window + 1 if attention.sliding_window else None
 
 
-# By class, the function that returns the positions that a query sees, counting its own.
+# By class name, a function that returns the window: the number of positions a query sees, including its own.
 WINDOWS: dict[str, Window] = {
     "LlamaAttention": _no_window,
     "CachedMistralAttention": _masked_by_decoder,
@@ -67,42 +68,42 @@ WINDOWS: dict[str, Window] = {
     "GptOssAttention": _positions_before,
 }
 
-# Classes that mask their window where KerasHub does not call Keras's fused attention, so on TensorFlow alone.
+# Classes that apply their window only where KerasHub does not call Keras's fused attention: on TensorFlow.
 WINDOW_ON_TENSORFLOW = ("QwenAttention", "Qwen3Attention")
 
-# Blocks that take the attention of another family and show it masks which are not causal.
+# Blocks that use the attention of another model family with non-causal masks.
 NOT_CAUSAL = ("PaliGemmaDecoderBlock",)
 
 
 def is_decoder_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is the attention of one of KerasHub's decoders that are known here."""
+    """Return whether a layer is the attention of a supported KerasHub decoder."""
     return type(layer).__name__ in WINDOWS and type(layer).__module__.startswith("keras_hub.")
 
 
 def decoder_window(attention: keras.layers.Layer) -> int | None:
-    """Returns the positions that a query of a decoder sees, counting its own, or None of one without a window."""
+    """Return the number of positions that a query sees, including its own, or None without a window."""
     return WINDOWS[type(attention).__name__](attention)
 
 
 def ignores_window(attention: keras.layers.Layer) -> bool:
-    """Return whether KerasHub applies no window on the present backend, though the attention of a decoder has one."""
+    """Return whether KerasHub ignores the window of a decoder's attention on the current backend."""
     return type(attention).__name__ in WINDOW_ON_TENSORFLOW and keras.backend.backend() != "tensorflow"
 
 
 def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the constructor arguments of a layer of this library that computes what a decoder's attention does.
+    """Return the arguments for a layer of this library that computes the same as a decoder's attention.
 
     Args:
-        attention: a layer of which `is_decoder_attention` is true, built.
+        attention: a built layer for which `is_decoder_attention` is true.
 
     Returns:
-        Dictionary of arguments, without a window.
+        Dictionary of constructor arguments, without a window.
 
     Raises:
-        ValueError: if it is not built.
+        ValueError: If the layer is not built.
     """
     if not attention.built:
-        raise ValueError(f"`attention` must be built: its sizes are those of its weights. Received: {attention!r}.")
+        raise ValueError(f"`attention` must be built, to read sizes from its weights. Received: {attention!r}.")
     query, output = get_attribute(attention, "query_dense"), get_attribute(attention, "output_dense")
     norm = _norm(attention, "query")
     arguments = {
@@ -128,50 +129,50 @@ def decoder_arguments(attention: keras.layers.Layer) -> dict[str, Any]:
 
 
 def decoder_unsupported_reason(attention: keras.layers.Layer) -> str | None:
-    """Returns why the attention of a decoder cannot be replaced; None if it can."""
+    """Return why the attention of a decoder cannot be replaced; None if it can."""
     if not attention.built:
         return "it is not built"
     if get_attribute(attention, "use_bidirectional_attention"):
-        return "it attends both ways"
+        return "it is bidirectional"
     if get_attribute(attention, "rope_scaling_type") is not None:
-        return f"its rotary positions are scaled by {attention.rope_scaling_type!r}, which changes with the length"
+        return f"its RoPE scaling {attention.rope_scaling_type!r} depends on the sequence length"
     return quantized_reason(attention)
 
 
 def block_reason(block: keras.layers.Layer) -> str | None:
-    """Return why the attention of a decoder's block cannot be replaced, None if the block has no reason."""
+    """Return why a decoder block rules out replacing its attention; None if it does not."""
     if type(block).__name__ in NOT_CAUSAL:
-        return "it attends both ways to images and prompts"
+        return "it is bidirectional over images and prompts"
     if "vision_mask" in _input_names(block):
-        return "it attends both ways to images: for text alone, make the model without its vision encoder"
+        return "it is bidirectional over images: for text only, create the model without its vision encoder"
     return None
 
 
 def _input_names(layer):
-    """Return the names of the symbolic tensors that a layer was called with in the graph of a functional model."""
+    """Return the names of a layer's symbolic inputs in the graph of a functional model."""
     try:
         return {tensor.name for tensor in keras.tree.flatten(layer.input)}
-    except (AttributeError, ValueError):  # it has no place in a graph, or several
+    except (AttributeError, ValueError):  # the layer is not in a graph, or is called more than once
         return set()
 
 
 def quantized_reason(attention: keras.layers.Layer) -> str | None:
-    """Returns why a dense attention whose kernels are quantized cannot be replaced, None if they are not."""
+    """Return why a dense attention with quantized kernels cannot be replaced; None if its kernels are not quantized."""
     parts = [get_attribute(attention, f"{name}_dense") for name in ("query", "key", "value", "output")]
     if any(getattr(part, "quantization_mode", None) for part in parts):  # a subclass may have other parts
-        return "it is quantized: make the model sparse first, then call `quantize`"
+        return "it is quantized: replace its attention first, then call `quantize`"
     return None
 
 
 def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAttention) -> list[str]:
-    """Gives a new layer the norms and sinks of a decoder's attention.
+    """Copy the QK norms and sinks of a decoder's attention to a new layer.
 
     Args:
         source: the decoder's attention.
-        target: the new layer, built, whose projections are copied already.
+        target: the new layer, built, with projections already copied.
 
     Returns:
-        Remarks on what of the source the target does not have, as text.
+        Remarks on settings of the source that the target does not have, as text.
     """
     remarks: list[str] = []
     wanted, first = decoder_arguments(source), 0
@@ -189,7 +190,7 @@ def copy_head_parts(source: keras.layers.Layer, target: AttentionLayer | MixedAt
 
 
 def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]:
-    """Iterates over remarks on settings of a decoder's attention that a new layer does not have."""
+    """Iterate over remarks on settings that differ between a decoder's attention and a new layer."""
     own = {"position": layer.position, **layer.head_settings.config()}
     for name in wanted:
         if name in own and name != "num_key_value_heads" and own[name] != wanted[name]:
@@ -197,25 +198,25 @@ def _differences(layer: AttentionLayer, wanted: dict[str, Any]) -> Iterator[str]
 
 
 def _norm(attention, name):
-    """Returns the norm of queries or keys of a decoder's attention, or None."""
+    """Return the norm of queries or keys of a decoder's attention, or None."""
     return next((norm for part in NORMS[name] if (norm := get_attribute(attention, part)) is not None), None)
 
 
 def _norm_scale(norm):
-    """Returns the factors of a norm: Gemma's weights are what they have beyond one, those of Keras's class not."""
+    """Return the scale of a norm; KerasHub's `RMSNormalization` of Gemma stores scale - 1, Keras's layer the scale."""
     beyond_one = type(norm).__name__ == "RMSNormalization" and not isinstance(norm, keras.layers.RMSNormalization)
     return norm.scale + 1 if beyond_one else norm.scale
 
 
 def _scale(attention):
-    """Returns the factor of q . k where it is not 1 / sqrt(key_dim), or None."""
+    """Return the scale of attention logits, or None for the default 1 / sqrt(key_dim)."""
     if get_attribute(attention, "query_head_dim_normalize", True):
         return None
     return 1 / math.sqrt(attention.hidden_dim // attention.num_query_heads)
 
 
 def _rotary_arguments(rotary):
-    """Returns the arguments that describe rotary positions, which KerasHub has as a layer."""
+    """Return the RoPE arguments that match KerasHub's rotary embedding layer."""
     if getattr(rotary, "low_freq_factor", None) is not None:
         settings = {name: getattr(rotary, theirs) for name, theirs in LLAMA3.items()}
         settings |= {"type": "llama3", "max_wavelength": rotary.max_wavelength}

@@ -1,4 +1,4 @@
-"""Inspects the dense layer to be replaced: Keras's multi-head attention, or that of one of KerasHub's decoders."""
+"""Inspection of the dense layer to replace: Keras's multi-head attention, or the attention of a KerasHub decoder."""
 
 import inspect
 from typing import Any, TypeAlias
@@ -20,33 +20,34 @@ from tf_sparse_attention.patterns.pattern import Union
 
 SparseLayer: TypeAlias = AttentionLayer | MixedAttention
 KERAS_CLASSES = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # words of `GroupQueryAttention`
-# Methods that compute attention: a subclass that overrides one may compute something else. KerasHub overrides `build`.
+GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # from names of `GroupQueryAttention` to ours
+# Methods that compute attention: a subclass that overrides any of them may compute something else. KerasHub's subclass
+# overrides `build`, which is therefore not listed.
 COMPUTING_METHODS = {"call", "_compute_attention", "_masked_softmax", "_compute_attention_mask", "_compute_causal_mask"}
-# Arguments of `call` that `SwappedAttention` has too: those of Keras, and KerasHub's for caches.
+# Arguments of `call` that `SwappedAttention` also has: Keras's arguments and KerasHub's cache arguments.
 CALL_ARGUMENTS = set(inspect.signature(keras.layers.MultiHeadAttention.call).parameters)
 CALL_ARGUMENTS |= {"cache", "cache_update_index"}
 
 
 def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> dict[str, Any]:
-    """Returns the constructor arguments that a layer of this library shares with a dense attention.
+    """Return the constructor arguments that a layer of this library shares with a dense attention.
 
     Args:
         attention: a `keras.layers.MultiHeadAttention` or `keras.layers.GroupQueryAttention`, or the built attention of
-            a decoder of KerasHub: Llama, Llama 3, Mistral, Mixtral, Gemma 1 to 3, Qwen 2 and 3, Phi 3, gpt-oss.
-        window: positions that the new layer sees on each side, counting the query itself. If None, the result has no
+            a KerasHub decoder: Llama, Llama 3, Mistral, Mixtral, Gemma 1 to 3, Qwen 2 and 3, Phi 3, gpt-oss.
+        window: positions that the new layer sees on each side, including the query itself. If None, the result has no
             `window`; `replace_attention` still applies the attention's `sliding_window`. Default: None.
 
     Returns:
-        Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `dropout`, `use_bias`, `kernel_initializer` and, where
-        there are such, `num_key_value_heads`; with a window also `window`, the smaller of it and the attention's
-        `sliding_window`, if it has one. Of Keras's layers `value_dim`, `output_shape`, `seed`, the other initializers,
-        regularizers and constraints and, if it is on, `use_gate`; of a decoder `position` and what describes its rotary
-        positions, `use_output_bias`, `attention_scale`, `logit_soft_cap`, `use_sink` and `use_query_key_norm`.
+        Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `dropout`, `use_bias`, `kernel_initializer` and, for
+        grouped-query attention, `num_key_value_heads`. If `window` is given, the dictionary has `window`, limited to
+        the attention's `sliding_window`. Keras's layers add `value_dim`, `output_shape`, `seed`, the other
+        initializers, regularizers, constraints and, if enabled, `use_gate`. Decoders add `position`, the `rotary_*`
+        arguments, `use_output_bias`, `attention_scale`, `logit_soft_cap`, `use_sink` and `use_query_key_norm`.
 
     Raises:
-        ValueError: If `attention` is another layer or one of a decoder that is not built, or `window` is not a positive
-            integer.
+        ValueError: If `attention` is not one of these layers, is a decoder's attention that is not built, or `window`
+            is not a positive integer.
 
     Example:
         >>> dense = keras.layers.MultiHeadAttention(8, 64, use_bias=False)
@@ -59,7 +60,7 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
     if not is_dense_attention(attention):
         raise ValueError(
             "`attention` must be a `keras.layers.MultiHeadAttention`, a `keras.layers.GroupQueryAttention`, or the "
-            f"attention of one of KerasHub's decoders that can be replaced. Received: attention={attention!r}."
+            f"attention of a supported KerasHub decoder. Received: attention={attention!r}."
         )
     arguments = decoder_arguments(attention) if is_decoder_attention(attention) else _shared_config(attention)
     checks.check_optional_count("window", window)
@@ -69,7 +70,7 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
 
 
 def _shared_config(attention):
-    """Returns the part of the config of Keras's attention that the layers of this library have too."""
+    """Return the arguments in the config of Keras's attention that the layers of this library also have."""
     shared = set(inspect.signature(AttentionLayer.__init__).parameters) - {"self", "kwargs"} | {"name", "dtype"}
     config = {GROUPED_NAMES.get(name, name): value for name, value in attention.get_config().items()}
     extra = {name for name in ("num_key_value_heads", "use_gate") if config.get(name)}
@@ -77,34 +78,35 @@ def _shared_config(attention):
 
 
 def is_keras_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is of one of Keras's two classes of attention to a sequence, or a subclass."""
+    """Return whether a layer is a Keras `MultiHeadAttention` or `GroupQueryAttention`, or of a subclass."""
     return isinstance(layer, KERAS_CLASSES)
 
 
 def is_dense_attention(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is of a class that can be replaced, subclasses that compute something else included."""
+    """Return whether a layer is of a class that can be replaced, including subclasses with another computation."""
     return is_keras_attention(layer) or is_decoder_attention(layer)
 
 
 def sliding_window_of(attention: keras.layers.Layer) -> int | None:
-    """Returns the sliding window of a dense attention, counting the query as `window` does, or None."""
+    """Return the sliding window of a dense attention, including the query like `window`, or None."""
     if is_decoder_attention(attention):
         return decoder_window(attention)
     return attention.get_config().get("sliding_window")
 
 
 def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str]]:
-    """Returns a sparse layer that sees no further than a window, and remarks for the report.
+    """Limit a sparse layer to a window.
 
     Args:
         layer: an attention layer of this library, not built.
-        window: positions on each side, counting the query itself.
+        window: positions on each side, including the query itself.
 
     Returns:
-        Pair of the layer, a new one made from its config if it saw further, and a list of remarks, as text.
+        Pair of a layer and a list of remarks for the report, as text. The layer is rebuilt from its config if it saw
+        beyond the window.
 
     Raises:
-        ValueError: If no window of the layer is small enough.
+        ValueError: If the layer sees beyond the window even with `window=1`.
     """
     if isinstance(layer, MixedAttention):
         parts, remarks = zip(*(limit_window(part, window) for part in layer.parts), strict=True)
@@ -123,7 +125,7 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
     new_window = old_window - (reach - (window - 1))
     if new_window < 1:
         raise ValueError(
-            f"`make_layer` must return a layer that can see as little as the sliding_window of {window}. "
+            f"`make_layer` must return a layer that can be limited to the sliding_window of {window}. "
             f"Received: {layer.name} with window={old_window}."
         )
     layer = type(layer).from_config({**layer.get_config(), "window": new_window})
@@ -132,39 +134,39 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
 
 
 def is_sparse(layer: keras.layers.Layer) -> bool:
-    """Returns whether a layer is one of the attention layers of this library."""
+    """Return whether a layer is one of the attention layers of this library."""
     return isinstance(layer, SparseLayer)
 
 
 def looks_like_attention(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer's class is named attention, whatever it computes, and not a mask for attention."""
+    """Return whether a class name of a layer contains "Attention" and the layer is not an attention mask."""
     if is_sparse(layer) or "Mask" in type(layer).__name__:
         return False
     return any("Attention" in kind.__name__ for kind in type(layer).__mro__)
 
 
 def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
-    """Return whether a dense attention takes exactly the call arguments of KerasHub's `CachedMultiHeadAttention`."""
+    """Return whether the call arguments of a dense attention are those of KerasHub's `CachedMultiHeadAttention`."""
     names = set(inspect.signature(attention.call).parameters)
     return {"cache", "cache_update_index"} <= names <= CALL_ARGUMENTS
 
 
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
-    """Returns why a layer named attention cannot be replaced by a sparse one; None if it can."""
+    """Return why an attention layer cannot be replaced by a sparse layer; None if it can."""
     name = type(layer).__name__
     if is_decoder_attention(layer):
         return decoder_unsupported_reason(layer)
     if isinstance(layer, SwappedAttention):
-        return "it is sparse already: pass the dense model"
+        return "it is already sparse: pass the dense model"
     if not is_keras_attention(layer):
-        return f"{name} is no keras.layers.MultiHeadAttention, nor that of a decoder which is known"
+        return f"{name} is neither a keras.layers.MultiHeadAttention nor the attention of a supported decoder"
     parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]
     overridden = COMPUTING_METHODS & {name for part in parts for name in vars(part)}
     if overridden - {"call"} or (overridden and not has_cache(layer)):
-        return f"{name} computes something else than the attention it derives from"
+        return f"{name} overrides the computation of its base class"
     if not layer.built:
         return "it is not built"
     kernels = [get_attribute(layer, f"{name}_dense").kernel for name in ("query", "key", "value")]
     if len(get_attribute(layer, "attention_axes", (1,))) != 1 or any(len(kernel.shape) != 3 for kernel in kernels):
-        return "it attends along several axes"
+        return "it attends over several axes"
     return None

@@ -1,4 +1,4 @@
-"""Short distillation of each sparse attention towards the dense one that it took the place of."""
+"""Short distillation of each sparse attention from the dense attention it replaces ("healing")."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -18,13 +18,13 @@ Pair = tuple[keras.layers.Layer, keras.layers.Layer]
 
 
 class Healing(NamedTuple):
-    """What `heal` did: errors of the first batch, which is not trained on.
+    """Result of `heal`: errors on the first batch, which is not used for training.
 
     Attributes:
-        before: by the path of an attention, the mean square of what its output differs from the dense one by, in parts
-            of the mean square of the dense output.
-        after: the same after the last step.
-        steps: batches trained on.
+        before: relative squared error before training, by path of the attention: the mean square of the difference to
+            the dense output, divided by the mean square of the dense output.
+        after: relative squared error after the last step, by path.
+        steps: number of training batches.
     """
 
     before: dict[str, float]
@@ -45,29 +45,29 @@ def heal(
     start_from_data: bool = True,
     verbose: bool = True,
 ) -> Healing:
-    """Trains each sparse attention of a model to give what the dense attention gave that it took the place of.
+    """Train each sparse attention of a model to reproduce the output of the dense attention it replaces.
 
-    Each is trained for itself, on the inputs that the dense attention has in the dense model, so that no gradient goes
-    through more than one layer and errors do not add up. Only weights of sparse attention that are trainable change,
-    with LoRA its kernels alone. Centroids of routing attention move as in training. The whole model may be trained
-    on afterwards, as any.
+    Each sparse layer is trained separately, on the inputs of the dense attention in the dense model. Gradients pass
+    through one layer only, and errors of different layers do not add up. Only the trainable weights of sparse attention
+    change; with LoRA, these are the low-rank kernels. Centroids of routing attention move as in training. The whole
+    model can be trained further afterwards.
 
     Args:
-        dense: the model that was replaced.
-        sparse: what `replace_attention` made of it; its attention is changed.
-        dataset: batches of inputs as the models take them, or tuples that begin with those, as a `tf.data.Dataset` or a
-            list; at least two. KerasHub's tasks take `dataset.map(model.preprocessor)`.
-        steps: the most batches to train on. None: all.
+        dense: the model given to `replace_attention`.
+        sparse: the model returned by `replace_attention`; its attention weights are changed.
+        dataset: `tf.data.Dataset` or list of at least two batches. A batch is the inputs of the models, or a tuple that
+            starts with these inputs. KerasHub's tasks take `dataset.map(model.preprocessor)`.
+        steps: maximal number of training batches. None: all.
         optimizer: a Keras optimizer or its name. None: Adam with a learning rate of 1e-4.
-        start_from_data: whether centroids begin with tokens of the first batch. Default True.
-        verbose: whether to show a progress bar. Default True.
+        start_from_data: whether to initialize centroids with tokens of the first batch. Default: True.
+        verbose: whether to show a progress bar. Default: True.
 
     Returns:
         A `Healing`, which prints as a table.
 
     Raises:
-        ValueError: If `sparse` has no attention in the place of one of `dense`, or none that trains, as where it is
-            quantized, or `dataset` is none, or has fewer than two batches.
+        ValueError: If `sparse` is not the result of `replace_attention` for `dense`, if its attention has nothing to
+            train, for example because it is quantized, or if `dataset` is invalid or has fewer than two batches.
 
     Example:
         >>> inputs = keras.Input((None, 16))
@@ -85,15 +85,15 @@ def heal(
     pairs = _pairs(dense, sparse)
     if not pairs:
         raise ValueError(
-            "`sparse` must be what `replace_attention` made of `dense`. "
-            f"Received: {sparse.name}, without attention in the place of one of {dense.name}."
+            "`sparse` must be the result of `replace_attention` for `dense`. "
+            f"Received: {sparse.name}, without a replaced attention of {dense.name}."
         )
     layers = [layer for _, layer in pairs.values()]
     _check_they_train(sparse, layers)
     batches = _batches(dataset)
     first = next(batches, None)
     if first is None:
-        raise ValueError("`dataset` must have at least two batches: one to measure, the others to train. Received: 0.")
+        raise ValueError("`dataset` must have at least two batches: one to evaluate, others to train. Received: 0.")
     alignment = Alignment(dense, sparse, list(pairs.values()))
     if start_from_data:
         alignment.start_centroids(first)
@@ -110,7 +110,7 @@ def _by_path(paths, errors):
 
 
 def _train(alignment, batches, steps, verbose):
-    """Trains on batches, `steps` at most, and returns on how many."""
+    """Train on at most `steps` batches; return the number of batches."""
     progress = keras.utils.Progbar(steps, verbose=int(verbose))
     count = 0
     for batch in batches:
@@ -119,12 +119,12 @@ def _train(alignment, batches, steps, verbose):
             break
     progress.update(count, finalize=True)
     if count == 0:
-        raise ValueError("`dataset` must have at least two batches: one to measure, the others to train. Received: 1.")
+        raise ValueError("`dataset` must have at least two batches: one to evaluate, others to train. Received: 1.")
     return count
 
 
 class Alignment(keras.Model):
-    """Model of the errors of sparse attention, float (layers,), for inputs of two models."""
+    """Model that maps the inputs of both models to the error of each sparse attention, float32 (num_layers,)."""
 
     def __init__(self, dense: keras.Model, sparse: keras.Model, pairs: list[Pair]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Alignment(keras.Model):
         return ops.mean(y_pred)
 
     def start_centroids(self, inputs: Any) -> None:
-        """Moves the centroids of routing attention, if there is any, to tokens of inputs."""
+        """Initialize the centroids of routing attention, if any, with tokens of the inputs."""
         if not any(_parts_with_centroids(layer) for _, layer in self.pairs):
             return
         for layer, calls in self._calls(inputs):
@@ -147,9 +147,9 @@ class Alignment(keras.Model):
                 part.start_from_data(x, _token_mask(masks))
 
     def _calls(self, inputs):
-        """Returns for each pair the sparse layer and its calls: inputs and output of the dense one, masks of its own.
+        """Return, per pair, the sparse layer and its calls: dense inputs, sparse call arguments and dense outputs.
 
-        The sparse model is called for the masks alone; a compiled program leaves the rest of it out.
+        The sparse model is called only for its masks; compilation removes the rest of the computation.
         """
         with recorded_calls(layer for layer, _ in self.pairs) as dense:
             self.dense(inputs, training=False)
@@ -163,38 +163,38 @@ class Alignment(keras.Model):
 
 
 def _parts_with_centroids(layer):
-    """Returns the layers of routing attention with centroids of their own that a sparse layer is, or is made of."""
+    """Return the routing attention layers with centroids in a sparse layer: the layer itself or its parts."""
     attention = layer.attention if isinstance(layer, SwappedAttention) else layer
     return [part for part in getattr(attention, "parts", [attention]) if getattr(part, "centroids", None) is not None]
 
 
 def _error(layer, calls, training):
-    """Returns the mean relative square error of a sparse layer over some calls of the dense one, a scalar."""
+    """Return the relative squared error of a sparse layer, a scalar, averaged over the calls of the dense layer."""
     errors = []
     for x, arguments, wanted in calls:
-        # A node of a graph may return its scores too, a `SwappedAttention` may not have the argument.
+        # A layer in a functional graph may be called with the argument; `SwappedAttention` may not accept it.
         scores = {name: False for name in arguments if name == "return_attention_scores"}
         output = layer(ops.stop_gradient(x), **{**arguments, **scores, "training": training})
         output, wanted = (ops.cast(values, "float32") for values in (output, ops.stop_gradient(wanted)))
         mask = _token_mask(arguments)
         weights = 1.0 if mask is None else ops.cast(mask, "float32")[..., None]
         error, size = (ops.sum(weights * ops.square(values)) for values in (output - wanted, wanted))
-        errors.append(error / ops.maximum(size, keras.config.epsilon()))  # a batch may be padding alone
+        errors.append(error / ops.maximum(size, keras.config.epsilon()))  # a batch may be all padding
     return sum(errors) / len(errors)
 
 
 def _token_mask(arguments: dict[str, Any]) -> Tensor | None:
-    """Returns which tokens exist, bool (B, T), by the arguments of a call of a sparse layer, or None."""
-    # The layers of a graph have `mask`, that of the query.
+    """Return the padding mask, bool (B, T), in the call arguments of a sparse layer, or None."""
+    # Layers in a functional graph receive the query's mask as `mask`.
     names = ("query_mask", "mask", "key_mask")
     return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
 def _pairs(dense, sparse):
-    """Returns pairs of a dense attention and what took its place, by path, each layer once."""
+    """Return pairs of a dense attention and its replacement, by path; shared layers appear once."""
     if not isinstance(sparse, type(dense)):
         raise ValueError(
-            "`sparse` must be what `replace_attention` made of `dense`. "
+            "`sparse` must be the result of `replace_attention` for `dense`. "
             f"Received: a {type(sparse).__name__} for a {type(dense).__name__}."
         )
     new = {site.index_path: site.layer for site in find_layer_sites(sparse)}
@@ -206,8 +206,8 @@ def _pairs(dense, sparse):
         replaced = isinstance(layer, SwappedAttention) or (layer is not None and is_sparse(layer))
         if not replaced and (layer is None or not is_dense_attention(layer)):
             raise ValueError(
-                "`sparse` must be what `replace_attention` made of `dense`. "
-                f"Received: {sparse.name}, without attention at the place of {site.path} in {dense.name}."
+                "`sparse` must be the result of `replace_attention` for `dense`. "
+                f"Received: {sparse.name}, without an attention for {site.path} of {dense.name}."
             )
         if replaced and all(layer is not known for _, known in pairs.values()):
             pairs[site.path] = site.layer, layer
@@ -215,21 +215,21 @@ def _pairs(dense, sparse):
 
 
 def _batches(dataset: Any) -> Iterator[Any]:
-    """Returns an iterator over the inputs of batches."""
+    """Return an iterator over the inputs of batches."""
     if isinstance(dataset, dict | str | bytes) or not hasattr(dataset, "__iter__"):
         raise ValueError(
-            "`dataset` must be a list or a `tf.data.Dataset` of batches, `[batch, ...]` and not a batch alone. "
+            "`dataset` must be a list or a `tf.data.Dataset` of batches, not a single batch. "
             f"Received: {type(dataset).__name__}."
         )
     return map(_inputs, dataset)
 
 
 def _inputs(batch):
-    inputs = batch[0] if isinstance(batch, tuple) else batch  # a list may be several inputs
+    inputs = batch[0] if isinstance(batch, tuple) else batch  # a list may hold several inputs
     if isinstance(inputs, str | bytes):
         raise ValueError(
-            "`dataset` must have batches of inputs as the models take them: of text what `dense.preprocessor` makes of "
-            f"it. Received: {inputs!r:.40}."
+            "`dataset` must have batches of model inputs: apply `dense.preprocessor` to text. "
+            f"Received: {inputs!r:.40}."
         )
     return inputs
 
@@ -239,15 +239,15 @@ def _check_they_train(sparse: keras.Model, layers: list[keras.layers.Layer]) -> 
         _parts_with_centroids(layer) for layer in layers
     ):
         raise ValueError(
-            "`sparse` must have attention with weights that train: heal before `quantize`, or call `enable_lora` "
-            f"after it; set `trainable` where it is False. Received: {sparse.name}, whose attention has none."
+            "`sparse` must have attention with trainable weights: call `heal` before `quantize`, or call `enable_lora` "
+            f"after `quantize`, and do not set `trainable` to False. Received: {sparse.name}, without any."
         )
 
 
 @contextlib.contextmanager
 def _only_these_train(dense: keras.Model, sparse: keras.Model, layers: Iterable[keras.layers.Layer]) -> Iterator[None]:
-    """Context in which the weights of some layers train as they did, and those of both models else do not."""
-    # Layers may be frozen around kernels of low rank that train.
+    """Freeze all weights of both models, except weights of the given layers, within the context."""
+    # Keep the `trainable` of single weights: with LoRA, only the low-rank kernels of a layer train.
     training = {id(weight) for layer in layers for weight in layer.weights if weight.trainable}
     weights = [weight for weight in (*dense.weights, *sparse.weights) if weight.trainable]
     frozen = [weight for weight in weights if id(weight) not in training]

@@ -1,4 +1,4 @@
-"""Copies of models."""
+"""Copies of models, also of models with incomplete configs."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ MISSING: Any = object()  # an attribute or a default that does not exist
 
 
 def is_plain_graph(model: keras.layers.Layer) -> bool:
-    """Returns whether a model is nothing but its graph, so that a copy of the graph is a copy of the model."""
+    """Return whether a model is defined by its layer graph alone, so that copying the graph copies the model."""
     if isinstance(model, keras.Sequential):
         return type(model).get_config is keras.Sequential.get_config
     if not isinstance(model, keras.Function):
@@ -34,14 +34,14 @@ def rebuild_model(model: keras.Model) -> keras.Model:
     """Return a new model of the same class, config and weights.
 
     Raises:
-        ValueError: If the model cannot be made from its config.
+        ValueError: If the model cannot be reconstructed from its config.
     """
     try:
         with initialize_with_zeros():
             copy = copy_layer(model)
             if not copy.built:
                 copy.build_from_config(model.get_build_config())
-    except Exception as error:  # whatever the model's own class raises
+    except Exception as error:  # the model's class may raise any exception
         raise ValueError(
             f"`model` must be reconstructible from its config; {type(model).__name__} is not: {error} "
             "Give the class a `get_config`, or pass the functional model `keras.Model(inputs, outputs)`."
@@ -53,16 +53,16 @@ def rebuild_model(model: keras.Model) -> keras.Model:
 def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
     """Return a new layer or model of the same class and arguments, without the weights.
 
-    The arguments are those of the config. A constructor argument that a config omits is taken from the attribute of
-    the same name, if the copy differs in it. This includes the configs of all layers inside.
+    The arguments are read from the config. A constructor argument that the config omits is read from the attribute of
+    the same name, if the copy differs in it. This also applies to all sublayers.
 
     Raises:
-        ValueError: If the copy differs in an argument even so.
+        ValueError: If the copy still differs in an argument.
     """
     error = None
     try:
         copy = type(layer).from_config(layer.get_config())
-    except Exception as raised:  # whatever the class raises, such as a TypeError for a missing argument
+    except Exception as raised:  # any exception of the class, such as a TypeError for a missing argument
         copy, error = None, raised
     omitted = _omitted_arguments(layer, copy)
     if not omitted:
@@ -88,11 +88,11 @@ def _layers_by_path(model):
 
 
 def _omitted_arguments(model, copy):
-    """Return, by index path of the layer, the constructor arguments that its config omits and the copy differs in.
+    """Return, by index path of the layer, the arguments that its config omits and in which the copy differs.
 
     Args:
         model: the original.
-        copy: the copy, or None. Attributes are then compared with the defaults of the constructor.
+        copy: the copy. If None, attributes are compared with the constructor's defaults.
     """
     copies = {} if copy is None else _layers_by_path(copy)
     found = {}
@@ -111,10 +111,10 @@ def _omitted_arguments(model, copy):
 
 
 def _parameters(layer):
-    """Return the defaults of the constructor of a layer by name, `MISSING` where there is none."""
+    """Return a layer's constructor parameters: by name, the default, or `MISSING` for required parameters."""
     parameters = inspect.signature(type(layer).__init__).parameters.values()
     named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    # Keras numbers the names of new layers.
+    # `name` is excluded: Keras numbers the names of new layers.
     return {
         each.name: MISSING if each.default is each.empty else each.default
         for each in named
@@ -123,7 +123,7 @@ def _parameters(layer):
 
 
 def _attribute(layer, name):
-    """Return an attribute that a constructor has set, under its own name or with an underscore, or `MISSING`."""
+    """Return an instance attribute, with or without a leading underscore, or `MISSING`."""
     return vars(layer).get(name, vars(layer).get(f"_{name}", MISSING))
 
 
@@ -138,10 +138,10 @@ def _differ(value, other):
 
 
 def _comparable(value):
-    """Return an argument in a form that can be compared: plain data.
+    """Return an argument as plain data, which can be compared.
 
     Raises:
-        TypeError: If it is neither plain data, nor a function, nor of one of the small classes of Keras.
+        TypeError: If the argument is not plain data, a function, or a Keras initializer, regularizer or constraint.
     """
     if isinstance(value, dict):
         return {name: _comparable(item) for name, item in value.items()}
@@ -159,13 +159,13 @@ def _comparable(value):
 def _config_names(layer):
     try:
         return set(layer.get_config())
-    except Exception:  # a layer without a config is made by the layer that holds it
+    except Exception:  # a layer without a config is created by its parent layer
         return set(inspect.signature(type(layer).__init__).parameters)
 
 
 @contextlib.contextmanager
 def _complete_configs(model: keras.layers.Layer, omitted: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Context in which the configs of layers in a model have the arguments that they omit, by index path."""
+    """Add omitted arguments, by index path of the layer, to the configs of layers within the context."""
     layers = _layers_by_path(model)
     completed = [layers[path] for path in omitted]
     for layer, arguments in zip(completed, omitted.values(), strict=True):
@@ -182,7 +182,7 @@ def _complete_config(layer, arguments):
 
 
 def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
-    """Copy the variables and assets of a layer, and of all layers in it, to a copy of it."""
+    """Copy the variables and assets of a layer and its sublayers to a copy of the layer."""
     originals, copies = _layers_by_path(old), _layers_by_path(new)
     copy_low_rank(originals, copies)
     if [tuple(weight.shape) for weight in old.weights] != [tuple(weight.shape) for weight in new.weights]:
@@ -193,12 +193,12 @@ def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     for path, layer in originals.items():
         if path in copies:
             _copy_own_state(layer, copies[path])
-        elif layer.weights:  # layers of preprocessing that the first call makes have none
+        elif layer.weights:  # preprocessing layers created by the first call have no weights
             raise ValueError(f"`model` must be reconstructible from its config; the copy has no {layer.name}.")
 
 
 def _weight_differences(originals, copies):
-    """Return how the weights of a copy differ from those of the original, as text."""
+    """Return the differences between the weights of a copy and of the original, as text."""
     theirs, own = (dict(_shapes(layers)) for layers in (originals, copies))
     lacks = [f"{name} {shape}" for name, shape in theirs.items() if own.get(name) != shape]
     extra = [f"{name} {shape}" for name, shape in own.items() if theirs.get(name) != shape]
@@ -207,9 +207,9 @@ def _weight_differences(originals, copies):
 
 
 def _shapes(layers):
-    """Iterate over pairs of the path and the shape of each weight, by the innermost layer that holds the weight."""
+    """Iterate over the path and shape of each weight; the path is relative to the innermost layer with the weight."""
     seen = set()
-    for path, layer in reversed(layers.items()):  # `_layers_by_path` has the outermost first
+    for path, layer in reversed(layers.items()):  # `_layers_by_path` lists outer layers first
         for weight in layer.weights:
             if id(weight) not in seen:
                 seen.add(id(weight))
@@ -220,15 +220,15 @@ def _copy_own_state(old, new):
     variables: dict[str, Any] = {}
     old.save_own_variables(variables)
     if variables:
-        # By NumPy, since on JAX a variable takes over the array that it is given.
+        # Copy through NumPy: on JAX, a variable shares the array that it is assigned.
         new.load_own_variables({name: keras.ops.convert_to_numpy(value) for name, value in variables.items()})
-    if getattr(old, "lora_enabled", False):  # of which Keras stores the sum of the kernels alone
+    if getattr(old, "lora_enabled", False):  # for LoRA, Keras saves only the merged kernel
         for ours, theirs in zip(new.weights, old.weights, strict=True):
             assign_copy(ours, theirs)
     if new.trainable != old.trainable:
         new.trainable = old.trainable
     for ours, theirs in zip(new.weights, old.weights, strict=True):
-        ours.trainable = theirs.trainable  # single weights are frozen where low-rank kernels are trained
+        ours.trainable = theirs.trainable  # LoRA freezes single weights
     if hasattr(old, "save_assets"):
         with tempfile.TemporaryDirectory() as folder:
             old.save_assets(folder)

@@ -1,4 +1,4 @@
-"""Loads presets of KerasHub with models whose attention was replaced."""
+"""Loading of KerasHub presets of models with replaced attention."""
 
 import inspect
 
@@ -8,10 +8,10 @@ from tf_sparse_attention.models.swapped_model import SwappedModel, swapped_class
 
 
 def register_presets() -> None:
-    """Lets `from_preset` of KerasHub load models whose attention was replaced, and which `save_to_preset` has saved.
+    """Register classes so that KerasHub's `from_preset` loads models with replaced attention.
 
-    KerasHub looks for the class of a preset among those that are registered with Keras. The classes of such models are
-    made when attention is replaced; a new program makes them by this function, once, before it loads a preset.
+    KerasHub looks up the class of a preset among the classes registered with Keras. `replace_attention` creates the
+    class of its result. A program that only loads presets calls this function once before it loads.
 
     Raises:
         ImportError: If KerasHub is not installed.

@@ -1,4 +1,4 @@
-"""What layers inside a model are called with, and what they return, during a call of the model."""
+"""Recording of the inputs and outputs of a model's layers during a call of the model."""
 
 import contextlib
 import functools
@@ -16,8 +16,8 @@ class RecordedCall(NamedTuple):
 
     Attributes:
         inputs: the first argument.
-        arguments: the others, by name.
-        output: the result, the first of several.
+        arguments: the remaining arguments, by name.
+        output: the result; the first item if the layer returns a tuple.
     """
 
     inputs: Tensor
@@ -27,9 +27,9 @@ class RecordedCall(NamedTuple):
 
 @contextlib.contextmanager
 def recorded_calls(layers: Iterable[keras.layers.Layer]) -> Iterator[dict[int, list[RecordedCall]]]:
-    """Context that yields the calls of some layers, by their ids, which fill up as a model is called in it.
+    """Yield a dictionary that collects the calls of layers, by `id` of the layer, within the context.
 
-    Inside a traced function the tensors are those of the trace. The layers are as before when the context ends.
+    In a traced function, the recorded tensors are symbolic. The layers are restored at the end of the context.
     """
     found: dict[int, list[RecordedCall]] = {}
     with contextlib.ExitStack() as stack:
@@ -52,7 +52,7 @@ def _recording(layer: keras.layers.Layer, calls: list[RecordedCall]) -> Iterator
         return output
 
     before = vars(layer).get("call")
-    vars(layer)["call"] = record  # not by `setattr`, as Keras keeps track of attributes
+    vars(layer)["call"] = record  # `setattr` would let Keras track the attribute
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Replaces the attention layers of one model and reports what became of each."""
+"""Replacement of the attention layers of one model, with a report."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -30,7 +30,7 @@ from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
 
 CROSS_ATTENTION = "it attends to another sequence"
 DECLINED = "make_layer returned None"
-# By id of a dense layer, what stands in its place and its line of the report; None and () where it stays.
+# By `id` of a dense layer: its replacement and its report entry, or None and () if it is kept.
 Swapped: TypeAlias = dict[int, tuple[SwappedAttention | None, tuple[str, ...]]]
 
 
@@ -38,13 +38,13 @@ class Replacement:
     """One replacement of dense attention by sparse layers.
 
     Args:
-        make_layer: function of a dense attention layer that returns a new layer or None.
+        make_layer: function of a dense attention layer that returns a new layer, or None to keep the dense layer.
         causal: whether every new layer is called with `use_causal_mask`.
-        keep_windows: whether the window of a dense attention limits that of the new layer.
+        keep_windows: whether the window of a dense attention limits the window of the new layer.
 
     Attributes:
-        replaced: by path, the names of the classes of the dense and the new layer, and remarks, as text.
-        skipped: by path, pairs of the name of the class and the reason.
+        replaced: by path, the class names of the dense and the new layer, followed by remarks, as text.
+        skipped: by path, the class name and the reason.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Replacement:
         self.keep_windows = keep_windows
         self.replaced: dict[str, tuple[str, ...]] = {}
         self.skipped: dict[str, tuple[str, str]] = {}
-        self.new_layers: dict[int, keras.layers.Layer] = {}  # by id, what `make_layer` has returned
+        self.new_layers: dict[int, keras.layers.Layer] = {}  # results of `make_layer`, by `id`
 
     def report(self) -> str:
-        """Returns a line for each attention, as text."""
+        """Return one line per attention, as text."""
         lines = []
         for path, (old, new, *remarks) in self.replaced.items():
             lines.append("; ".join([f"replaced  {path}: {old} by {new}", *remarks]))
@@ -69,17 +69,17 @@ class Replacement:
         return "\n".join(lines or ["no attention found"])
 
     def note_skipped(self, path: str, layer: keras.layers.Layer, reason: str) -> None:
-        """Records an attention layer that is not replaced, and why."""
+        """Record the reason why an attention layer is not replaced."""
         self.skipped[path] = type(layer).__name__, reason
 
     def copy_model(self, model: keras.layers.Layer, path: str = "") -> keras.layers.Layer:
-        """Returns a copy of a model, with attention replaced where it is a node of a plain graph."""
+        """Return a copy of a model; attention nodes of a plain graph are replaced."""
         if not is_plain_graph(model):
             return rebuild_model(model)
         return _GraphCopy(self, model, path).make()
 
     def make_sparse_layer(self, path: str, dense: keras.layers.Layer) -> keras.layers.Layer | None:
-        """Returns a new layer with the weights of a dense one and records it; None if it is not replaced."""
+        """Return and record a new layer with the weights of a dense layer; None if the dense layer is kept."""
         reason = unsupported_reason(dense)
         layer = None if reason else self.make_layer(dense)
         if layer is None:
@@ -102,30 +102,30 @@ class Replacement:
             layer, remarks = limit_window(layer, window)
             if ignores_window(dense):
                 backend = keras.backend.backend()
-                remarks.append(f"KerasHub ignores this window on {backend}, so that the dense results differ")
+                remarks.append(f"KerasHub ignores this window on {backend}, so the dense model's results differ")
         try:
             with scope_around(dense):
                 layer.copy_projections(dense)
         except ValueError as error:
             raise ValueError(
-                f"`make_layer` must return a layer that fits {path}: `arguments_of(attention)` has what both need, "
-                f"and layers that share queries and keys need `share_qk=False`. {error}"
+                f"`make_layer` must return a layer that fits {path}: pass it `arguments_of(attention)`, "
+                f"and `share_qk=False` if the layer has this argument. {error}"
             ) from error
         if is_decoder_attention(dense):
             remarks += copy_head_parts(dense, layer)
         is_causal = layer.pattern is None or layer.pattern.causal_selection
         if (self.causal or is_decoder_attention(dense)) and not is_causal:
-            remarks.append("its selection looks ahead, and it decodes without a cache of its own")
+            remarks.append("its selection is not causal, so it decodes without its own cache")
         layer.trainable = dense.trainable
         copy_trainable(dense, layer)
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
         return layer
 
     def replace_sublayers(self, model: keras.layers.Layer, crossings: dict[str, bool]) -> keras.layers.Layer:
-        """Replaces dense attention inside other layers, in place; returns the model itself.
+        """Replace dense attention inside other layers, in place; return the model itself.
 
         Args:
-            model: what `copy_model` returned.
+            model: the result of `copy_model`.
             crossings: see `SymbolicCalls`.
         """
         known = {**self.replaced, **self.skipped}
@@ -144,7 +144,7 @@ class Replacement:
         return wrap_for_saving(model) if by_dense else model
 
     def _replace_at(self, site: LayerSite, by_dense: Swapped) -> None:
-        """Replaces the dense layer at one site; a shared layer by the same new one at all its sites."""
+        """Replace the dense layer at one site; a shared dense layer gets the same replacement at all sites."""
         dense = site.layer
         if id(dense) not in by_dense:
             layer = self.make_sparse_layer(site.path, dense)
@@ -158,13 +158,13 @@ class Replacement:
             self.replaced[site.path] = summary
 
     def _note_other_attention(self, sites):
-        """Records layers named attention that have nothing in them that can be replaced."""
+        """Record attention layers that cannot be replaced and contain no attention that is already recorded."""
         known = [*self.replaced, *self.skipped]
         for site in sites:
             inside = any(path.startswith(f"{site.path}.") for path in known)
             if looks_like_attention(site.layer) and site.path not in known and not inside:
                 reason = unsupported_reason(site.layer)
-                self.note_skipped(site.path, site.layer, reason)  # type: ignore[arg-type]  # all others are known
+                self.note_skipped(site.path, site.layer, reason)  # type: ignore[arg-type]  # replaceable layers are recorded
                 known.append(site.path)
 
 
@@ -175,8 +175,8 @@ class _GraphCopy:
         self.replacement = replacement
         self.model = model
         self.path = path
-        self.pairs: list[tuple[keras.layers.Layer, keras.layers.Layer]] = []  # of a layer and its copy
-        # By id of the copy, pair of the dense layer and its new layer, once it is known.
+        self.pairs: list[tuple[keras.layers.Layer, keras.layers.Layer]] = []  # each layer with its copy
+        # By `id` of the copy: the dense layer, and its copy or, once created, its replacement.
         self.dense: dict[int, list[keras.layers.Layer]] = {}
 
     def make(self) -> keras.Model:
@@ -184,7 +184,7 @@ class _GraphCopy:
         call = {} if sequential else {"call_function": self._call}
         copy = keras.models.clone_model(self.model, clone_function=self._copy_layer, **call)
         for old, new in self.pairs:
-            if new.built:  # unlike the copy of attention that was replaced
+            if new.built:  # copies of replaced attention are not built
                 copy_state(old, new)
         return copy
 
@@ -194,14 +194,14 @@ class _GraphCopy:
         copy = copy_layer(layer)
         if is_keras_attention(layer):
             self.dense[id(copy)] = [layer, copy]
-        if isinstance(layer, keras.layers.Layer):  # additions and the like are operations without weights
+        if isinstance(layer, keras.layers.Layer):  # other nodes are operations without weights
             self.pairs.append((layer, copy))
         return copy
 
     def _call(self, layer, *args, **kwargs):
-        """Calls the copy of a layer, or the new layer instead of a dense attention."""
+        """Call the copy of a layer, or the replacement of a dense attention."""
         if id(layer) not in self.dense:
-            with initialize_with_zeros():  # overwritten by the weights of the original
+            with initialize_with_zeros():  # the original's weights are copied later
                 return layer(*args, **kwargs)
         dense, new = self.dense[id(layer)]
         path = f"{self.path}{dense.name}"
@@ -220,7 +220,7 @@ class _GraphCopy:
             kwargs["use_causal_mask"] = True
         if kwargs.get("use_causal_mask") and not can_be_causal(new):
             raise ValueError(_not_causal(path, new))
-        if kwargs.get("attention_mask") is not None:  # Keras takes numbers too
+        if kwargs.get("attention_mask") is not None:  # Keras also accepts numeric masks
             kwargs["attention_mask"] = keras.ops.cast(kwargs["attention_mask"], "bool")
         return new(*args, **kwargs)
 
@@ -230,7 +230,7 @@ def _not_causal(path, layer):
 
 
 def _site_reason(site, crossings):
-    """Return why the attention at a site cannot be replaced; None if nothing around it is the reason."""
+    """Return why the call or parent block of an attention rules out its replacement; None if they do not."""
     is_cross = crossings.get(site.index_path)
     if is_cross is None:  # no symbolic call of the model reached it
         is_cross = _looks_like_cross_attention(site)
@@ -238,7 +238,7 @@ def _site_reason(site, crossings):
 
 
 def _looks_like_cross_attention(site):
-    """Return whether a dense attention inside another layer has the names or the sizes of cross-attention."""
+    """Return whether a dense attention inside another layer looks like cross-attention by its name or input sizes."""
     if "cross" in f"{site.attribute} {site.layer.name}".lower():
         return True
     if unsupported_reason(site.layer):

@@ -1,4 +1,4 @@
-"""Symbolic calls of a model: whether the model runs, and how it calls the attention in it."""
+"""Symbolic calls of a model, to check that it runs and to detect cross-attention."""
 
 import contextlib
 import functools
@@ -15,11 +15,11 @@ from tf_sparse_attention.layers.parts.call_inputs import normalize_self_attentio
 from tf_sparse_attention.models.layer_sites import find_layer_sites
 from tf_sparse_attention.types import Shape
 
-# Sizes of the axes that the inputs of a model leave open, to try until the model accepts one. A few positions first,
-# since long windows have many blocks to trace. None: symbolic. 4096: sounds in front of convolutions with strides.
-# After these the sizes of embeddings of positions, which may be for one length alone.
+# Sizes to try for the unknown axes of a model's inputs, until the model accepts one. Short lengths come first because
+# long sequences have many blocks to trace. None: symbolic. 4096: audio before strided convolutions. The sizes of
+# position embeddings follow, since a model may accept only this length.
 SIZES = (16, None, 4, 4096)
-DTYPES = ("float32", "int32")  # to try where a model does not define its inputs
+DTYPES = ("float32", "int32")  # to try if the model does not define its inputs
 Inputs = list[Any]  # the positional arguments of a call
 
 
@@ -30,8 +30,8 @@ class SymbolicCalls:
         model: a built model.
 
     Attributes:
-        crossings: by the index path of each attention of Keras that the model calls, whether a call attends to another
-            sequence. Empty if no inputs were found that the model accepts.
+        crossings: by index path of each Keras attention that the model calls, whether any call is cross-attention.
+            Empty if the model accepts none of the tried inputs.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -41,12 +41,12 @@ class SymbolicCalls:
         self._accepted = accepted if first is None else itertools.chain([first], accepted)
 
     def error_of(self, copy: keras.Model) -> Exception | None:
-        """Return the error that a copy of the model raises for all inputs that the model accepts, or None."""
+        """Return the first error of a model's copy if it fails for all inputs that the model accepts, or None."""
         error = None
         for inputs in self._accepted:
             try:
                 _call(copy, inputs)
-            except Exception as raised:  # whatever its layers raise
+            except Exception as raised:  # its layers may raise any exception
                 error = error or raised
             else:
                 return None
@@ -56,17 +56,17 @@ class SymbolicCalls:
         try:
             with _recorded_crossings(model) as crossings:
                 _call(model, inputs)
-        except Exception:  # whatever its layers raise
+        except Exception:  # its layers may raise any exception
             return False
         self.crossings = self.crossings or crossings
         return True
 
 
 def _call(model: keras.Model, inputs: Inputs) -> None:
-    """Call a model with symbolic tensors, which computes shapes and no numbers.
+    """Call a model with symbolic tensors, which computes shapes only.
 
     Raises:
-        Exception: whatever the model raises.
+        Exception: The exception of the model, if any.
     """
     errors = []
 
@@ -79,18 +79,18 @@ def _call(model: keras.Model, inputs: Inputs) -> None:
                 raise
 
     with warnings.catch_warnings(), _without_new_tensors(model):
-        warnings.simplefilter("ignore")  # the user's own call is to warn
+        warnings.simplefilter("ignore")  # the user's call shows warnings
         try:
             Call().compute_output_spec(inputs)
         except Exception:
             if errors:
-                raise errors[0] from None  # without the text that Keras adds
+                raise errors[0] from None  # hide the text that Keras adds
             raise
 
 
 @contextlib.contextmanager
 def _without_new_tensors(model: keras.Model) -> Iterator[None]:
-    """Context after which the layers of a model hold no tensor of a symbolic call, as layers that cache results do."""
+    """Remove tensors that layers cache during a symbolic call, at the end of the context."""
     layers = list({id(layer): layer for layer in (model, *(site.layer for site in find_layer_sites(model)))}.values())
     before = [dict(vars(layer)) for layer in layers]
     try:
@@ -121,7 +121,7 @@ def _possible_inputs(model: keras.Model) -> Iterator[Inputs]:
 
 
 def _tensor(shape: Shape, dtype: str, size: int | None) -> keras.KerasTensor:
-    """Return a symbolic tensor whose open axes have a size, that of the batch 2."""
+    """Return a symbolic tensor with unknown axes set to `size`, and an unknown batch size set to 2."""
     if size is not None:
         batch, *others = shape
         shape = (batch or 2, *(size if axis is None else axis for axis in others))
@@ -143,7 +143,7 @@ def _map_shapes(function: Callable[[Shape], Any], shapes: Any) -> Any:
 
 @contextlib.contextmanager
 def _recorded_crossings(model: keras.Model) -> Iterator[dict[str, bool]]:
-    """Context that yields `SymbolicCalls.crossings`, which are complete when it ends."""
+    """Yield a dictionary that holds `SymbolicCalls.crossings` at the end of the context."""
     sites = [site for site in find_layer_sites(model) if is_keras_attention(site.layer)]
     calls: dict[int, list[bool]] = {}
     crossings: dict[str, bool] = {}
@@ -158,9 +158,9 @@ def _recorded_crossings(model: keras.Model) -> Iterator[dict[str, bool]]:
 
 @contextlib.contextmanager
 def _recording(layer: keras.layers.Layer, calls: list[bool]) -> Iterator[None]:
-    """Context in which each call of Keras's attention appends whether it attends to another sequence.
+    """Append to `calls`, for each call of a Keras attention within the context, whether it is cross-attention.
 
-    `__call__` is observed, and not `call`, because Keras may cast one tensor into three in between.
+    `__call__` is recorded instead of `call`, because Keras may cast one tensor to three different ones in between.
     """
     kind: Any = type(layer)
     names = list(inspect.signature(layer.call).parameters)

@@ -1,4 +1,4 @@
-"""Published checkpoints of the Routing Transformer as Keras models."""
+"""Conversion of published Routing Transformer checkpoints to Keras models."""
 
 import logging
 import os
@@ -21,42 +21,41 @@ def from_t2t_checkpoint(
     with_optimizer: bool = True,
     dtype: Any = None,
 ) -> LanguageModel | SequenceToSequence:
-    """Returns the model of a TensorFlow 1 checkpoint of the Routing Transformer (Roy et al. 2021).
+    """Return the model of a TensorFlow 1 checkpoint of the Routing Transformer (Roy et al. 2021).
 
-    Sizes, heads, layers, which of them route and the kind of feed-forward are read from names and shapes; block sizes,
-    cluster sizes, dropout and the optimizer from the settings of tensor2tensor. The model gives the logits of the
-    published code at full blocks: `model(ids)` takes ids unshifted and its logits at t are for the token after t,
-    whereas the published model shifts its targets right by itself. Routed heads select as published ("top_k"): over the
-    whole sequence with its padding, and so not causally; `with_causal_routing` makes them causal.
+    Variable names and shapes determine sizes, heads, layers, the routed layers and the type of feed-forward.
+    tensor2tensor's hparams determine block sizes, cluster sizes, dropout and the optimizer. For sequences of full
+    blocks, logits equal those of the published code. `model(ids)` takes unshifted ids, and its logits at position t
+    predict token t + 1; the published model shifts its targets to the right itself. Routed heads select as published
+    ("top_k"): over the whole sequence including padding, which is not causal. `with_causal_routing` makes them causal.
 
-    A checkpoint with an encoder becomes a `SequenceToSequence`. The published encoder is given vectors, so ours reads
-    "encoder_features", float (B, S, D) with zeros for padding, and "encoder_padding_mask" says which are none. Routed
-    heads of its decoder look ahead over the targets in cross-attention too.
+    A checkpoint with an encoder becomes a `SequenceToSequence`. Like the published encoder, its encoder takes vectors:
+    "encoder_features", float (B, S, D) with zeros at padding, and "encoder_padding_mask", bool (B, S). In
+    cross-attention, routed heads also select over all targets and are not causal.
 
-    Weights change in four ways that do not affect the results: the joint kernels are split by heads, the [d, d] matrix
-    that all heads share is folded into the output projections, the scale d^-1/2 of routed queries into theirs, and
-    tables of local distances in an encoder, which the published code reads at another distance, are put in order.
+    Four changes of the weights do not affect results. Joint kernels are split by head. The [d, d] matrix shared by all
+    heads is folded into the output projections. The scale d^-1/2 of routed queries is folded into their projections.
+    An encoder's tables of local distances, which the published code reads with an offset, are shifted.
 
     Args:
-        path: prefix of the checkpoint's files ("rt-checkpoint/ckpt-3530000"), a folder with one checkpoint, or the zip
-            file it was published in.
-        hparams: path of a file of settings, the name of a preset ("pg19_routing_published", "pg19_local8k"), or a
-            dictionary, which overrides hparams.json in the checkpoint's folder, if there is one. If None, that file.
-            Default: None.
-        with_optimizer: whether the model is compiled with the published Adafactor and the part of its state that the
-            checkpoint has, to continue training. The state of weights that are split or folded is reset; they are
-            logged. Default: True.
+        path: prefix of the checkpoint's files ("rt-checkpoint/ckpt-3530000"), a folder with one checkpoint, or the
+            published zip file.
+        hparams: path of a file of hparams, the name of a preset ("pg19_routing_published", "pg19_local8k"), or a
+            dictionary that overrides the hparams.json in the checkpoint's folder, if present. None: only this
+            hparams.json. Default: None.
+        with_optimizer: whether to compile the model with the published Adafactor and its state in the checkpoint, to
+            continue training. The state of split or folded weights is reset; a log line lists them. Default: True.
         dtype: dtype policy of the model; None for Keras's global policy. Weights are float32 in the file.
             Default: None.
 
     Returns:
-        A `tsa.models.LanguageModel`, or a `tsa.models.SequenceToSequence`, built. Besides its weights only the tensor
-        being read is in memory.
+        A built `tsa.models.LanguageModel` or `tsa.models.SequenceToSequence`. During conversion, memory holds the
+        weights and one tensor of the checkpoint.
 
     Raises:
-        ValueError: If files are missing or damaged; if variables are missing, unknown or of a wrong shape (all are
-            listed); if settings are missing or contradict names and shapes; if the model has heads of kinds that no
-            published checkpoint has, or an encoder with norms before its sublayers.
+        ValueError: If files are missing or damaged; if variables are missing, unknown or have a wrong shape (all are
+            listed); if hparams are missing or contradict names and shapes; if the model has a type of heads that no
+            published checkpoint has, or an encoder with pre-norm layers.
 
     Example:
         >>> model = from_t2t_checkpoint("checkpoint.zip", hparams="pg19_routing_published")
@@ -67,14 +66,14 @@ def from_t2t_checkpoint(
 
 
 def plan_conversion(checkpoint: Checkpoint, hparams: str | os.PathLike | dict[str, Any] | None = None) -> Plan:
-    """Returns the plan of an open `Checkpoint`; `hparams` as for `from_t2t_checkpoint`."""
+    """Return the conversion plan of an open `Checkpoint`; for `hparams`, see `from_t2t_checkpoint`."""
     return make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.folder))
 
 
 def convert_checkpoint(
     checkpoint: Checkpoint, plan: Plan, with_optimizer: bool = True, dtype: Any = None
 ) -> LanguageModel | SequenceToSequence:
-    """Returns the model of an open `Checkpoint` by its plan; other arguments as for `from_t2t_checkpoint`."""
+    """Convert an open `Checkpoint` to a model; for the other arguments, see `from_t2t_checkpoint`."""
     with initialize_with_zeros():
         model = plan.make_model(dtype)
     weights = weights_by_path(model)
@@ -88,12 +87,12 @@ def convert_checkpoint(
 def _compile(model, plan, checkpoint):
     unsupported = unsupported_optimizer_settings(plan.settings)
     if unsupported:
-        logging.info("The model is not compiled: its optimizer differs from the published one, %s.", unsupported)
+        logging.info("The model is not compiled, because its optimizer settings are not supported: %s.", unsupported)
         return
     optimizer, reset = restore_optimizer(model, plan, checkpoint)
     model.compile(optimizer, loss=language_model_loss())
     if len(reset) == len(model.trainable_variables):
-        logging.info("The checkpoint has no optimizer state: it is initialized, at the step of the file.")
+        logging.info("The checkpoint has no optimizer state: only the step is restored.")
     elif reset:
         logging.info("The optimizer state of %d weights is reset: %s.", len(reset), ", ".join(reset))
 
@@ -101,17 +100,17 @@ def _compile(model, plan, checkpoint):
 def plan_t2t_checkpoint(
     path: str | os.PathLike | dict[str, Shape], hparams: str | os.PathLike | dict[str, Any] | None = None
 ) -> Plan:
-    """Returns what `from_t2t_checkpoint` would do, from names and shapes alone.
+    """Return the conversion plan of a checkpoint, without reading weights.
 
     Args:
-        path: as for `from_t2t_checkpoint`, or a dictionary of shapes by name.
-        hparams: as for `from_t2t_checkpoint`.
+        path: see `from_t2t_checkpoint`, or a dictionary of shapes by variable name.
+        hparams: see `from_t2t_checkpoint`.
 
     Returns:
-        A plan: `plan.table()` is the mapping as text, `plan.layout` what is known from names and shapes.
+        A plan: `plan.table()` is the mapping of variables to weights as text, `plan.layout` the architecture.
 
     Raises:
-        ValueError: As for `from_t2t_checkpoint`.
+        ValueError: See `from_t2t_checkpoint`.
 
     Example:
         >>> print(plan_t2t_checkpoint("checkpoint.zip", hparams="pg19_routing_published").table())
@@ -123,6 +122,6 @@ def plan_t2t_checkpoint(
 
 
 def _value(row, scope, checkpoint):
-    """Returns the value of a weight; where nothing changes the tensor that was read, which is not copied again."""
+    """Return the value of a weight: the tensor of the checkpoint itself, without a copy, if it does not change."""
     names = [scope + name for name in row.sources]
     return checkpoint.read_tensor(*names) if row.compute is identity else row.compute(*map(checkpoint.read, names))

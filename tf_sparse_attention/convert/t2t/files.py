@@ -1,4 +1,4 @@
-"""The files of a TensorFlow 1 checkpoint: a prefix, a folder, or the zip file it was published in."""
+"""Files of TensorFlow 1 checkpoints, given as a prefix, a folder or a zip file."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ INDEX = ".index"
 
 
 class Checkpoint:
-    """Variables of a checkpoint, read one at a time.
+    """Reader of a checkpoint's variables, one at a time.
 
-    Use `open_checkpoint` to make one.
+    `open_checkpoint` creates it.
 
     Attributes:
         prefix: path of the files without their suffixes, a `pathlib.Path`.
-        shapes: dictionary of the shapes of all variables by name.
+        shapes: dictionary of the shapes of all variables, by name.
 
     Args:
         prefix: path of the files without their suffixes.
@@ -40,7 +40,7 @@ class Checkpoint:
         return self.prefix.parent
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a variable as a NumPy array.
+        """Return a variable as a NumPy array.
 
         Raises:
             ValueError: If the files are damaged, or values are not finite.
@@ -50,7 +50,7 @@ class Checkpoint:
         return value
 
     def read_tensor(self, name: str) -> Tensor:
-        """Returns a variable of floats like `read`, on TensorFlow as a tensor, which a Keras variable need not copy."""
+        """Return a float variable like `read`; on TensorFlow, as a tensor, so that assigning it needs no copy."""
         if keras.backend.backend() != "tensorflow":
             return self.read(name)
         import tensorflow as tf
@@ -75,22 +75,23 @@ class Checkpoint:
 
 def _check_finite(name, finite):
     if not finite:
-        raise ValueError(f"`path` must hold finite numbers. Received: {name} with infinities or NaN.")
+        raise ValueError(f"`path` must have finite values. Received: {name} with infinities or NaN.")
 
 
 @contextlib.contextmanager
 def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
-    """Opens the checkpoint at a path.
+    """Open the checkpoint at a path.
 
     Args:
         path: prefix of the files ("model.ckpt-100000"), one of the files, a folder with one checkpoint, or a zip file
-            with one, which is unpacked into a temporary folder until the context ends.
+            with one checkpoint. A zip file is unpacked into a temporary folder, which is deleted at the end of the
+            context.
 
     Yields:
         A `Checkpoint`.
 
     Raises:
-        ValueError: If there is no checkpoint, more than one, or a damaged one.
+        ValueError: If there is no checkpoint, several checkpoints, or a damaged checkpoint.
     """
     path = pathlib.Path(path).expanduser()
     with contextlib.ExitStack() as stack:
@@ -100,7 +101,7 @@ def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
             yield Checkpoint(_only_prefix(folder, path))
         elif path.suffix == ".zip":
             why = "damaged" if path.exists() else "missing"
-            raise ValueError(f"`path` must be a complete zip file, if it ends in .zip. Received: path={path}, {why}.")
+            raise ValueError(f"`path` must be a valid zip file if it ends in .zip. Received: path={path}, {why}.")
         elif path.is_dir():
             yield Checkpoint(_only_prefix(path, path))
         else:
@@ -108,7 +109,7 @@ def open_checkpoint(path: str | os.PathLike) -> Iterator[Checkpoint]:
 
 
 def write_checkpoint(prefix: str | os.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes a checkpoint of TensorFlow 1's kind, PREFIX.index and PREFIX.data-00000-of-00001."""
+    """Write a checkpoint in TensorFlow 1 format: PREFIX.index and PREFIX.data-00000-of-00001."""
     import tensorflow as tf
 
     names = sorted(tensors)
@@ -121,17 +122,17 @@ def _unpack(archive, folder):
         with zipfile.ZipFile(archive) as files:
             files.extractall(folder)
     except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"`path` must be a complete zip file. Received: {archive}, where {error}.") from error
+        raise ValueError(f"`path` must be a complete zip file. Received: {archive}: {error}.") from error
 
 
 def _only_prefix(folder, path):
-    """Returns the prefix of the one checkpoint in a folder; the file `checkpoint` may have been written elsewhere."""
+    """Return the prefix of the only checkpoint in a folder, without the file `checkpoint`, which may be outdated."""
     found = sorted(file.with_suffix("") for file in folder.rglob("*" + INDEX))
     found = [prefix for prefix in found if list(prefix.parent.glob(f"{prefix.name}.data-*"))]
     if len(found) != 1:
         names = ", ".join(str(prefix.relative_to(folder)) for prefix in found) or "none"
         raise ValueError(
-            "`path` must hold one checkpoint, PREFIX.index and PREFIX.data-*, or be its prefix. "
+            "`path` must have exactly one checkpoint, PREFIX.index and PREFIX.data-*, or be its prefix. "
             f"Received: path={path}, with {names}."
         )
     return found[0]
@@ -143,7 +144,7 @@ def _prefix_of(path):
         path = path.with_name(name.rsplit(".data-" if ".data-" in name else ".", 1)[0])
     if not path.with_name(path.name + INDEX).is_file():
         raise ValueError(
-            "`path` must be the prefix of a checkpoint, a folder with one, or a zip file with one. "
+            "`path` must be the prefix of a checkpoint, or a folder or zip file with one checkpoint. "
             f"Received: path={path}, without {path.name}{INDEX}."
         )
     return path

@@ -1,16 +1,16 @@
-"""The architecture of a Routing Transformer, and names and shapes of its variables in a tensor2tensor checkpoint."""
+"""Architecture of a Routing Transformer, with its variable names and shapes in a tensor2tensor checkpoint."""
 
 import dataclasses
 import functools
 
-# Variables that are not the model's: of the optimizer, of the summaries, the step.
+# Variables that are not weights: optimizer slots, summaries and the step.
 SLOTS = "training/"
 DUMMIES = ("losses_avg/", "train_stats/")
 STEP = "global_step"
 
 EMBEDDING = "embeddings/embedding"
 LAYER = "{}_layer_{}/self_attention/"  # of an encoder or a decoder
-WITHIN, ACROSS = "self_attention/", "enc_dec_attention/"  # attention to the same sequence and to the encoder's
+WITHIN, ACROSS = "self_attention/", "enc_dec_attention/"  # self-attention and cross-attention
 HEADS = "attention_nd/"
 LOCAL = HEADS + "local_nd/"
 ROUTING = HEADS + "cluster_attention/cluster_attention/"
@@ -25,7 +25,7 @@ NORMS = {"post": "layer_postprocess", "pre": "layer_prepostprocess"}
 
 
 def is_not_model_variable(name: str) -> bool:
-    """Returns whether a variable is an optimizer's, a summary's, or the step."""
+    """Return whether a variable is an optimizer slot, a summary value or the step."""
     return name == STEP or name.startswith((SLOTS, *DUMMIES))
 
 
@@ -37,7 +37,7 @@ class Stack:
         name: "encoder" or "decoder".
         num_layers: number of layers.
         routed: indices of the layers with routed heads.
-        attentions: prefixes of the variables of a layer's attentions.
+        attentions: prefixes of the variables of self-attention and, in a decoder with an encoder, cross-attention.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The sizes and parts of a model, as its variables have them.
+    """Sizes and components of a model, as its variables determine them.
 
     Attributes:
         scope: prefix of the names of the model's variables.
@@ -56,21 +56,21 @@ class Layout:
         embedding_dim: size of the embedding.
         hidden_dim: channels of the residual stream.
         num_layers: number of layers of the decoder.
-        intermediate_dim: inner size of the feed-forward, None without one.
-        activation: activation of the feed-forward, "geglu" or "relu", None without one.
-        norm: position of the layer norm, "post" or "pre".
-        num_heads: number of heads of a layer, routed and local.
-        key_dim: size of a head for queries and keys.
-        value_dim: the same for values.
-        num_routing: number of routed heads in layers that have them.
-        num_clusters: number of clusters of a routed head.
-        routed: indices of the layers with routed heads.
+        intermediate_dim: inner size of the feed-forward, None without a feed-forward.
+        activation: activation of the feed-forward, "geglu" or "relu", None without a feed-forward.
+        norm: placement of the layer norm, "post" or "pre".
+        num_heads: number of heads per layer, routed and local.
+        key_dim: size of queries and keys per head.
+        value_dim: size of values per head.
+        num_routing: number of routed heads in layers with routed heads.
+        num_clusters: number of clusters per routed head.
+        routed: indices of the decoder's layers with routed heads.
         has_averages: whether the checkpoint has the moving averages of the centroids.
-        local_distance: maximal relative distance of local heads, None without relative positions.
-        routing_distance: the same of routed heads. Neither is for attention to the encoder's sequence, which has no
-            positions.
-        encoder_layers: number of layers of the encoder, 0 without one.
-        encoder_routed: indices of those with routed heads.
+        local_distance: maximal relative distance of local heads in self-attention, None without relative positions.
+        routing_distance: maximal relative distance of routed heads in self-attention, None without relative positions.
+            Cross-attention has no positions.
+        encoder_layers: number of layers of the encoder, 0 without an encoder.
+        encoder_routed: indices of the encoder's layers with routed heads.
     """
 
     scope: str
@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def stacks(self) -> list[Stack]:
-        """The encoder, if there is one, and the decoder."""
+        """The encoder, if any, and the decoder."""
         if not self.encoder_layers:
             return [Stack("decoder", self.num_layers, self.routed, (WITHIN,))]
         encoder = Stack("encoder", self.encoder_layers, self.encoder_routed, (WITHIN,))
@@ -108,18 +108,18 @@ class Layout:
 
     @property
     def num_skipped(self) -> int:
-        """Layers of a stack before the first one with routed heads; all of them where none has."""
+        """Number of layers before the first layer with routed heads, or of all layers without routed heads."""
         first = [stack.routed[0] for stack in self.stacks if stack.routed]
         return min(first, default=max(stack.num_layers for stack in self.stacks))
 
     @property
     def num_local(self) -> int:
-        """Local heads of a layer that has routed ones."""
+        """Number of local heads in layers with routed heads."""
         return self.num_heads - self.num_routing
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of all variables that such a model has, by name without the scope."""
+        """Shapes of all variables of the model, by name without the scope."""
         shapes = {
             EMBEDDING: (self.vocabulary_size, self.embedding_dim),
             "emb_dense/kernel": (self.embedding_dim, self.hidden_dim),
@@ -182,5 +182,5 @@ class Layout:
         return {f"{name}/layer_norm/layer_norm_{kind}": (self.hidden_dim,) for name in norms for kind in LAYER_NORM}
 
     def norms(self, count: int) -> list[str]:
-        """Returns the names of the norms of a layer of so many sublayers, in their order."""
+        """Return the names of the norms of a layer with `count` sublayers, in order."""
         return [NORMS[self.norm] + (f"_{number}" if number else "") for number in range(count)]

@@ -1,4 +1,4 @@
-"""Maps the variables of a checkpoint to the weights of a `LanguageModel` or a `SequenceToSequence`."""
+"""Mapping from the variables of a checkpoint to the weights of a `LanguageModel` or a `SequenceToSequence`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -34,10 +34,10 @@ class Row:
 
     Attributes:
         target: path of the weight, without the model's name.
-        sources: names of the variables it is computed from, without the scope.
+        sources: names of the variables that determine the weight, without the scope.
         shape: shape of the weight.
-        change: how the values change, as text; "" if they do not.
-        compute: function of the sources' values, NumPy arrays, that returns the weight's.
+        change: description of how the values change; "" for a plain copy.
+        compute: function from the values of the sources, NumPy arrays, to the value of the weight.
     """
 
     target: str
@@ -52,12 +52,12 @@ class Heads:
     """The heads of one attention.
 
     Attributes:
-        source: prefix of its variables.
-        target: prefix of its weights.
+        source: prefix of the variables.
+        target: prefix of the weights.
         share_qk: whether routed heads share queries and keys.
         has_positions: whether there are tables of relative positions.
-        flange: by how much distances of the local table are smaller than they are, as published where later keys are
-            seen; 0 where the table is as it should be.
+        flange: offset that the published code subtracts from distances when it reads the local table, in attention to
+            later keys; 0 without an offset.
         max_distance: the largest distance in the local table of the model.
     """
 
@@ -70,16 +70,16 @@ class Heads:
 
 
 def identity(value: Any) -> Any:
-    """Returns the value."""
+    """Return the value unchanged."""
     return value
 
 
 def make_mapping(layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
-    """Returns the rows for all weights of a model.
+    """Return the `Row` of each weight of a model.
 
     Args:
         layout: a `Layout`.
-        settings: settings of tensor2tensor by name.
+        settings: hparams of tensor2tensor by name.
 
     Returns:
         List of `Row`.
@@ -105,12 +105,12 @@ def make_mapping(layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
 
 
 def unused_names(layout: Layout, rows: list[Row]) -> list[str]:
-    """Returns the names of variables of the model that no row uses."""
+    """Return the names of the model's variables that no row uses."""
     return sorted(set(layout.shapes) - {name for row in rows for name in row.sources})
 
 
 def encoder_distance(settings: Mapping[str, Any]) -> int:
-    """Returns the largest distance that a local head of an encoder sees."""
+    """Return the largest distance that local heads of an encoder attend to."""
     return settings["query_shape"][0] + settings["memory_flange"][0] - 1
 
 
@@ -131,7 +131,7 @@ def _layer_rows(layout: Layout, settings: Mapping[str, Any], stack: Stack, layer
 
 
 def _other_rows(layout, num_attentions, source, target):
-    """Returns the rows of the feed-forward and the norms of a layer."""
+    """Return the rows of the feed-forward and the norms of a layer."""
     norms = ["attention_norm", "cross_attention_norm"][:num_attentions]
     pairs: list[tuple[str, str]] = []
     if layout.activation is not None:
@@ -146,13 +146,13 @@ def _other_rows(layout, num_attentions, source, target):
 
 
 def _copied_rows(layout, source, target, pairs):
-    """Returns rows of weights that are copies of variables, given pairs of our name and theirs."""
+    """Return rows of weights that are copies of variables, given pairs of our name and the published name."""
     shapes = layout.shapes
     return [Row(target + ours, (source + theirs,), shapes[source + theirs], "", identity) for ours, theirs in pairs]
 
 
 def _attention_rows(layout, heads, routes):
-    """Returns the rows of one attention: routed heads come first in the published kernels."""
+    """Return the rows of one attention; routed heads come first in the published kernels."""
     if not routes:
         return _local_rows(layout, heads, range(layout.num_heads), heads.target + "local_0/")
     routing, local = range(layout.num_routing), range(layout.num_routing, layout.num_heads)
@@ -174,7 +174,8 @@ def _local_rows(layout, heads, own, target):
 
 
 def _routing_rows(layout, heads, own, target):
-    # The published code scales queries before the norm, where the epsilon matters; ours does not, so the kernel does.
+    # The published code scales queries before it normalizes them, which matters because of epsilon. This library does
+    # not scale them, so the scale is folded into the kernel.
     scale, source = layout.key_dim**-0.5, heads.source
     rows = [_input_row(layout, "query", "q", own, layout.key_dim, source, target, scale)]
     if not heads.share_qk:
@@ -185,7 +186,7 @@ def _routing_rows(layout, heads, own, target):
     ]
     if heads.has_positions and layout.routing_distance is not None:
         rows += _table_rows(layout, source + ROUTING, target)
-    # Without moving averages each centroid counts as the average of one token, as in a new layer.
+    # Without moving averages, each centroid counts as the average of one token, as in a new layer.
     state = [("centroids", "means"), ("sums", "ema_means" if layout.has_averages else "means")]
     state += [("counts", "ema_count")] if layout.has_averages else []
     return rows + _copied_rows(layout, source + ROUTING, target + "clusters/", state)
@@ -196,15 +197,15 @@ def _table_rows(layout, source, target):
 
 
 def _moved(row, published_distance, heads):
-    """Returns the row of a table of distances whose published variable has them smaller than they are."""
+    """Return the row of a table of distances that the published code reads with an offset."""
     distances = np.arange(-heads.max_distance, heads.max_distance + 1)
     rows = np.clip(distances - heads.flange, -published_distance, published_distance) + published_distance
-    shape, change = (len(rows), row.shape[1]), f"distances are {heads.flange} more"
+    shape, change = (len(rows), row.shape[1]), f"distances shifted by {heads.flange}"
     return dataclasses.replace(row, shape=shape, change=change, compute=lambda table: table[rows])
 
 
 def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
-    """Returns the row of a projection to some heads: columns of the kernel for all heads."""
+    """Return the row of the projection of some heads: columns of the joint kernel."""
     columns = slice(heads[0] * size, (heads[-1] + 1) * size)
     shape = (layout.hidden_dim, len(heads), size)
 
@@ -219,7 +220,7 @@ def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
 
 
 def _output_row(layout, heads, source, target):
-    """Returns the row of the output projection, with the matrix before it that all heads share folded in."""
+    """Return the row of an output projection; the preceding matrix, shared by all heads, is folded in."""
     size, shape = layout.value_dim, (len(heads), layout.value_dim, layout.hidden_dim)
     rows = slice(heads[0] * size, (heads[-1] + 1) * size)
 

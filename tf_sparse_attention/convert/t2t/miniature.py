@@ -1,4 +1,4 @@
-"""A small checkpoint of the published kind and its vocabulary, to try conversions without a download."""
+"""Small random checkpoint in the published format with its vocabulary, to try conversions without a download."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from tf_sparse_attention.convert.t2t.layout import STEP, Layout
 from tf_sparse_attention.convert.t2t.settings import FILE
 from tf_sparse_attention.data import train_subwords
 
-CHECKPOINT, VOCABULARY = "checkpoint.zip", "vocab.subwords"  # the files that are written
+CHECKPOINT, VOCABULARY = "checkpoint.zip", "vocab.subwords"  # names of the written files
 BLOCK, CLUSTER_SIZE = 32, 64
 SETTINGS = {
     "query_shape": [BLOCK],
@@ -29,22 +29,22 @@ SETTINGS = {
 
 
 def write_miniature(folder: str | os.PathLike, seed: int = 0, with_encoder: bool = False) -> pathlib.Path:
-    """Writes a checkpoint like the published ones of PG-19, but small, and its vocabulary of subwords.
+    """Write a small checkpoint in the format of the published PG-19 models, with its subword vocabulary.
 
-    Names, layout and settings are the published ones: post-norm, GEGLU, local heads and, in the last of 3 layers, 2
-    routed ones of 4. The weights are random numbers: what the model says means nothing. The subwords are those of the
-    topics of Python's help.
+    Variable names, layout and settings follow the published models: post-norm, GEGLU and local heads. In the last of 3
+    layers, 2 of 4 heads are routed. The weights are random, so the model's predictions are meaningless. The vocabulary
+    is trained on the topics of Python's help.
 
     Args:
-        folder: the folder to make, with `checkpoint.zip` and `vocab.subwords`.
-        seed: integer of the random numbers. Default 0.
-        with_encoder: whether it is an encoder-decoder, with 3 layers on either side. Default False.
+        folder: the folder to create, with `checkpoint.zip` and `vocab.subwords`.
+        seed: integer, seed of the random weights. Default: 0.
+        with_encoder: whether to write an encoder-decoder, with 3 layers each. Default: False.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: if there is something at `folder` already.
+        ValueError: If `folder` already exists.
 
     Example:
         >>> folder = write_miniature("miniature")
@@ -52,7 +52,7 @@ def write_miniature(folder: str | os.PathLike, seed: int = 0, with_encoder: bool
     """
     folder = pathlib.Path(folder)
     if folder.exists():
-        raise ValueError(f"`folder` must not be there yet. Received: folder={folder}.")
+        raise ValueError(f"`folder` must not exist yet. Received: folder={folder}.")
     tokenizer = train_subwords(pydoc_data.topics.topics.values(), 300)
     with atomic_folder(folder) as temporary:
         temporary.mkdir()
@@ -87,7 +87,7 @@ def _layout(vocabulary_size, with_encoder):
 
 
 def _write_checkpoint(path, layout, numbers):
-    """Writes a zip file with a checkpoint of random weights of a `Layout`, and its settings."""
+    """Write a zip file with a checkpoint of random weights for a `Layout`, and its settings."""
     tensors = {layout.scope + name: _random(numbers, name, shape) for name, shape in layout.shapes.items()}
     with contextlib.ExitStack() as stack:
         prefix = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model.ckpt-7"
@@ -99,7 +99,7 @@ def _write_checkpoint(path, layout, numbers):
 
 
 def _random(numbers, name, shape):
-    """Returns values of the size that those of a new model have."""
+    """Return values in the range of a newly initialized model."""
     if name.endswith("layer_norm_scale") or name.endswith("ema_count"):
         return np.ones(shape, "float32")
     if len(shape) < 2:

@@ -1,4 +1,4 @@
-"""Restores the state of the published Adafactor, its moments and its step."""
+"""Restoration of the published Adafactor state: moments and step."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
 
 SLOT, SECOND_SLOT = "Adafactor", "Adafactor_1"
 SCHEDULE = "constant*rsqrt_normalized_decay"
-# Settings with which tensor2tensor's optimizer equals ours; these are also its defaults.
+# Settings for which tensor2tensor's optimizer equals `Adafactor` here; they are also tensor2tensor's defaults.
 PUBLISHED = {
     "optimizer": "adafactor",
     "optimizer_adafactor_decay_type": "pow",
@@ -24,13 +24,13 @@ PUBLISHED = {
 
 
 def unsupported_optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings, by name, of an optimizer that differs from the one that can be restored."""
+    """Return the optimizer settings, by name, that restoring does not support."""
     given = {name: settings.get(name, value) for name, value in PUBLISHED.items()}
     return {name: value for name, value in given.items() if value != PUBLISHED[name]}
 
 
 def restore_optimizer(model: keras.Model, plan: Plan, checkpoint: Checkpoint) -> tuple[Adafactor, list[str]]:
-    """Returns the optimizer of a converted model with the state of a checkpoint.
+    """Restore the optimizer of a converted model with the state of a checkpoint.
 
     Args:
         model: the converted model.
@@ -58,7 +58,7 @@ def restore_optimizer(model: keras.Model, plan: Plan, checkpoint: Checkpoint) ->
 
 
 def _restore_moments(optimizer, model, plan, checkpoint):
-    """Restores the moments of each weight that is the copy of a variable; returns the paths of all others."""
+    """Restore the moments of each weight that is a plain copy of a variable; return the paths of all other weights."""
     rows = {row.target: row for row in plan.rows}
     reset = []
     for path, variable in weights_by_path(model).items():
@@ -76,13 +76,13 @@ def _restore_moments(optimizer, model, plan, checkpoint):
 
 
 def _moments(row, scope, shapes, own):
-    """Returns the names of a weight's slots in the checkpoint by our names, or None if it has none that fit."""
+    """Return the checkpoint names of a weight's slots, by our names, or None if no slots fit."""
     if row.change or "momentum" in own:
         return None
     slot = f"{SLOTS}{scope}{row.sources[0]}/"
     names = {"second_moment": slot + SLOT}
     if "row_moment" in own:
         names = {"row_moment": slot + SLOT, "column_moment": slot + SECOND_SLOT}
-    # Where rows and columns have equal sizes, the names distinguish the two moments.
+    # If rows and columns have equal sizes, only the names distinguish the two moments.
     fits = all(math.prod(shapes.get(source, (-1,))) == math.prod(own[name].shape) for name, source in names.items())
     return names if fits else None

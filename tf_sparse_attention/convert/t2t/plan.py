@@ -1,4 +1,4 @@
-"""The plan of a conversion: how every variable of a checkpoint is used, from names and shapes alone."""
+"""Plan of a conversion: how every variable of a checkpoint is used, given its name and shape only."""
 
 import collections
 import dataclasses
@@ -16,14 +16,14 @@ from tf_sparse_attention.types import Shape
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How every variable of a checkpoint is used.
+    """Plan of a conversion: how every variable of a checkpoint is used.
 
     Attributes:
         layout: the `Layout` of the model.
-        settings: settings of tensor2tensor by name, with defaults.
-        rows: list of `Row`, one for each weight of the model.
-        unused: names of variables of the model that have no effect.
-        other_variables: number of variables that are not the model's, by their kind.
+        settings: hparams of tensor2tensor by name, with defaults.
+        rows: list of `Row`, one per weight of the model.
+        unused: names of the model's variables that have no effect.
+        other_variables: number of variables that are not weights, by kind.
     """
 
     layout: Layout
@@ -33,7 +33,7 @@ class Plan:
     other_variables: dict[str, int]
 
     def backbone_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `Backbone`, that of the decoder where there is an encoder."""
+        """Return the arguments of the decoder's `Backbone`."""
         layout, settings = self.layout, self.settings
         local = {"block_size": settings["query_shape"][0], **self._positions(layout.local_distance)}
         routing = {"share_qk": settings.get("share_qk"), **self._positions(layout.routing_distance)}
@@ -53,7 +53,7 @@ class Plan:
         return arguments | {"cross_attention": list_block_parts(parts, layout.num_layers, num_local_layers)}
 
     def encoder_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of the encoder's `Backbone`, which reads vectors."""
+        """Return the arguments of the encoder's `Backbone`, whose inputs are vectors."""
         layout, settings = self.layout, self.settings
         distance = None if layout.local_distance is None else encoder_distance(settings)
         local = {"block_size": settings["query_shape"][0], **self._positions(distance)}
@@ -82,7 +82,7 @@ class Plan:
         }
 
     def _parts(self, local, routing, routed):
-        """Returns the parts of an attention, given what is its own of local and of routed heads."""
+        """Return the parts of an attention, given its own arguments of local and of routed heads."""
         layout, settings = self.layout, self.settings
         common = {
             "key_dim": layout.key_dim,
@@ -114,14 +114,14 @@ class Plan:
         return {} if distance is None else {"position": "relative", "max_distance": distance}
 
     def make_model(self, dtype: Any = None) -> LanguageModel | SequenceToSequence:
-        """Returns the model with random weights."""
+        """Return the model with random weights."""
         model = LanguageModel(Backbone(**self.backbone_arguments(), dtype=dtype), dtype=dtype)
         if not self.layout.encoder_layers:
             return model
         return SequenceToSequence(Backbone(**self.encoder_arguments(), dtype=dtype), model, dtype=dtype)
 
     def table(self) -> str:
-        """Returns the mapping as text: a line for each weight, then the variables that are omitted."""
+        """Return the mapping as text: one line per weight, then the omitted variables."""
         cells = [("weight", "shape", "computed from", "change")]
         scope = self.layout.scope
         cells += [
@@ -132,20 +132,20 @@ class Plan:
             "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])).rstrip()
             for row in cells
         ]
-        lines += [f"omitted, without effect: {scope}{name}" for name in self.unused]
+        lines += [f"omitted (no effect): {scope}{name}" for name in self.unused]
         lines += [f"not weights: {count} {kind}" for kind, count in self.other_variables.items()]
         return "\n".join(lines)
 
 
 def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
-    """Returns the `Plan` of a conversion.
+    """Return the `Plan` of a conversion.
 
     Args:
         shapes: dictionary of the shapes of all variables of the checkpoint by name.
-        settings: dictionary of settings of tensor2tensor, see `settings.read_settings`.
+        settings: dictionary of tensor2tensor hparams, see `settings.read_settings`.
 
     Raises:
-        ValueError: If variables are missing or unknown, or settings are missing or contradict them.
+        ValueError: If variables are missing or unknown, or if settings are missing or contradict the variables.
     """
     layout = read_layout(shapes)
     check_settings(settings, layout)
@@ -160,12 +160,12 @@ def _check_routed_layers(layout):
     for stack in layout.stacks:
         if stack.routed != tuple(range(min(layout.num_skipped, stack.num_layers), stack.num_layers)):
             raise ValueError(
-                "`path` must have routed heads in all layers from one on, as the published models do. "
-                f"Received: routed heads in the layers {stack.routed} of {stack.num_layers} of the {stack.name}."
+                "`path` must have routed heads in all layers after the first routed layer, like the published models. "
+                f"Received: routed heads in layers {stack.routed} of {stack.num_layers} {stack.name} layers."
             )
 
 
 def _kind(name):
     if name == STEP:
         return "step counter"
-    return "optimizer slots" if name.startswith(SLOTS) else "values of summaries"
+    return "optimizer slots" if name.startswith(SLOTS) else "summary values"

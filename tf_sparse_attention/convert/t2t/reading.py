@@ -1,4 +1,4 @@
-"""Reads the architecture of a Routing Transformer from the names and shapes in a tensor2tensor checkpoint."""
+"""Detection of a Routing Transformer's architecture from the variable names and shapes of a checkpoint."""
 
 import re
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from tf_sparse_attention.types import Shape
 
 
 def read_layout(shapes: Mapping[str, Shape]) -> Layout:
-    """Returns the `Layout` of a checkpoint.
+    """Return the `Layout` of a checkpoint.
 
     Args:
         shapes: dictionary of the shapes of all variables by name.
 
     Raises:
-        ValueError: If this is no such checkpoint, or variables of the model are missing, unknown, or of shapes that do
-            not match; the message lists them all.
+        ValueError: If the variables are not from a Routing Transformer, or if some are missing, unknown or have a wrong
+            shape; the message lists all of them.
     """
     scope = _scope_of(shapes)
     own = {
@@ -46,25 +46,25 @@ def _scope_of(shapes):
     scopes = [name.removesuffix(EMBEDDING) for name in names if name == EMBEDDING or name.endswith("/" + EMBEDDING)]
     if len(scopes) != 1:
         raise ValueError(
-            f"`path` must be a checkpoint of a Routing Transformer, with one variable called .../{EMBEDDING}. "
-            f"Received: {len(scopes)} of them among {len(shapes)} variables, {_abbreviate(sorted(shapes))}."
+            f"`path` must be a checkpoint of a Routing Transformer, with one variable .../{EMBEDDING}. "
+            f"Received: {len(scopes)} such variables among {len(shapes)}: {_abbreviate(sorted(shapes))}."
         )
     outside = sorted(name for name in names if not name.startswith(scopes[0]))
     if outside:
-        raise ValueError(f"`path` must have no variables of other models. Received: {_abbreviate(outside)}.")
+        raise ValueError(f"`path` must not have variables of other models. Received: {_abbreviate(outside)}.")
     return scopes[0]
 
 
 def _check_norm(layout):
     if layout.encoder_layers and layout.norm == "pre":
         raise ValueError(
-            "`path` must have norms after additions where it has an encoder, as all published settings do. "
+            "`path` must be a post-norm model if it has an encoder, like all published models. "
             f"Received: variables called {NORMS['pre']}."
         )
 
 
 def _layout_of(scope, own):
-    """Returns the layout that the variables suggest; `_check_complete` checks that all of them are there."""
+    """Return the layout that the variables indicate; `_check_complete` checks for missing and unknown variables."""
     value_dim = _size(own, HEADS + "dense/kernel", 0)
     num_heads = max(_size(own, "v/kernel", 1) // value_dim, 1)
     encoder_layers, encoder_routed = _layers(own, "encoder"), _layers(own, "encoder", ROUTING)
@@ -96,13 +96,13 @@ def _layout_of(scope, own):
 
 
 def _layers(own, stack, part=""):
-    """Returns the indices of the layers of a stack with variables of their attention that continue with `part`."""
+    """Return the indices of the layers of a stack whose self-attention has variables that start with `part`."""
     found = (re.match(rf"{stack}_layer_(\d+)/self_attention/{WITHIN}{part}", name) for name in own)
     return tuple(sorted({int(match[1]) for match in found if match}))
 
 
 def _matches(own, *endings):
-    """Returns the variables with one of these names, inside layers or not."""
+    """Return the variables with one of the given names, inside or outside of layers."""
     return [
         name for name in own if any(name == ending or name.endswith("self_attention/" + ending) for ending in endings)
     ]
@@ -113,13 +113,13 @@ def _any(own, *endings):
 
 
 def _size(own, ending, axis):
-    """Returns the size of an axis of a variable that must exist."""
+    """Return the size of an axis of a required variable."""
     found = _matches(own, ending)
     if not found or len(own[found[0]]) <= axis:
         shapes = [own[name] for name in found]
         raise ValueError(
-            f"`path` must be a checkpoint of a Routing Transformer, with a variable .../{ending} of more than {axis} "
-            f"axes. Received: {f'shape {shapes[0]}' if found else 'none'} among {len(own)} variables of the model."
+            f"`path` must be a checkpoint of a Routing Transformer, with a variable .../{ending} of rank > {axis}. "
+            f"Received: {f'shape {shapes[0]}' if found else 'no such variable'} among {len(own)} model variables."
         )
     return max(own[found[0]][axis], 1)
 
@@ -135,9 +135,9 @@ def _check_complete(wanted, own):
         f"{name} {own[name]}, not {wanted[name]}" for name in wanted if own.get(name, wanted[name]) != wanted[name]
     ]
     if missing or unknown or wrong:
-        parts = {"missing": missing, "unknown": unknown, "of another shape": wrong}
+        parts = {"missing": missing, "unknown": unknown, "wrong shape": wrong}
         listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in parts.items() if names)
-        raise ValueError(f"`path` must hold the variables of one Routing Transformer, no more and no fewer. {listed}.")
+        raise ValueError(f"`path` must have exactly the variables of one Routing Transformer. Received: {listed}.")
 
 
 def _abbreviate(names, count=5):

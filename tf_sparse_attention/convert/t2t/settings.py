@@ -1,4 +1,4 @@
-"""Settings of tensor2tensor that names and shapes do not determine, from its file or a preset."""
+"""tensor2tensor hparams that variable names and shapes do not determine, from a file or a preset."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from tf_sparse_attention.convert.t2t.layout import Layout
 from tf_sparse_attention.models import PRESETS, TRANSLATION_PRESETS
 
 FILE = "hparams.json"
-# Settings that a conversion requires besides names and shapes; the others only with routed heads, or an encoder.
+# Settings that every conversion requires, and settings required only with routed heads or an encoder.
 REQUIRED = ("query_shape", "memory_flange")
 REQUIRED_FOR_ROUTING = ("sparsity_cluster_attention_window", "share_qk")
 REQUIRED_FOR_ENCODER = ("memory_query_shape",)
-# Values that nearly all published settings share, where the file has none.
+# Defaults for missing settings: the values of nearly all published models.
 DEFAULTS = {
     "norm_epsilon": 1e-6,
     "beta": 1e-4,
@@ -26,27 +26,27 @@ DEFAULTS = {
     "target_dropout": 0.0,
     "add_timing_signal": False,
 }
-# The supported values of settings, the first one the default.
+# Supported values by setting; the first value is the default.
 SUPPORTED_VALUES = {
     "hash_items": (False,),
     "sparsity_strided_num_heads": (0,),
     "sparsity_cluster_strided_num_heads": (0,),
     "norm_type": ("layer",),
 }
-# The same of settings that matter with an encoder only: padding of one row for all, and inputs dropped in training.
+# Supported values of settings that matter only with an encoder: one padding mask for all rows, and dropout of inputs.
 SUPPORTED_WITH_ENCODER = {"cache_padding_bias": (False,), "input_dropout": (0.0,)}
 
 
 def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pathlib.Path | None) -> dict[str, Any]:
-    """Returns the settings of tensor2tensor as a dictionary.
+    """Return tensor2tensor hparams as a dictionary.
 
     Args:
-        hparams: path of a file of settings; the name of a preset of the Routing Transformer; or a dictionary of
-            settings, which override those of `hparams.json` in `folder`, if there is one. None for that file.
+        hparams: path of a JSON file, name of a preset of the Routing Transformer, or dictionary that overrides the
+            `hparams.json` in `folder`, if present. None: only this `hparams.json`.
         folder: folder of the checkpoint, or None.
 
     Raises:
-        ValueError: If there is no such file or preset, or the file is no JSON object.
+        ValueError: If the file or preset does not exist, or the file is not a JSON object.
     """
     if hparams is None or isinstance(hparams, dict):
         path = None if folder is None else folder / FILE
@@ -66,16 +66,16 @@ def _read(path):
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"`hparams` must be a file of JSON in UTF-8. Received: {path.name}, where {error}.") from error
+        raise ValueError(f"`hparams` must be a JSON file in UTF-8. Received: {path.name}: {error}.") from error
     if not isinstance(settings, dict):
         raise ValueError(
-            f"`hparams` must hold one JSON object. Received: {path.name} with a {type(settings).__name__}."
+            f"`hparams` must be a file with one JSON object. Received: {path.name} with a {type(settings).__name__}."
         )
     return settings
 
 
 def _arguments_of(name):
-    """Returns the arguments of `Backbone` of a preset, of the decoder where it has an encoder."""
+    """Return the `Backbone` arguments of a preset; for an encoder-decoder, of its decoder."""
     return TRANSLATION_PRESETS[name]["decoder"] if name in TRANSLATION_PRESETS else PRESETS[name]["arguments"]
 
 
@@ -89,10 +89,10 @@ def _is_published(name):
 
 
 def preset_settings(name: str) -> dict[str, Any]:
-    """Returns the settings of tensor2tensor of a preset of the Routing Transformer.
+    """Return the tensor2tensor hparams of a preset of the Routing Transformer.
 
     Raises:
-        ValueError: If the preset is of another model.
+        ValueError: If the preset belongs to another model.
     """
     if not _is_published(name):
         raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
@@ -129,7 +129,7 @@ def preset_settings(name: str) -> dict[str, Any]:
 
 
 def _encoder_settings(name):
-    """Returns what a preset with an encoder has beside the settings of its decoder."""
+    """Return the additional hparams of a preset with an encoder."""
     encoder, decoder = (TRANSLATION_PRESETS[name][side] for side in ("encoder", "decoder"))
     (key_block,) = {part["key_block_size"] for part in decoder["cross_attention"] if "key_block_size" in part}
     return {
@@ -141,7 +141,7 @@ def _encoder_settings(name):
 
 
 def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
-    """Raises a `ValueError` if settings are missing, are not supported, or contradict the names and shapes.
+    """Raise a `ValueError` if settings are missing, not supported, or contradict the variables.
 
     Args:
         settings: result of `read_settings`.
@@ -152,7 +152,7 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     missing = [name for name in required if settings.get(name) is None]
     if missing:
         raise ValueError(
-            f"`hparams` must have {', '.join(required)}, which names and shapes of a checkpoint do not determine: give "
+            f"`hparams` must have {', '.join(required)}, which the variables of a checkpoint do not determine. Pass "
             f"the file {FILE}, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
         )
     supported = SUPPORTED_VALUES | (SUPPORTED_WITH_ENCODER if layout.encoder_layers else {})
@@ -161,7 +161,7 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     }
     if unsupported:
         expected = {name: supported[name][0] for name in unsupported}
-        raise ValueError(f"`hparams` must have {expected}; other models are not converted. Received: {unsupported}.")
+        raise ValueError(f"`hparams` must have {expected}; other values are not supported. Received: {unsupported}.")
     _check_shapes(settings, layout)
     wrong = {
         name: (settings[name], found)
@@ -170,7 +170,7 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     }
     if wrong:
         listed = "; ".join(
-            f"{name}={value!r}, but the variables mean {found!r}" for name, (value, found) in wrong.items()
+            f"{name}={value!r}, but the variables imply {found!r}" for name, (value, found) in wrong.items()
         )
         raise ValueError(f"`hparams` must agree with the names and shapes of the checkpoint. Received: {listed}.")
 
@@ -179,7 +179,7 @@ def _check_shapes(settings, layout):
     block, flange = settings["query_shape"], settings["memory_flange"]
     if not (len(block) == len(flange) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
         raise ValueError(
-            "`hparams` must have a query_shape of one axis and a memory_flange of whole blocks. "
+            "`hparams` must have a query_shape with one axis, and a memory_flange that is a multiple of it. "
             f"Received: query_shape={block}, memory_flange={flange}."
         )
     if not layout.encoder_layers:
@@ -187,17 +187,17 @@ def _check_shapes(settings, layout):
     block = settings["memory_query_shape"]
     if not (len(block) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
         raise ValueError(
-            "`hparams` must have a memory_query_shape of one axis and a memory_flange of whole blocks of it. "
+            "`hparams` must have a memory_query_shape with one axis, and a memory_flange that is a multiple of it. "
             f"Received: memory_query_shape={block}, memory_flange={flange}."
         )
 
 
 def _means_default(name, value):
-    return name in ("num_decoder_layers", "num_encoder_layers") and value == 0  # another setting is used then
+    return name in ("num_decoder_layers", "num_encoder_layers") and value == 0  # 0: another setting is used
 
 
 def _settings_from_layout(layout, settings):
-    """Returns the settings that names and shapes determine."""
+    """Return the settings that the variables determine."""
     found = {
         "hidden_size": layout.hidden_dim,
         "embedding_dims": layout.embedding_dim,
