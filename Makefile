@@ -44,7 +44,7 @@ $(READY): pyproject.toml $(LOCK)
 
 .PHONY: help
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The subword vocabulary of the demo, trained once.
 $(RUNS)/demo.subwords: | $(READY)

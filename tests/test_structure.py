@@ -251,7 +251,7 @@ def functions_passed(run):
 
 
 def test_calls_flow_through_the_files_that_contributing_names():
-    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Call flow")[1].split("\n## ")[0]
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## How a call flows")[1].split("\n## ")[0]
     forward, step = section.split("\nA decoding step")
     x = keras.random.normal((2, 300, 32), seed=0)
     routing = tsa.layers.RoutingAttention(4, 16, num_clusters=4, cluster_size=64)
