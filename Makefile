@@ -106,8 +106,8 @@ test-large: $(READY) ## Run the slow tests, such as resuming a killed process
 	$(RUN) -m pytest -q -m large $(ARGS)
 
 .PHONY: test-environments
-test-environments: $(READY) ## Run core tests with the oldest and newest TensorFlow, and with JAX only (30 minutes)
-	$(RUN) -m tests.environments
+test-environments: $(READY) ## Run core tests with the oldest and newest TensorFlow and JAX only; ENVIRONMENTS=jax (30 minutes)
+	$(RUN) -m tests.environments $(ENVIRONMENTS)
 
 .PHONY: lint
 lint: $(READY) ## Check formatting and types, and find likely bugs
@@ -179,6 +179,12 @@ address: ## Set the repository URL in pyproject.toml, README.md and notebooks to
 	  echo "\`make address\` needs REPOSITORY=https://... Received: REPOSITORY=$(REPOSITORY)" >&2; exit 1;; esac
 	@old=$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["urls"]["Repository"])') && \
 	  sed -i.old "s|$$old|$(REPOSITORY)|g" $(ADDRESSED) && rm $(ADDRESSED:=.old)
+
+.PHONY: dist
+dist: ## Build the source distribution and the wheel in dist/
+	$(call new_environment,.venv-dist)
+	.venv-dist/bin/python -m pip install --quiet build
+	.venv-dist/bin/python -m build
 
 .PHONY: lock
 lock: ## Update the lock files in requirements/ to the newest versions that pyproject.toml allows
