@@ -72,8 +72,8 @@ def test_a_failed_conversion_leaves_the_file_that_was_there(small_checkpoint, tm
     assert path.read_text(encoding="utf-8") == "precious"
 
 
-def test_causal_heads_need_routed_ones(shared_goldens, tmp_path, capsys):
-    folder = shared_goldens / "t2t_checkpoints" / "pg19_local_like"
+def test_causal_heads_need_routed_ones(references, tmp_path, capsys):
+    folder = references / "t2t_checkpoints" / "pg19_local_like"
     assert main(["t2t", str(folder), "--output", str(tmp_path / "a.keras"), "--causal"]) == 2
     assert "without routed heads" in capsys.readouterr().err
 

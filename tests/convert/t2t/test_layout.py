@@ -32,9 +32,9 @@ def read_names(path, vocabulary_size):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_dry_run_maps_every_variable_of_the_full_size(name, shared_goldens):
+def test_a_dry_run_maps_every_variable_of_the_full_size(name, references):
     preset, count, num_weights = MAPS[name]
-    shapes, kinds = read_names(shared_goldens / "t2t_checkpoints" / name, 98_302)
+    shapes, kinds = read_names(references / "t2t_checkpoints" / name, 98_302)
     assert len(shapes) == count
     plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
     read = {plan.layout.scope + source for row in plan.rows for source in row.sources}
@@ -48,9 +48,9 @@ def test_a_dry_run_maps_every_variable_of_the_full_size(name, shared_goldens):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_the_plan_has_exactly_the_weights_of_the_model(name, shared_goldens):
+def test_the_plan_has_exactly_the_weights_of_the_model(name, references):
     preset = MAPS[name][0]
-    shapes, _ = read_names(shared_goldens / "t2t_checkpoints" / name, 98_302)
+    shapes, _ = read_names(references / "t2t_checkpoints" / name, 98_302)
     plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
     arguments = plan.backbone_arguments()
     published = preset_arguments(preset, reproduce_reference=True)

@@ -45,9 +45,9 @@ def test_weights_that_were_split_or_folded_are_reset_and_are_logged(pg19_like, c
     assert not np.any(model.optimizer.get_slots(weight)["row_moment"])
 
 
-def test_a_checkpoint_without_slots_trains_on_with_an_initialized_state(shared_goldens, caplog):
+def test_a_checkpoint_without_slots_trains_on_with_an_initialized_state(references, caplog):
     caplog.set_level("INFO")
-    model = tsa.convert.from_t2t_checkpoint(shared_goldens / "t2t_checkpoints" / "enwik8_like")
+    model = tsa.convert.from_t2t_checkpoint(references / "t2t_checkpoints" / "enwik8_like")
     assert "no optimizer state" in caplog.text
     assert int(model.optimizer.iterations) == 320
 

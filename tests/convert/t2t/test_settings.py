@@ -72,10 +72,10 @@ def test_zero_decoder_layers_leave_the_number_to_another_setting(small_checkpoin
     assert plan_of(small_checkpoint).layout.num_layers == 3
 
 
-def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(shared_goldens):
+def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(references):
     from tests.convert.t2t.cases import Published
 
-    published = Published(shared_goldens / "t2t_checkpoints" / "pg19_local_like")
+    published = Published(references / "t2t_checkpoints" / "pg19_local_like")
     heads = {"local_num_heads": 3, "sparsity_cluster_num_heads": 1, "sparsity_skip_first": 3}
     plan = tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads)
     assert plan.backbone_arguments()["attention"]["parts"][0]["num_heads"] == 4
