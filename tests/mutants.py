@@ -1,7 +1,7 @@
 """Mutation testing of the core: `python -m tests.mutants` (make test-mutants).
 
-Each mutant is a copy of the checkout with one small change of the package, such as `<` in place of `<=`. It is killed if
-a test fails. The tests of a mutant are those that execute the changed lines, read from the files of `make coverage`:
+Each mutant is a copy of the checkout with one small change of the package, such as `<` in place of `<=`. It is killed
+if a test fails. The tests of a mutant are those that execute the changed lines, read from the files of `make coverage`:
 coverage data with one context per test, and the durations of the tests. Fast tests run first, and the first failure
 ends the run. With `--full`, a mutant that survives also runs all tests of these files with the marker `full`.
 
