@@ -40,11 +40,10 @@ def test_epochs_of_neighbouring_seeds_share_neither_sequences_nor_batches():
     assert aligned(*np.array(orders)) < 12
 
 
-def test_messages_have_the_names_of_items_and_positions(caplog):
+def test_log_lines_and_errors_have_the_names_of_items_and_positions(caplog):
     with caplog.at_level("INFO"):
         LengthBuckets([5, 300, 70], 1, 256, names=("utterance", "frame"))
-    assert "1 of 3 utterances are left out: they have more than 256 frames." in caplog.text
-    assert "Batches have 2 shapes, which are compiled separately: 2 x 128, 4 x 64." in caplog.text
-    message = r"`max_length` \(.*\) must be at least .* frames in the shortest utterance, 5\. Received: 4\."
-    with pytest.raises(ValueError, match=message):
+    assert "1 of 3 utterances" in caplog.text and "more than 256 frames" in caplog.text
+    assert "2 x 128, 4 x 64" in caplog.text
+    with pytest.raises(ValueError, match=r"`max_length` .* frames in the shortest utterance, 5\."):
         LengthBuckets([5], 1, 4, names=("utterance", "frame"))
