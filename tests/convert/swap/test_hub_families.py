@@ -24,8 +24,11 @@ def test_every_family_of_kerashub_has_a_model_and_a_place_in_the_table():
     assert {name for names in found.values() for name in names} - words == set()
 
 
-# One family of each kind: attention of its own class, no attention, several attention layers.
-@pytest.mark.parametrize("label", first(["Falcon", "VGG", "Bart"], 2))
+# By default a family with attention of its own class and one without attention. In the full run: attention to another
+# sequence, attention that overrides its base class, attention without a bias of keys, names that differ in each copy.
+@pytest.mark.parametrize(
+    "label", first(["Falcon", "VGG", "Bart", "CLIP", "Moonshine", "PaliGemma", "PARSeq", "SigLIP", "Whisper"], 2)
+)
 def test_an_entry_says_what_becomes_of_its_attention(label):
     found = family_table.outcome(label)
     row = next(line for line in table_on_the_page().splitlines() if re.search(rf"\b{label}\b", line.split("|")[1]))

@@ -327,20 +327,6 @@ def test_decoders_that_cannot_be_replaced_are_errors(subtests):
         arguments_of(attention(4, 2))
 
 
-@pytest.mark.full
-def test_attention_that_is_bidirectional_over_images_is_an_error():
-    sizes = dict.fromkeys(("intermediate_dim", "vit_hidden_dim", "head_dim", "hidden_dim", "image_size"), 8)
-    layers = {"num_layers": 1, "vit_num_layers": 1, "vit_patch_size": 4, "vit_num_heads": 2, "num_query_heads": 2}
-    model = keras_hub.models.PaliGemmaBackbone(VOCABULARY, **sizes, **layers, num_key_value_heads=1)
-    with pytest.raises(ValueError, match="CachedGemmaAttention, it is bidirectional over images and prompts"):
-        replace_attention(model, local())
-    encoder = {"image_size": 16, "patch_size": 4, "pool_size": 2, "num_layers": 1, "num_heads": 2, "hidden_dim": 8}
-    encoder = keras_hub.models.Gemma3VisionEncoder(**encoder, intermediate_dim=16, output_dim=32)
-    model = decoder("gemma3", num_layers=1, vision_encoder=encoder)
-    with pytest.raises(ValueError, match="CachedGemma3Attention, it is bidirectional over images"):
-        replace_attention(model, local())
-
-
 def test_a_window_that_kerashub_ignores_on_jax_is_reported(run_jax):
     found = run_jax(
         """

@@ -255,43 +255,8 @@ def test_invalid_calls_of_swapped_attention_are_errors(subtests):
         SwappedAttention(LocalAttention(2, 2, block_size=4))(x, x, cache=narrow, cache_update_index=0)
 
 
-@pytest.mark.full
-def test_rotary_attention_that_derives_from_a_cached_one_is_reported():
-    sizes = {"encoder_num_layers": 1, "decoder_num_layers": 1, "encoder_num_heads": 2, "decoder_num_heads": 2}
-    widths = {"filter_dim": 16, "hidden_dim": 16, "intermediate_dim": 16}
-    model = keras_hub.models.MoonshineBackbone(50, **widths, **sizes)
-    with pytest.raises(ValueError, match="MoonshineMultiHeadAttention overrides the computation") as error:
-        replace_attention(model, local())
-    assert str(error.value).count(": MoonshineMultiHeadAttention, ") == 3
-
-
 def pictures(seed=0):
     return np.random.default_rng(seed).normal(size=(2, 16, 16, 3)).astype("float32")
-
-
-@pytest.mark.full
-def test_attention_of_a_vector_to_an_image_is_left():
-    sizes = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 16}
-    encoder = keras_hub.models.SigLIPVisionEncoder(8, **sizes, image_shape=(16, 16, 3))
-    texts = keras_hub.models.SigLIPTextEncoder(50, 16, **sizes, max_sequence_length=LENGTH)
-    model, lines = randomized(keras_hub.models.SigLIPBackbone(encoder, texts)), []
-    sparse = replace_attention(model, local(), print_fn=lines.append)
-    *replaced, skipped = lines[0].split("\n")
-    assert len(replaced) == 2 and all(line.startswith("replaced ") for line in replaced)
-    assert skipped.endswith("_head.attention: MultiHeadAttention, it attends to another sequence")
-    inputs = {"images": pictures(), "token_ids": padded((12, 12))["token_ids"]}
-    assert difference(model(inputs), sparse(inputs)) < 1e-5
-
-
-@pytest.mark.full
-def test_attention_of_positions_to_their_text_is_left():
-    encoder = keras_hub.models.ViTBackbone((16, 16, 3), 8, 1, 2, 16, 16, use_class_token=False)
-    model, lines = randomized(keras_hub.models.PARSeqBackbone(encoder, 50, LENGTH, 16, 2, 2, 16)), []
-    sparse = replace_attention(model, local(), print_fn=lines.append)
-    # The first block calls its attention with positions and with the text itself, the second with positions alone.
-    assert [line.split(":")[0].split()[0] for line in lines[0].split("\n")] == ["replaced", *["skipped"] * 4]
-    inputs = {"images": pictures(), **padded()}
-    assert difference(model(inputs), sparse(inputs)) < 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -361,23 +326,3 @@ print(int((text[:, 4:] != best[:, 3:-1]).sum()))
     )
     numbers = [float(line) for line in found.split()]
     assert max(numbers[:2]) < 1e-5 and numbers[2] == 0
-
-
-@pytest.mark.full
-def test_keys_without_a_bias_are_replaced_too():
-    sizes = {"num_mels": 8, "max_encoder_sequence_length": 24, "max_decoder_sequence_length": LENGTH}
-    model = randomized(keras_hub.models.WhisperBackbone(**{**SIZES, "dropout": 0.0}, **sizes))
-    lines = []
-    sparse = replace_attention(model, local(24), print_fn=lines.append)
-    assert lines[0].count("replaced ") == 2 and lines[0].count("skipped ") == 1
-    sounds = np.random.default_rng(0).normal(size=(2, 24, 8)).astype("float32")
-    tokens = padded((12, 12))
-    inputs = {"encoder_features": sounds} | {f"decoder_{name}": values for name, values in tokens.items()}
-    assert difference(model(inputs), sparse(inputs)) < 1e-5
-
-
-@pytest.mark.full
-def test_layers_whose_names_differ_in_each_copy_keep_their_weights():
-    model = randomized(keras_hub.models.CLIPTextEncoder(50, 16, 16, 2, 2, 32, max_sequence_length=LENGTH))
-    tokens = {"token_ids": padded((12, 12))["token_ids"]}
-    assert difference(model(tokens), replace_attention(model, local(), print_fn=None)(tokens)) < 1e-5

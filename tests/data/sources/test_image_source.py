@@ -125,17 +125,6 @@ def test_the_error_for_a_changed_array_says_what_to_delete(folder, tmp_path, mon
         source.array("train")
 
 
-def test_cifar10_of_tfds_is_read_by_its_name(tmp_path):
-    with tfds.testing.mock_data(num_examples=3):
-        source = open_images(tfds="cifar10", data_dir=tmp_path)
-        assert (
-            source.shape == (32, 32, 3) and source.fingerprint.startswith("cifar10/") and "#image" in source.fingerprint
-        )
-        found = source.array("train")
-        assert found.shape == (3, 32, 32, 3) and found.std() > 0
-        np.testing.assert_array_equal(found, np.stack([*source.images("train")]))
-
-
 class Squares(tfds.core.GeneratorBasedBuilder):
     """A data set of TFDS without a download."""
 
@@ -173,18 +162,13 @@ def test_the_first_image_of_imagenet_has_the_shape_and_eight_bits(tmp_path):
     with tfds.testing.mock_data(as_dataset_fn=as_dataset):
         source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path / "right")
         assert source.shape == (64, 64, 3)
+        assert source.fingerprint.startswith("downsampled_imagenet/") and "#image" in source.fingerprint
         np.testing.assert_array_equal(source.array("validation"), images)
         images = images.astype("uint16") * 257
         source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path / "wrong")
         with pytest.raises(ValueError, match=r"3 of 3 are invalid, .* image 0 .*of uint16 instead of 8 bits"):
             source.array("validation")
     assert not list((tmp_path / "wrong" / "images").iterdir())
-
-
-def test_the_excerpt_of_cifar10_is_read(shared_data, tmp_path):
-    path = shared_data / "images_cifar10" / "cifar10_excerpt.npz"
-    images = open_images(path=path, data_dir=tmp_path).array("train")
-    assert images.shape == (2000, 32, 32, 3) and images[0, 0, 0].tolist() == [59, 62, 63]
 
 
 def test_invalid_arrays_and_arguments_are_errors(tmp_path, subtests):

@@ -100,14 +100,6 @@ def test_compressed_files_are_decompressed(tmp_path):
         open_source(path=tmp_path / "one.txt.gz")
 
 
-def test_a_changed_folder_is_read_again(folder, tmp_path):
-    before = documents(folder, tmp_path)
-    (folder / "0.txt").write_text("other")
-    after = documents(folder, tmp_path)
-    assert b"text 0" in everything(before) and b"other" not in everything(before)
-    assert b"text 0" not in everything(after) and b"other" in everything(after)
-
-
 def test_a_file_that_changes_while_it_is_read_is_an_error(folder, tmp_path):
     source = open_source(path=folder, data_dir=tmp_path)
     for number in range(200):
