@@ -8,6 +8,7 @@ pytest.importorskip("keras_hub")
 
 from tests import family_table
 from tests.convert.swap.hub_families import MODELS, families
+from tests.draws import first
 
 
 def table_on_the_page():
@@ -23,8 +24,11 @@ def test_every_family_of_kerashub_has_a_model_and_a_place_in_the_table():
     assert {name for names in found.values() for name in names} - words == set()
 
 
-# One of each kind: with other attention inside, of a class of its own, without attention.
-@pytest.mark.parametrize("label", ["Bart", "Falcon", "VGG"])
+# By default a family with attention of its own class and one without attention. In the full run: attention to another
+# sequence, attention that overrides its base class, attention without a bias of keys, names that differ in each copy.
+@pytest.mark.parametrize(
+    "label", first(["Falcon", "VGG", "Bart", "CLIP", "Moonshine", "PaliGemma", "PARSeq", "SigLIP", "Whisper"], 2)
+)
 def test_an_entry_says_what_becomes_of_its_attention(label):
     found = family_table.outcome(label)
     row = next(line for line in table_on_the_page().splitlines() if re.search(rf"\b{label}\b", line.split("|")[1]))
