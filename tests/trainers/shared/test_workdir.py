@@ -111,13 +111,13 @@ def test_a_run_resumes_with_its_tokenizer_even_if_the_file_is_missing(tmp_path):
     workdir.save_state(tmp_path, BYTES)
     (tmp_path / "task.json").unlink()
     workdir.check_state(tmp_path, BYTES)
-    with pytest.raises(ValueError, match="`config.data` must match the tokenizer"):
+    with pytest.raises(ValueError, match=r"`config\.data` must match the tokenizer"):
         workdir.check_state(tmp_path, SUBWORDS)
 
 
 def test_a_state_that_is_no_plain_data_is_an_error(tmp_path):
     for state in (["a"], {"labels": np.zeros(2)}, {1: "a"}):
-        with pytest.raises(ValueError, match="`Task.get_state`"):
+        with pytest.raises(ValueError, match=r"`Task\.get_state`"):
             workdir.save_state(tmp_path, state)
 
 
