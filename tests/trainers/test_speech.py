@@ -1,17 +1,15 @@
 """Task "speech": training, bit-exact resumption, scores, transcripts, export, and invalid settings."""
 
 import json
-import signal
 from fnmatch import fnmatch
 
 import numpy as np
 import pytest
 
 from tests.data.sources.test_speech_source import tone, write_wav
-from tests.trainers.interrupted import SignalAt, arrays_of
+from tests.trainers.interrupted import check_resumed_run
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import (
-    callbacks,
     evaluation,
     exporting,
     illustrations,
@@ -124,16 +122,9 @@ def test_a_run_folder_keeps_labels_and_normalization(finished, make_config, tmp_
 
 @pytest.mark.full
 def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_config, tmp_path, monkeypatch):
-    config = make_config(7)
+    config = make_config()
     config.data.sequence_length = 400  # batches of two lengths
-    config.train.evaluate_every = 0
-    folders = tmp_path / "whole", tmp_path / "stopped"
-    training.train(config, folders[0])
-    with monkeypatch.context() as patched:
-        patched.setattr(callbacks, "StopOnSignal", SignalAt)
-        assert training.train(config, folders[1]).signal == signal.SIGTERM
-    training.train(config, folders[1])
-    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+    check_resumed_run(config, tmp_path, monkeypatch)
 
 
 @pytest.mark.full

@@ -1,17 +1,15 @@
 """Task "translate": training, bit-exact resumption, scores, generated targets, and invalid settings."""
 
 import json
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.trainers.interrupted import SignalAt, arrays_of
+from tests.trainers.interrupted import check_resumed_run
 from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import translate_documents
 from tf_sparse_attention.trainers.shared import (
-    callbacks,
     evaluation,
     exporting,
     overrides,
@@ -66,14 +64,7 @@ def finished(make_config, tmp_path_factory):
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(make_config, tmp_path, monkeypatch):
     config = make_config("mixed")
     config.data.update(sequence_length=512, batch_size=1)  # batches of several lengths
-    config.train.update(num_steps=7, evaluate_every=0)
-    folders = tmp_path / "whole", tmp_path / "stopped"
-    training.train(config, folders[0])
-    with monkeypatch.context() as patched:
-        patched.setattr(callbacks, "StopOnSignal", SignalAt)
-        assert training.train(config, folders[1]).signal == signal.SIGTERM
-    training.train(config, folders[1])
-    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+    check_resumed_run(config, tmp_path, monkeypatch)
 
 
 def test_subwords_are_those_of_both_texts(make_config, path):
