@@ -67,12 +67,6 @@ def test_without_cutoffs_it_is_one_softmax():
     np.testing.assert_allclose(softmax(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_words_must_be_one_for_each_vector():
-    softmax = AdaptiveSoftmax(20, cutoffs=(5,))
-    with pytest.raises(ValueError, match=r"`words` must have shape \(2, 3\)\. Received: words of shape \(2, 4\)"):
-        softmax.loss(np.ones((2, 3, 16), "float32"), np.ones((2, 4), "int32"))
-
-
 def test_an_id_that_is_no_word_gives_no_number():
     embedding = AdaptiveEmbedding(50, 16, cutoffs=(10, 20))
     softmax = AdaptiveSoftmax(embedding=embedding)
@@ -126,25 +120,3 @@ def test_a_model_learns_with_it():
         "loss"
     ]
     assert last < 0.5 * first
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: AdaptiveEmbedding(0, 8, ()), "vocabulary_size"),
-        (lambda: AdaptiveEmbedding(10, 8, (5, 5)), "cutoffs"),
-        (lambda: AdaptiveEmbedding(10, 8, (0,)), "cutoffs"),
-        (lambda: AdaptiveEmbedding(10, 8, 5), "cutoffs"),
-        (lambda: AdaptiveSoftmax(10, 5), "cutoffs"),
-        (lambda: AdaptiveEmbedding(10, 8, (10,)), "cutoffs"),
-        (lambda: AdaptiveEmbedding(10, 8, (2, 5), div_value=4), "div_value"),
-        (lambda: AdaptiveSoftmax(10), "cutoffs"),
-        (lambda: AdaptiveSoftmax(embedding="words"), "embedding"),
-        (lambda: AdaptiveSoftmax(10, embedding=AdaptiveEmbedding(10, 8, (5,))), "vocabulary_size"),
-        (lambda: AdaptiveSoftmax(embedding=AdaptiveEmbedding(10, 8, (5,)))(normal(2, 4)), "inputs"),
-        (lambda: AdaptiveSoftmax(10, (2, 5))(normal(2, 8)), "div_value"),
-    ],
-)
-def test_a_wrong_argument_is_named(make, named):
-    with pytest.raises(ValueError, match=f"`{named}`"):
-        make()

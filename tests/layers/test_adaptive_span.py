@@ -125,22 +125,6 @@ def test_true_is_the_defaults():
     assert LocalAttention.from_config(layer.get_config()).adaptive_span == layer.adaptive_span
 
 
-@pytest.mark.parametrize(
-    ("adaptive_span", "window", "message"),
-    [
-        ({"length": 3}, 8, r"`adaptive_span` must be None, True or a dictionary with some of .* Received: .*length"),
-        (3, 8, r"`adaptive_span` must be None, True or a dictionary"),
-        (True, None, r"`window` must be given where `adaptive_span` is. Received: window=None."),
-        ({"ramp": 0}, 8, r"`adaptive_span\['ramp'\]` must be a positive integer. Received: .*=0."),
-        ({"initial": 1.5}, 8, r"`adaptive_span\['initial'\]` must be at most 1. Received: 1.5."),
-        ({"loss": -1}, 8, r"`adaptive_span\['loss'\]` must be a number of at least 0. Received"),
-    ],
-)
-def test_wrong_settings(adaptive_span, window, message):
-    with pytest.raises(ValueError, match=message):
-        LocalAttention(2, 4, window=window, adaptive_span=adaptive_span)
-
-
 @pytest.mark.large
 def test_short_spans_save_time():
     layer = LocalAttention(8, 64, window=2048, adaptive_span={"ramp": 32})

@@ -91,26 +91,6 @@ def test_a_block_and_a_backbone_need_no_feed_forward():
     assert not any("feed_forward" in weight.path for weight in backbone.weights)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_persistent": -1}, "`num_persistent` must be an integer of at least 0. Received: num_persistent=-1."),
-        ({"num_persistent": 0, "variant": "split"}, "`num_persistent` must be positive for variant='split'."),
-        ({"variant": "half"}, "`variant` must be one of .* Received: variant='half'."),
-        ({"window": 0}, "`window` must be a positive integer. Received: window=0."),
-        ({"mask_self": 1}, "`mask_self` must be True or False. Received: mask_self=1."),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        AllAttention(2, 4, **{"num_persistent": 3, "window": 4, **options})
-
-
-def test_one_head_cannot_be_split():
-    with pytest.raises(ValueError, match=r"`num_heads` must be at least 2 for variant='head_split'. Received"):
-        AllAttention(1, 4, num_persistent=3, window=4, variant="head_split")
-
-
 def test_a_softmax_feed_forward_is_attention_to_vectors_by_the_book():
     layer, x = SoftmaxFeedForward(5, num_heads=2), draw()
     layer.build(x.shape)
@@ -126,8 +106,3 @@ def test_a_softmax_feed_forward_is_saved_and_serves_a_block(tmp_path):
     model = keras.Model(inputs, TransformerBlock(attention, SoftmaxFeedForward(5, dropout=0.1, seed=1))(inputs))
     model.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(draw()), model(draw()))
-
-
-def test_heads_must_divide_the_features_of_a_softmax_feed_forward():
-    with pytest.raises(ValueError, match=r"`num_heads` must divide the number of features. Received: num_heads=4"):
-        SoftmaxFeedForward(5, num_heads=4).build((None, None, 6))

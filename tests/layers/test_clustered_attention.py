@@ -118,22 +118,6 @@ def test_keys_may_be_of_another_sequence():
     np.testing.assert_allclose(layer(query, value), dense(query, value), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            {"use_causal_mask": True},
-            r"`use_causal_mask` must be False with ClusteredAttention, .* LocalAttention, .*RoutingAttention",
-        ),
-        ({"segment_ids": np.zeros((2, 40), "int32")}, "`segment_ids` must be None"),
-        ({"attention_mask": np.ones((40, 40), bool)}, r"`attention_mask` must have a query axis of size 1"),
-    ],
-)
-def test_what_a_call_cannot_have(call, message):
-    with pytest.raises(ValueError, match=message):
-        ClusteredAttention(2, 4)(draw(), **call)
-
-
 def test_an_attention_mask_of_keys_alone_is_obeyed():
     x = draw()
     mask = np.random.default_rng(1).random((2, 1, 1, 40)) < 0.5
@@ -141,12 +125,6 @@ def test_an_attention_mask_of_keys_alone_is_obeyed():
     layer = clustered_of(dense, x, num_clusters=4, top_k=40)
     expected = dense(x, x, attention_mask=np.broadcast_to(mask[:, 0], (2, 40, 40)))
     np.testing.assert_allclose(layer(x, attention_mask=mask), expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("position", ["relative", "alibi"])
-def test_positions_of_pairs_are_refused(position):
-    with pytest.raises(ValueError, match=r"`position` must be None or 'rotary'. Received: position="):
-        ClusteredAttention(2, 4, position=position)
 
 
 def test_projections_are_copied_from_layers_that_have_the_same():

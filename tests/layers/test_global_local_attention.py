@@ -189,33 +189,3 @@ def test_a_block_and_a_mixture_hand_over_the_marks():
     layer = GlobalLocalAttention(N, H, window=2)
     mixed, marks = MixedAttention([layer]), np.arange(9)[None] < 1
     np.testing.assert_allclose(mixed(x, global_mask=marks), layer(x, global_mask=marks), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_global": 0}, "`num_global` must be"),
-        ({"num_first_global": -1}, "`num_first_global` must be"),
-        ({"num_first_global": 3, "num_global": 2}, "`num_first_global` must be at most `num_global`"),
-        ({"own_projections": 1}, "`own_projections` must be"),
-        ({"dense_length": -1}, "`dense_length` must be"),
-        ({"dense_length": 4, "own_projections": True}, "`dense_length` must be 0 with `own_projections`"),
-        ({"key_block_size": 4}, "`key_block_size` must be None"),
-    ],
-)
-def test_a_wrong_argument_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        GlobalLocalAttention(N, H, **options)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ({"use_causal_mask": True}, r"`use_causal_mask` must be False with GlobalLocalAttention \(Global\)"),
-        ({"value": normal(2, 5, SIZE)}, "`value` must be None"),
-        ({"global_mask": np.ones((2, 5), bool)}, "`global_mask` must have shape"),
-    ],
-)
-def test_a_wrong_call_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        GlobalLocalAttention(N, H, window=2)(normal(2, 9, SIZE), **call)

@@ -113,11 +113,3 @@ def test_blocks_of_an_encoder_go_with_those_of_the_decoder_whatever_their_sizes(
     seen = layer.attention_pattern(np.zeros((1, 5, 8), "float32"), np.zeros((1, 8, 8), "float32"))
     expected = [[1, 1, 1, 0, 0, 0, 0, 0]] * 2 + [[0, 0, 0, 1, 1, 1, 0, 0]] * 2 + [[0, 0, 0, 0, 0, 0, 1, 1]]
     np.testing.assert_array_equal(seen[0, 0], expected)
-
-
-def test_blocks_of_two_sizes_are_neither_causal_nor_windows():
-    layer = LocalAttention(1, 4, block_size=2, key_block_size=3)
-    with pytest.raises(ValueError, match=r"must be False with LocalAttention \(Blocks\).* key_size=3"):
-        layer(np.zeros((1, 5, 8), "float32"), use_causal_mask=True)
-    with pytest.raises(ValueError, match="`key_block_size` must be None if `window` is given"):
-        LocalAttention(1, 4, window=3, key_block_size=3)

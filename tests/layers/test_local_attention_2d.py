@@ -95,43 +95,6 @@ def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table(own, reach
     assert table.shape == (2 * reach + 1, 4)
 
 
-WRONG_ARGUMENTS = [
-    ({"width": 0}, "`width` must be a positive integer. Received: width=0."),
-    ({"height": 2.5}, "`height` must be a positive integer. Received: height=2.5."),
-    ({"order": "rows"}, "`order` must be one of ['raster', 'blocks']. Received: order='rows'."),
-    ({"block_shape": 8}, "`block_shape` must be a pair of positive integers. Received: block_shape=8."),
-    ({"block_shape": (8, 0)}, "`block_shape` must be a pair of positive integers. Received: block_shape=(8, 0)."),
-    ({"block_shape": (8, 8, 8)}, "`block_shape` must be a pair of positive integers. Received: block_shape=(8, 8, 8)."),
-    (
-        {"num_blocks_before": 1},
-        "`num_blocks_before` must be a pair of integers of at least 0. Received: num_blocks_before=1.",
-    ),
-    (
-        {"num_blocks_after": (0, -1)},
-        "`num_blocks_after` must be a pair of integers of at least 0. Received: num_blocks_after=(0, -1).",
-    ),
-]
-
-
-@pytest.mark.parametrize(("own", "message"), WRONG_ARGUMENTS)
-def test_a_wrong_argument_is_named_with_what_was_expected_and_received(own, message):
-    with pytest.raises(ValueError) as error:
-        image(**own)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_more_pixels_than_the_image_has_are_an_error(order):
-    layer, x = image(height=3, order=order), normal(1, 20, SIZE)
-    message = "at most 18 positions, the size of the image. Received: {} positions, ImageBlocks"
-    with pytest.raises(ValueError, match="`query` must have " + message.format(19)):
-        layer(x[:, :19])
-    with pytest.raises(ValueError, match="`value` must have " + message.format(20)):
-        layer(x[:, :18], x)
-    with pytest.raises(ValueError, match="`query` must have " + message.format(20)):
-        layer.attention_pattern(x)
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_two_images_of_the_same_width_attend_to_each_other(order):
     layer, query, value = image(order=order), normal(2, 20, SIZE), normal(2, 33, SIZE, seed=1)

@@ -111,28 +111,3 @@ def test_axes_are_fixed_by_the_seed_and_saved(tmp_path):
     np.testing.assert_array_equal(first.rotations, second.rotations)
     assert not np.array_equal(first.rotations, other.rotations)
     assert not any("rotations" in weight.path for weight in first.trainable_weights)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_buckets": 5}, "`num_buckets` must be even. Received: num_buckets=5."),
-        ({"bucket_size": 0}, "`bucket_size` must be a positive integer. Received: bucket_size=0."),
-        ({"num_rounds": 0}, "`num_rounds` must be a positive integer. Received: num_rounds=0."),
-        (
-            {"selection": "chunk"},
-            r"`selection` must be one of \['band', 'chunks'\]. Received: selection='chunk'.",
-        ),
-        ({"share_qk": None}, "`share_qk` must be True or False. Received: share_qk=None."),
-        ({"mask_self": 1}, "`mask_self` must be True or False. Received: mask_self=1."),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        LSHAttention(2, 4, **{"num_buckets": 4, "bucket_size": 5, **options})
-
-
-def test_a_value_of_another_length_is_refused():
-    layer = built(share_qk=False)
-    with pytest.raises(ValueError, match=r"`value` must be as long as `query`. Received: lengths 30 and 20."):
-        layer(draw(), draw(length=20))

@@ -120,14 +120,6 @@ def test_a_mask_that_one_part_takes_reaches_it_and_no_other():
     assert layer.extra_mask_names == ("global_mask",)
 
 
-def test_a_mask_that_no_part_takes_is_refused():
-    layer = ready(MixedAttention([local(), routing()]))
-    message = r"`global_mask` must not be set .* Received: \['global_mask'\]"
-    for call in (layer, layer.attention_pattern):
-        with pytest.raises(ValueError, match=message):
-            call(X, global_mask=np.ones((2, 9), bool))
-
-
 def test_a_mask_that_a_part_takes_is_an_input_of_a_saved_model(tmp_path):
     inputs = {"x": keras.Input((None, SIZE), name="x"), "marks": keras.Input((None,), dtype="bool", name="marks")}
     layer = MixedAttention([local(), GlobalLocalAttention(2, 4, window=3)])

@@ -132,21 +132,3 @@ def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
     names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
     assert "sort" in names and not names & {"scatter", "while"}
-
-
-@pytest.mark.parametrize("name", ["block_size", "num_blocks", "window"])
-def test_sizes_are_positive_integers(name):
-    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
-        NativeSparseAttention(2, 4, **{name: 0})
-
-
-def test_calls_are_causal_self_attention_without_memory():
-    layer, x = native(), normal(1, 9, 8)
-    for call in (layer, layer.attention_pattern):
-        with pytest.raises(ValueError, match="`use_causal_mask` must be True with NativeSparseAttention"):
-            call(x)
-    with pytest.raises(ValueError, match="`value` and `key` must be None"):
-        layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
-    with pytest.raises(ValueError, match="`memory` must be None"):
-        layer(x, memory=x, use_causal_mask=True)
-    assert "causal self-attention" in layer.cross_cache_unsupported_reason

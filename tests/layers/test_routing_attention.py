@@ -12,7 +12,7 @@ from tests.layers.routing_state import X, assert_same_state, ready, routing, sta
 from tests.oracle.layers import dense_call
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import RoutingAttention, SparseAttention
-from tf_sparse_attention.patterns import Nearest, TopKeys, Window
+from tf_sparse_attention.patterns import Nearest
 
 
 def two_clusters(**own):
@@ -135,17 +135,6 @@ def test_keys_that_are_chosen_of_the_whole_sequence_are_refused_under_a_causal_m
         layer.init_cache(2, 13)
 
 
-def test_documents_of_one_row_are_refused_where_clusters_choose_keys_of_the_whole_row():
-    chosen, segments = routing(selection="top_keys", share_qk=False), np.zeros(X.shape[:2], "int32")
-    for layer in map(ready, (chosen, SparseAttention(2, 4, Window(2) | TopKeys(3, 4)))):
-        for call in (layer, layer.attention_pattern):
-            for value in (None, X[:, ::-1]):
-                with pytest.raises(
-                    ValueError, match=r"`segment_ids` must be None with selection='top_keys' and TopKeys"
-                ):
-                    call(X, value, segment_ids=segments)
-
-
 def test_no_query_has_a_part_in_what_another_gets():
     layer, value = ready(routing(selection="top_keys", share_qk=False, position="relative")), normal(2, 9, SIZE, seed=1)
     inputs, first = tf.constant(X), X.shape[1] - 1
@@ -189,12 +178,6 @@ def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):
         np.testing.assert_array_equal(pattern, expected.pattern)
 
 
-@pytest.mark.parametrize("number", [1, 3, 6])
-def test_hash_buckets_need_a_power_of_two(number):
-    with pytest.raises(ValueError, match=f"`num_clusters` must be a power of two.* Received: num_clusters={number}"):
-        routing(selection="hash", num_clusters=number)
-
-
 def test_by_default_every_token_attends_in_calls_that_are_not_causal():
     x = normal(2, 128, SIZE)
     sizes = {"num_clusters": 8, "cluster_size": 16, "mask_self": False}
@@ -236,8 +219,3 @@ def test_routing_is_sparse_attention_with_normalized_queries_and_keys(share_qk):
         layer.set_weights(expected.get_weights())
         difference = np.abs(to_numpy(layer(x, use_causal_mask=True)) - to_numpy(expected(x, use_causal_mask=True)))
         assert (difference.max() < 1e-5) == normalize
-
-
-def test_normalize_queries_and_keys_must_be_a_boolean():
-    with pytest.raises(ValueError, match="`normalize_queries_and_keys` must be"):
-        SparseAttention(2, 4, Nearest(3, 4), normalize_queries_and_keys=1)

@@ -9,7 +9,6 @@ from keras import ops
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import (
-    ClusteredAttention,
     FeedForward,
     GlobalLocalAttention,
     LocalAttention,
@@ -127,11 +126,6 @@ def test_a_mask_that_the_attention_takes_is_passed_on(remat):
     assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.01
 
 
-def test_a_mask_that_the_attention_does_not_take_is_refused():
-    with pytest.raises(ValueError, match=r"`global_mask` must not be set .* Received: \['global_mask'\]"):
-        block()(X, global_mask=MASK)
-
-
 @pytest.mark.parametrize("others", [{}, {"segment_ids": SEGMENTS}])
 def test_an_implicit_mask_equals_the_explicit_one_and_travels_on(others):
     layer = block()
@@ -178,18 +172,6 @@ def test_sublayers_compute_in_their_own_dtypes(own, common):
     assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
     assert layer(keras.Input((None, SIZE))).dtype == layer.compute_dtype
     assert np.all(np.isfinite(to_numpy(output)))
-
-
-@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: MixedAttention([part])])
-def test_what_cannot_be_causal_is_refused_at_once(wrap):
-    with pytest.raises(ValueError, match=r"`causal` must be False with ClusteredAttention.*Received: causal=True"):
-        TransformerBlock(wrap(ClusteredAttention(2, 4)), causal=True)
-
-
-@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: MixedAttention([part])])
-def test_what_is_causal_alone_is_refused_at_once(wrap):
-    with pytest.raises(ValueError, match=r"`causal` must be True with \w+ \(Successors\).*Received: causal=False"):
-        TransformerBlock(wrap(LocalAttention(2, 4, window=3, use_successor_values=True)))
 
 
 def test_a_frozen_block_keeps_weights_and_state():
