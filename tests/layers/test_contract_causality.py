@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
+from tests.cases import CASES, every_layer
 from tests.contracts import SIZE, assert_close, built, gradients, normal, to_numpy
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
@@ -30,7 +30,7 @@ def with_scores(layer):
     return call
 
 
-@every_layer(can_be_causal=False)
+@every_layer(by_default=("global_window_relative", "improved_clustered"), can_be_causal=False)
 def test_a_layer_that_cannot_hide_later_tokens_says_so(case):
     layer = built(case)
     assert not can_be_causal(layer)
@@ -38,8 +38,8 @@ def test_a_layer_that_cannot_hide_later_tokens_says_so(case):
         layer(normal(2, 13, SIZE), use_causal_mask=True)
 
 
-# Those of `OF_EACH_CLASS` but a second factorized one, and values of successors.
-AUDITED = (*(name for name in OF_EACH_CLASS if name != "fixed"), "successors")
+# One way to arrange tokens each: grids, phases, groups, chosen blocks, members of clusters, successor values.
+AUDITED = ("local_2d", "strided_merged", "lsh", "native", "top_k_separate", "mixed", "successors")
 
 
 @every_layer(by_default=AUDITED, can_be_causal=True)
@@ -66,7 +66,7 @@ def test_with_dropout_no_gradient_comes_from_later_tokens(case):
     assert report.max_gradient == 0
 
 
-@every_layer(by_default=(*FEW, "sparse_routed", "nearest_separate", "lsh"), can_be_causal=True)
+@every_layer(by_default=("mixed", "lsh"), can_be_causal=True)
 def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
     if not causal_selection(case.make()):
         pytest.skip("looks ahead, as it declares")
@@ -81,7 +81,7 @@ def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
     assert np.abs(outputs[1] - outputs[0]).max() > 0.1
 
 
-@every_layer(by_default=FEW)
+@every_layer(by_default=("top_k_separate", "mixed"))
 def test_no_gradient_reaches_padding(case):
     layer, x = built(case, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])
