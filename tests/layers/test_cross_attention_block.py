@@ -1,4 +1,4 @@
-"""A Transformer block that also asks the sequence of an encoder."""
+"""Transformer blocks with cross-attention to an encoder sequence."""
 
 import keras
 import numpy as np
@@ -9,7 +9,6 @@ from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_ra
 from tests.draws import first
 from tf_sparse_attention.analysis import assert_causal
 from tf_sparse_attention.layers import (
-    ClusteredAttention,
     FeedForward,
     LocalAttention,
     MixedAttention,
@@ -47,8 +46,7 @@ def block(kind="blocks", norm="pre", causal=True, common=None, **own):
     return with_random_weights(layer)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("kind", ACROSS)
+@pytest.mark.parametrize(("kind", "norm"), [("blocks", "pre"), ("heads", "post"), ("chosen_keys", "post")])
 def test_the_cross_attention_comes_between_the_two_others(kind, norm):
     layer = block(kind, norm)
 
@@ -89,7 +87,7 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
     assert_close(np.concatenate([to_numpy(x) for x in outputs], axis=1), whole, CLOSE)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", first(["post", "pre"], 1))
 def test_a_padded_prompt_is_continued_row_by_row(norm):
     layer, lengths = block(norm=norm), np.array([4, 2])
     given = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
@@ -104,7 +102,7 @@ def test_a_padded_prompt_is_continued_row_by_row(norm):
         assert_close(to_numpy(output)[:, 0], whole[[0, 1], index], CLOSE)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", first(["post", "pre"], 1))
 def test_a_block_with_a_memory_decodes_as_after_it(norm):
     layer = block(norm=norm)
     whole = to_numpy(layer(X[:, 3:], memory=X[:, :3], encoder_sequence=ENCODED))
@@ -150,52 +148,20 @@ def test_half_precision_stays_near():
     assert_close(to_numpy(output).astype("float32"), to_numpy(exact(X, encoder_sequence=ENCODED)), 0.2)
 
 
-def prefilled_from(other, kind="heads"):
-    layer = block(kind)
-    return layer.prefill(X[:, :4], layer.init_cache(2, 9, encoder_sequence=ENCODED), encoder_sequence=other)
+def test_a_missing_or_different_encoder_sequence_is_named(subtests):
+    layer, routed_layer, plain = block("heads"), block("chosen_keys"), TransformerBlock(LocalAttention(2, 4, window=3))
 
+    def prefill(layer, other):
+        cache = layer.init_cache(2, 9, encoder_sequence=ENCODED)
+        return layer.prefill(X[:, :4], cache, encoder_sequence=other)
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: block()(X), "`encoder_sequence` must be given with `cross_attention`.*None"),
-        (lambda: block().init_cache(2, 9), "`encoder_sequence` must be given.*None"),
-        (lambda: prefilled_from(ENCODED[:, :8]), "`encoder_sequence` must be .* had.*, a cache of 2 rows and"),
-        (lambda: prefilled_from(ENCODED[:1]), r"`encoder_sequence` must be the sequence that `init_cache` had"),
-        (lambda: prefilled_from(ENCODED[:1], "chosen_keys"), "the sequence that `init_cache` had.* a cache of 2 rows"),
-        (
-            lambda: TransformerBlock(LocalAttention(2, 4, window=3))(X, encoder_sequence=ENCODED),
-            "`encoder_sequence` must be given with `cross_attention`.*a tensor",
-        ),
-        (
-            lambda: TransformerBlock(LocalAttention(2, 4, window=3), cross_attention=keras.layers.Dense(3)),
-            "`cross_attention` must be an attention layer",
-        ),
-        (
-            lambda: TransformerBlock(
-                LocalAttention(2, 4, window=3), causal=True, cross_attention=routed(selection="top_k")
-            ),
-            "`cross_attention` of a causal block must compute each query independently of other queries",
-        ),
-        (
-            lambda: TransformerBlock(
-                LocalAttention(2, 4, window=3),
-                cross_attention=LocalAttention(2, 4, window=3, use_successor_values=True),
-            ),
-            r"`cross_attention` must be for two sequences, but \w+ \(Successors\) requires",
-        ),
-        (
-            lambda: TransformerBlock(routed(selection="top_keys"), causal=True),
-            r"`causal` must be False with RoutingAttention \(TopKeys\), which cannot mask later positions",
-        ),
-        (
-            lambda: TransformerBlock(
-                LocalAttention(2, 4, window=3), causal=True, cross_attention=ClusteredAttention(2, 4, num_clusters=3)
-            ),
-            "`cross_attention` of a causal block must compute each query independently of other queries",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    for name, call in {
+        "missing": lambda: layer(X),
+        "missing for a cache": lambda: layer.init_cache(2, 9),
+        "shorter": lambda: prefill(layer, ENCODED[:, :8]),
+        "fewer rows": lambda: prefill(layer, ENCODED[:1]),
+        "fewer rows of selected keys": lambda: prefill(routed_layer, ENCODED[:1]),
+        "without cross-attention": lambda: plain(X, encoder_sequence=ENCODED),
+    }.items():
+        with subtests.test(name), pytest.raises(ValueError, match="`encoder_sequence` must be"):
+            call()
