@@ -6,15 +6,16 @@ import keras
 import numpy as np
 import pytest
 
+from tests.draws import first
 from tf_sparse_attention.layers import AllAttention, LocalAttention
 from tf_sparse_attention.models import Model
 
 MAKERS = {
+    "all_not_itself": lambda **options: AllAttention(2, 4, window=32, num_persistent=3, mask_self=True, **options),
     "local": lambda **options: LocalAttention(2, 4, window=32, **options),
     "all": lambda **options: AllAttention(2, 4, window=32, num_persistent=3, **options),
-    "all_not_itself": lambda **options: AllAttention(2, 4, window=32, num_persistent=3, mask_self=True, **options),
 }
-every_kind = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+every_kind = pytest.mark.parametrize("make", first(list(MAKERS.values()), 1))
 
 
 def built(make, fractions=(0.1, 0.3), **options):

@@ -92,9 +92,8 @@ def test_rounds_count_a_key_as_often_as_it_shares_a_bucket():
     np.testing.assert_allclose(layer(x), once(x), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("num_rounds", [1, 3])
-def test_a_token_alone_in_all_its_buckets_sees_itself(num_rounds):
-    layer, x = built(num_rounds=num_rounds), draw(length=1)
+def test_a_token_alone_in_all_its_buckets_sees_itself():
+    layer, x = built(num_rounds=3), draw(length=1)
     output, weights = layer(x, return_attention_scores=True)
     np.testing.assert_allclose(weights, np.ones((2, 2, 1, 1)), rtol=1e-6)
     assert np.all(np.isfinite(output))

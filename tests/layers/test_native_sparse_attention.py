@@ -4,12 +4,11 @@ import re
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.cases import Case
 from tests.contracts import assert_close, built, normal, to_numpy
-from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention, TransformerBlock
+from tf_sparse_attention.layers import LocalAttention, NativeSparseAttention
 from tf_sparse_attention.layers.attention.native_sparse_attention import BlockPooling
 from tf_sparse_attention.ops.block_selection import BlockKeys
 from tf_sparse_attention.ops.compressed_attention import (
@@ -113,18 +112,6 @@ def test_projections_of_a_dense_layer_are_those_of_all_parts():
     for name, parts in (("key", layer._keys), ("value", layer._values)):
         for part in parts:
             np.testing.assert_array_equal(part.kernel, getattr(dense, f"_{name}_dense").kernel)
-
-
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-def test_a_model_of_few_bits_is_close_and_is_loaded_as_it_was(tmp_path):
-    inputs, x = keras.Input((13, 8)), normal(2, 13, 8)
-    model = keras.Model(inputs, TransformerBlock(native(), causal=True)(inputs))
-    exact = to_numpy(model(x))
-    model.quantize("int8")
-    found = to_numpy(model(x))
-    assert 0 < np.median(np.abs(found - exact)) < 0.05 * np.abs(exact).max()
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(x), found)
 
 
 def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():

@@ -1,4 +1,4 @@
-"""The Transformer block: residuals and norms in the right order, and everything passed on."""
+"""Transformer blocks: the order of residuals and norms, and the masks that they pass on."""
 
 import keras
 import numpy as np
@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
+from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
+from tests.draws import first
 from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import (
     FeedForward,
@@ -51,7 +52,7 @@ def norms(layer):
     return [norm(name) for name in names + [f"{name}_of_result" for name in names]]
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", first(["post", "pre"], 1))
 def test_nan_in_padding_changes_neither_tokens_nor_gradients(norm):
     layer = block(norm=norm, causal=True)
 
@@ -66,9 +67,9 @@ def test_nan_in_padding_changes_neither_tokens_nor_gradients(norm):
         assert_close(x, y, 0)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("norm", ["pre", "post", "pre_and_post", "pre_rms", "post_rms", "pre_and_post_rms"])
-def test_norms_and_residuals_are_where_their_names_say(norm, causal):
+@pytest.mark.parametrize("norm", first(["pre", "post_rms", "pre_and_post", "post", "pre_rms", "pre_and_post_rms"], 3))
+def test_norms_and_residuals_are_where_their_names_say(norm):
+    causal = norm != "post"
     layer = block(norm=norm, causal=causal, epsilon=0.1)
     first, second, *of_results = norms(layer)
 
@@ -87,48 +88,28 @@ def test_norms_and_residuals_are_where_their_names_say(norm, causal):
     assert_close(to_numpy(layer(X)), expected, 1e-5)
 
 
-def test_without_a_feed_forward_the_block_is_the_attention_alone():
-    layer = block(feed_forward=False)
-    first = keras.layers.LayerNormalization(epsilon=1e-6)
-    first.build(X.shape)
-    first.set_weights([weight.numpy() for weight in layer.weights if "attention_norm" in weight.path])
-    assert_close(to_numpy(layer(X)), X + to_numpy(layer.attention(first(X))), CLOSE)
-    assert not any("feed_forward" in weight.path for weight in layer.weights)
-
-
 @pytest.mark.parametrize("remat", [False, True])
-@pytest.mark.parametrize(
-    ("of_block", "of_attention"),
-    [
-        ({"mask": MASK}, {"query_mask": MASK}),
-        ({"attention_mask": np.eye(9, dtype=bool)}, None),
-        ({"segment_ids": SEGMENTS}, None),
-        ({"mask": MASK, "segment_ids": SEGMENTS}, {"query_mask": MASK, "segment_ids": SEGMENTS}),
-    ],
-)
-def test_masks_and_segments_are_passed_on(of_block, of_attention, remat):
-    layer = block(feed_forward=False, norm="pre", remat=remat)
-    change = to_numpy(layer(X, training=remat, **of_block)) - X
-    normed = ops.convert_to_tensor(norms(layer)[0](X))
-    assert_close(change, to_numpy(layer.attention(normed, **(of_attention or of_block))), 1e-5)
-    assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.1
-
-
-@pytest.mark.parametrize("remat", [False, True])
-def test_a_mask_that_the_attention_takes_is_passed_on(remat):
+def test_masks_and_segments_are_passed_on(remat, subtests):
     parts = [LocalAttention(2, 4, window=3), GlobalLocalAttention(2, 4, window=3)]
     layer = TransformerBlock(MixedAttention(parts), remat=remat)
     layer.build(X.shape)
     with_random_weights(layer)
-    change = to_numpy(layer(X, global_mask=~MASK, training=remat)) - X
     normed = ops.convert_to_tensor(norms(layer)[0](X))
-    assert_close(change, to_numpy(layer.attention(normed, global_mask=~MASK)), 1e-5)
-    assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.01
+    for of_block, of_attention in [
+        ({"mask": MASK}, {"query_mask": MASK}),
+        ({"attention_mask": np.eye(9, dtype=bool)}, {"attention_mask": np.eye(9, dtype=bool)}),
+        ({"segment_ids": SEGMENTS}, {"segment_ids": SEGMENTS}),
+        ({"mask": MASK, "segment_ids": SEGMENTS}, {"query_mask": MASK, "segment_ids": SEGMENTS}),
+        ({"global_mask": ~MASK}, {"global_mask": ~MASK}),
+    ]:
+        with subtests.test(list(of_block)):
+            change = to_numpy(layer(X, training=remat, **of_block)) - X
+            assert_close(change, to_numpy(layer.attention(normed, **of_attention)), 1e-5)
+            assert np.abs(change - to_numpy(layer.attention(normed))).max() > 0.01
 
 
-@pytest.mark.parametrize("others", [{}, {"segment_ids": SEGMENTS}])
-def test_an_implicit_mask_equals_the_explicit_one_and_travels_on(others):
-    layer = block()
+def test_an_implicit_mask_equals_the_explicit_one_and_is_passed_on():
+    layer, others = block(), {"segment_ids": SEGMENTS}
     x = keras.layers.Embedding(4, SIZE, mask_zero=True)(np.where(MASK, 2, 0))
     output = layer(x, **others)
     assert_close(to_numpy(output), to_numpy(layer(to_numpy(x), mask=MASK, **others)), 0)
@@ -158,13 +139,16 @@ def test_dropout_acts_on_both_results_before_they_are_added_in_training_alone():
 
 @pytest.mark.parametrize(
     ("own", "common"),
-    [
-        ("float32", "mixed_bfloat16"),
-        ("mixed_bfloat16", "float32"),
-        ("mixed_bfloat16", "mixed_bfloat16"),
-        ("bfloat16", "bfloat16"),
-        ("float64", "float64"),
-    ],
+    first(
+        [
+            ("float32", "mixed_bfloat16"),
+            ("bfloat16", "bfloat16"),
+            ("mixed_bfloat16", "float32"),
+            ("mixed_bfloat16", "mixed_bfloat16"),
+            ("float64", "float64"),
+        ],
+        2,
+    ),
 )
 def test_sublayers_compute_in_their_own_dtypes(own, common):
     layer = block(norm="post", dropout=0.1, dtype=own, common={"dtype": common})
@@ -183,14 +167,10 @@ def test_a_frozen_block_keeps_weights_and_state():
     assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights(), strict=True))
 
 
-@pytest.mark.parametrize("with_segments", [False, True])
-def test_a_saved_model_is_the_same_when_loaded(with_segments, tmp_path):
+def test_a_saved_model_is_the_same_when_loaded(tmp_path):
     layer = block(norm="post", causal=True, dropout=0.1, epsilon=1e-3, remat=True, seed=3, common={"dropout": 0.1})
     inputs, segments = keras.Input((None, SIZE)), keras.Input((None,), dtype="int32")
-    if with_segments:
-        model, batch = keras.Model([inputs, segments], layer(inputs, segment_ids=segments)), [X, SEGMENTS]
-    else:
-        model, batch = keras.Model(inputs, layer(inputs)), X
+    model, batch = keras.Model([inputs, segments], layer(inputs, segment_ids=segments)), [X, SEGMENTS]
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     copy = loaded.get_layer(layer.name)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
+from tests.draws import first
 from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.block_selection import convolve_keys, select_blocks
@@ -87,7 +88,7 @@ def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
         assert to_numpy(blocks)[0, :, -1].tolist() == last
 
 
-def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_sorted_once():
+def test_heads_with_a_shared_selection_equal_heads_with_copies_of_the_keys():
     query, (key, value) = normal(1, 4, 37, 4), normal(2, 1, 2, 37, 4)
     pattern, chosen = GivenBlocks(4, 3), select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
     selected, copies = [BlockSelection(chosen)], [np.repeat(x, 2, axis=1) for x in (key, value)]
@@ -97,20 +98,31 @@ def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_so
 
     for own, other in zip(attended(key, value)[:2], attended(*copies)[:2], strict=True):
         np.testing.assert_allclose(own, other, atol=1e-6)
-    run = tf.function(lambda x: attended(x, x).output, jit_compile=True)
-    for keys, heads in ((key, "1,2"), (copies[0], "1,4")):
+
+
+@pytest.mark.full
+def test_a_shared_selection_is_sorted_once_per_key_head():
+    query, key = normal(1, 4, 37, 4), normal(1, 2, 37, 4)[None, 0]
+    blocks = select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
+
+    def attended(x):
+        selected = selecting(BlockSelection(blocks))
+        return attend_pattern(GivenBlocks(4, 3), query, x, x, causal=True, select=selected).output
+
+    run = tf.function(attended, jit_compile=True)
+    for keys, heads in ((key, "1,2"), (np.repeat(key, 2, axis=1), "1,4")):
         program = run.experimental_get_compiler_ir(tf.constant(keys))(stage="hlo")
         assert set(re.findall(r"s32\[(\d+,\d+),\d+\][^ ]* sort\(", program)) == {heads}
 
 
-@pytest.mark.parametrize("size", [5, 64])
-def test_queries_that_choose_chunk_by_chunk_choose_the_same(size):
+def test_chunks_of_queries_select_the_same_blocks():
     query, key = normal(2, 2, 2, 37, 4)
     segments = np.arange(37)[None] // [[11], [30]]
     masks = TokenMasks(key_mask=np.arange(37) < [[37], [33]], query_segments=segments, key_segments=segments)
     for given in (masks, TokenMasks()):
-        whole, chunks = (select_blocks(query, key, given, 4, 3, chunk_size=each) for each in (None, size))
-        np.testing.assert_array_equal(to_numpy(chunks), to_numpy(whole))
+        whole, *chunks = (select_blocks(query, key, given, 4, 3, chunk_size=size) for size in (None, 5, 64))
+        for each in chunks:
+            np.testing.assert_array_equal(to_numpy(each), to_numpy(whole))
 
 
 def test_no_array_has_all_products_of_queries_and_blocks_where_queries_choose_chunk_by_chunk():
@@ -132,7 +144,7 @@ def test_a_convolution_of_keys_takes_in_the_keys_before_of_the_same_document_tha
     np.testing.assert_allclose(found, [1, 2, 3, 4, 5] + silu(sums), rtol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", first([True, False], 1))
 def test_keys_are_convolved_and_blocks_chosen_chunk_by_chunk_where_a_graph_does_not_know_the_length(jit_compile):
     kernel = normal(5, 1, 2)
 
@@ -162,25 +174,3 @@ def test_a_layer_begins_as_one_without_a_convolution_and_learns_from_there():
         total = tf.reduce_sum(outputs[1] ** 2)
     np.testing.assert_allclose(*outputs, atol=1e-6)
     assert np.all(tape.gradient(total, layers[1].trainable_weights[-1].value) != 0)
-
-
-@pytest.mark.parametrize("wrong", [{"num_blocks": 0}, {"block_size": 0}, {"block_size": 2.0}, {"key_convolution": 0}])
-def test_sizes_are_positive_integers(wrong):
-    name = next(iter(wrong))
-    if name == "key_convolution":  # of the layer alone
-        with pytest.raises(ValueError, match="`key_convolution` must be a positive integer"):
-            BlockSelectedAttention(2, 4, **wrong)
-        return
-    for make in (SelectedBlocks, lambda **own: BlockSelectedAttention(2, 4, **own)):
-        with pytest.raises(ValueError, match=f"`{name}` must be"):
-            make(**wrong)
-
-
-def test_calls_are_causal_self_attention():
-    layer, x = BlockSelectedAttention(2, 4, block_size=4), normal(1, 9, 8)
-    for call in (layer, layer.attention_pattern):
-        with pytest.raises(ValueError, match=r"`use_causal_mask` must be True with \w+ \(SelectedBlocks\)"):
-            call(x)
-    with pytest.raises(ValueError, match="`value` and `key` must be None"):
-        layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
-    assert "causal self-attention" in layer.cross_cache_unsupported_reason
