@@ -1,4 +1,4 @@
-"""Layers whose heads learn how far they see: the loss, the clamp, the window that shrinks."""
+"""Adaptive attention spans of layers: loss, constraint, and the window that follows the spans."""
 
 import time
 
@@ -30,7 +30,7 @@ def draw(batch=2, length=50):
 
 
 @every_kind
-def test_spans_cost_in_training_alone(make):
+def test_spans_add_a_loss_only_in_training(make):
     layer = built(make)
     layer(draw(), use_causal_mask=True, training=True)
     (loss,) = layer.losses
@@ -54,7 +54,7 @@ def test_the_window_shrinks_and_grows_with_the_spans_and_changes_nothing(make):
 
 
 @every_kind
-def test_what_lies_beyond_the_span_is_not_seen(make):
+def test_keys_beyond_the_span_are_not_seen(make):
     layer, x = built(make), draw()
     seen = np.asarray(layer.attention_pattern(x, use_causal_mask=True))[0, :, -1]
     nearest = 1 if getattr(layer, "mask_self", False) else 0

@@ -1,4 +1,4 @@
-"""All-attention: what is its own, beside the contract that all layers keep."""
+"""All-attention: persistent vectors and variants, in addition to the contracts of all layers."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def test_queries_without_an_opinion_get_the_mean_of_window_and_vectors():
+def test_zero_queries_get_the_mean_of_window_and_vectors():
     layer = AllAttention(1, 2, num_persistent=3, window=2, use_bias=False)
     layer.build((None, None, 2))
     query, key, _, _, persistent_key, persistent_value = layer.get_weights()
@@ -45,7 +45,7 @@ def test_the_vectors_begin_with_variance_one():
         assert np.std(vectors) == pytest.approx(1, abs=0.02)
 
 
-def test_a_single_head_joins_all_for_the_vectors():
+def test_single_head_attends_to_vectors_with_all_heads_joined():
     layer, x = built(variant="single_head", use_bias=False), draw()
     window = built(num_persistent=0, use_bias=False)
     window.set_weights(layer.get_weights()[:4])
@@ -68,7 +68,7 @@ def test_heads_without_a_window_have_no_keys():
 
 
 @pytest.mark.parametrize("variant", first(["single_head", "split", "all", "head_split"], 2))
-def test_dropout_drops_in_training_alone(variant):
+def test_dropout_applies_only_in_training(variant):
     layer, x = built(variant=variant, dropout=0.5, seed=0), draw()
     plain = built(variant=variant)
     plain.set_weights(layer.get_weights()[: len(plain.weights)])
@@ -76,7 +76,7 @@ def test_dropout_drops_in_training_alone(variant):
     assert np.abs(np.asarray(layer(x, training=True)) - np.asarray(plain(x))).max() > 0.01
 
 
-def test_a_query_that_may_see_no_key_sees_the_vectors():
+def test_a_query_without_keys_sees_the_vectors():
     layer, x = built(), draw()
     hidden = np.asarray(layer(x, attention_mask=np.zeros((9, 9), bool)))
     assert np.abs(hidden).max() > 0.01 and np.all(np.isfinite(hidden))
@@ -92,7 +92,7 @@ def test_a_block_and_a_backbone_need_no_feed_forward():
     assert not any("feed_forward" in weight.path for weight in backbone.weights)
 
 
-def test_a_softmax_feed_forward_is_attention_to_vectors_by_the_book():
+def test_a_softmax_feed_forward_equals_attention_to_vectors():
     layer, x = SoftmaxFeedForward(5, num_heads=2), draw()
     layer.build(x.shape)
     keys, values = (np.asarray(weight) for weight in with_random_weights(layer).weights)
@@ -101,7 +101,7 @@ def test_a_softmax_feed_forward_is_attention_to_vectors_by_the_book():
     np.testing.assert_allclose(layer(x), expected, rtol=0, atol=1e-5)
 
 
-def test_a_softmax_feed_forward_is_saved_and_serves_a_block(tmp_path):
+def test_a_block_with_a_softmax_feed_forward_is_saved_and_loaded(tmp_path):
     inputs = keras.Input((None, 6))
     attention = AllAttention(2, 4, num_persistent=0, window=4)
     model = keras.Model(inputs, TransformerBlock(attention, SoftmaxFeedForward(5, dropout=0.1, seed=1))(inputs))

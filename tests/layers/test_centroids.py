@@ -1,4 +1,4 @@
-"""The centroids of routing attention: what moves them, what leaves them alone, and where they are kept."""
+"""Centroids of routing attention: updates, revival, initialization and saving."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ def trained_model():
     ("selection", "share_qk"),
     first([("nearest", True), ("top_k", False), ("top_keys", False), ("nearest", False), ("top_k", True)], 3),
 )
-def test_training_moves_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
+def test_training_updates_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
     layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, share_qk=share_qk, selection=selection, revive_after=0))
     for _ in range(2):
         state, loss = learned(layer)
@@ -50,7 +50,7 @@ def test_training_moves_the_centroids_by_the_average_and_adds_the_commitment_onc
         assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
 
 
-def test_a_step_of_training_routes_by_the_centroids_before_it():
+def test_a_training_step_routes_by_the_centroids_before_it():
     layer = ready(routing(ema_decay=0.0, revive_after=0))
     before = to_numpy(layer(X, use_causal_mask=True))
     assert_close(to_numpy(layer(X, use_causal_mask=True, training=True)), before)
@@ -77,7 +77,7 @@ def test_tokens_that_are_not_finite_never_reach_the_state():
         assert np.isfinite(value).all()
 
 
-def test_the_noise_of_a_revival_follows_the_seed_of_the_layer_alone():
+def test_the_noise_of_a_revival_follows_only_the_seed_of_the_layer():
     found = []
     for seed in (0, 1):
         keras.utils.set_random_seed(seed)
@@ -103,7 +103,7 @@ def test_the_first_centroids_are_normalised_distinct_directions_that_count_as_on
     assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
 
 
-def test_layers_of_one_seed_start_drop_and_revive_alike():
+def test_layers_with_equal_seeds_are_equal_in_training():
     results = []
     for seed in (7, 7, 8):
         layer = ready(routing(dropout=0.3, seed=seed, revive_after=1))
@@ -164,7 +164,7 @@ def test_an_unused_centroid_is_revived_near_the_fullest_after_the_given_steps():
         assert 0.01 < apart.max() < 0.5
 
 
-def test_predict_and_evaluate_leave_the_state_alone_which_fit_moves_and_files_keep(tmp_path):
+def test_only_fit_changes_the_state_and_files_keep_it(tmp_path):
     model, before = trained_model()
     layer = model.get_layer("routing")
     assert not any(np.array_equal(a, b) for a, b in zip(before[:3], state_of(layer)[:3], strict=True))

@@ -29,7 +29,7 @@ def clustered_of(dense, x, **options):
     return layer
 
 
-def test_a_cluster_for_each_query_is_dense_attention():
+def test_one_cluster_per_query_is_dense_attention():
     x = draw(length=12)
     dense = dense_layer(x)
     # With as many clusters as queries, each starts from its own bits, and queries of the same bits share one.
@@ -57,7 +57,7 @@ def test_the_best_keys_are_found_among_tiny_weights():
     assert sorted(np.asarray(best.positions).ravel()) == [3, 39] and np.all(best.valid)
 
 
-def test_more_clusters_and_best_keys_come_closer_to_dense_attention():
+def test_more_clusters_and_best_keys_approximate_dense_attention_better():
     x = draw(batch=1, length=300)
     dense = dense_layer(x)
     expected = np.asarray(dense(x, x))
@@ -95,7 +95,7 @@ def test_keys_may_be_of_another_sequence():
     np.testing.assert_allclose(layer(query, value), dense(query, value), rtol=0, atol=2e-5)
 
 
-def test_an_attention_mask_of_keys_alone_is_obeyed():
+def test_an_attention_mask_of_keys_is_used():
     x = draw()
     mask = np.random.default_rng(1).random((2, 1, 1, 40)) < 0.5
     dense = dense_layer(x)

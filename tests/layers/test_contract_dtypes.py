@@ -1,4 +1,4 @@
-"""Attention layers in every floating dtype: finite, and of the dtypes they promise."""
+"""Attention layers in every floating dtype: finite results of the documented dtypes."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ POLICIES = first(list(DTYPES), 1)
 
 @every_layer(by_default=("all_span", "improved_clustered", "native", "mixed"))
 @pytest.mark.parametrize("policy", POLICIES)
-def test_outputs_weights_and_state_have_the_promised_dtypes(case, policy):
+def test_outputs_weights_and_state_have_the_documented_dtypes(case, policy):
     layer, x = built(case, dtype=policy, dropout=0.2), normal(2, 13, SIZE)
     compute, variable, state = DTYPES[policy]
     mask = np.arange(13) < np.array([[13], [6]])
@@ -51,7 +51,7 @@ def with_exact_heads(case, dtype):
 
 
 @every_layer(by_default=("improved_clustered", "lsh", "mixed"))
-def test_half_precision_is_near_single_precision_in_every_row(case):
+def test_half_precision_is_close_to_single_precision_in_every_row(case):
     x = np.random.default_rng(0).integers(-1, 2, (2, 13, SIZE)).astype("float32")
     mask = np.ones((2, 13, 13), bool)
     mask[:, 5] = False  # a query that may see nothing
@@ -73,7 +73,7 @@ def test_gradients_of_large_inputs_are_finite_in_half_precision(case):
 
 
 @every_layer(by_default=("sparse_heads", "top_k_separate"))
-def test_double_precision_is_that_of_numpy(case):
+def test_double_precision_equals_numpy(case):
     layer, x = built(case, dtype="float64"), normal(2, 13, SIZE).astype("float64")
     turned = any(getattr(part, "position", None) in ("rotary", "alibi") for part in getattr(layer, "parts", [layer]))
     # Angles and slopes are constants in float32.

@@ -1,4 +1,4 @@
-"""Attention layers inside models: compiled, saved, trained, with shapes known and unknown."""
+"""Attention layers inside models: compiled, saved and trained, with known and unknown shapes."""
 
 import keras
 import numpy as np
@@ -80,7 +80,7 @@ def assert_same(found, expected):
 
 
 @every_layer(by_default=OF_EACH_CLASS)
-def test_a_saved_model_is_the_same_when_loaded_in_safe_mode(case, tmp_path):
+def test_a_saved_model_is_unchanged_when_loaded_in_safe_mode(case, tmp_path):
     layer, x = built(case, dropout=0.1), normal(2, 13, SIZE)
     model = model_of(case, layer)
     model.save(tmp_path / "model.keras")
@@ -128,7 +128,7 @@ def train(case, **compilation):
 
 
 @every_layer(by_default=("fixed", "mixed"))
-def test_symbolic_shapes_and_dtypes_are_the_real_ones(case):
+def test_symbolic_shapes_equal_real_shapes(case):
     for common, shape in ({}, (2, 7, SIZE)), ({"output_shape": 5}, (2, 7, 5)), ({"output_shape": (3, 2)}, (2, 7, 3, 2)):
         layer, x = case.make(value_dim=3, use_bias=False, **common), normal(2, 7, SIZE)
         given = {"use_causal_mask": case.causal}
@@ -142,7 +142,7 @@ def test_symbolic_shapes_and_dtypes_are_the_real_ones(case):
 
 
 @every_layer(by_default=("top_k_separate",), crosses=True)
-def test_symbolic_shapes_of_a_cross_attention_are_the_real_ones(case):
+def test_symbolic_shapes_of_cross_attention_equal_real_shapes(case):
     query, value = normal(2, 7, SIZE), normal(2, 5, 3)
     layer = case.make()
     symbolic = layer(keras.Input((7, SIZE)), keras.Input((5, 3)), return_attention_scores=True)

@@ -47,7 +47,7 @@ def block(kind="blocks", norm="pre", causal=True, common=None, **own):
 
 
 @pytest.mark.parametrize(("kind", "norm"), [("blocks", "pre"), ("heads", "post"), ("chosen_keys", "post")])
-def test_the_cross_attention_comes_between_the_two_others(kind, norm):
+def test_cross_attention_comes_between_self_attention_and_feed_forward(kind, norm):
     layer = block(kind, norm)
 
     def residual(x, sublayer, name):
@@ -88,7 +88,7 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
 
 
 @pytest.mark.parametrize("norm", first(["post", "pre"], 1))
-def test_a_padded_prompt_is_continued_row_by_row(norm):
+def test_rows_of_a_padded_prompt_decode_separately(norm):
     layer, lengths = block(norm=norm), np.array([4, 2])
     given = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
     mask = np.arange(4) < lengths[:, None]
@@ -103,7 +103,7 @@ def test_a_padded_prompt_is_continued_row_by_row(norm):
 
 
 @pytest.mark.parametrize("norm", first(["post", "pre"], 1))
-def test_a_block_with_a_memory_decodes_as_after_it(norm):
+def test_a_block_decodes_after_a_memory(norm):
     layer = block(norm=norm)
     whole = to_numpy(layer(X[:, 3:], memory=X[:, :3], encoder_sequence=ENCODED))
     cache = layer.init_cache(2, 9, memory=X[:, :3], encoder_sequence=ENCODED)
@@ -112,7 +112,7 @@ def test_a_block_with_a_memory_decodes_as_after_it(norm):
     assert_close(layer.decode(X[:, 5:6], cache, 2)[0], whole[:, 2:3], CLOSE)
 
 
-def test_rematerialisation_has_the_same_gradients_for_the_encoder_too():
+def test_rematerialization_does_not_change_gradients_of_the_encoder():
     results = []
     for remat in (False, True):
         layer, source = block(remat=remat, common={"seed": 1}), tf.constant(ENCODED)
@@ -138,7 +138,7 @@ def test_a_model_of_two_inputs_is_the_same_when_loaded(tmp_path):
     assert_close(loaded([X, ENCODED]), to_numpy(model([X, ENCODED])), 0)
 
 
-def test_half_precision_stays_near():
+def test_half_precision_is_close_to_single_precision():
     layer = block(common={"dtype": "mixed_bfloat16"}, dtype="mixed_bfloat16")
     exact = block()
     exact.set_weights(layer.get_weights())

@@ -30,7 +30,7 @@ def test_drawn_layers_decode_as_one_call(kind, wanted):
     assert error < TOLERANCE
 
 
-def test_parts_of_a_union_leave_out_what_others_show():
+def test_parts_of_a_union_count_each_pair_once():
     pattern = Window(2) | Nearest(2, 4) | Hashed(2, 3) | First(2)
     layer, rng = layers.SparseAttention(**SIZES, pattern=pattern, position="relative", seed=1), np.random.default_rng(0)
     layer.build((None, None, SIZE))
@@ -67,7 +67,7 @@ def made(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(["routing", "window", "blocks", "all_attention", "lsh", "top_keys"], 1))
-def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
+def test_a_compiled_loop_decodes_as_one_call(name):
     import tensorflow as tf
 
     layer, rng = made(name), np.random.default_rng(0)
@@ -90,7 +90,7 @@ def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name)
 
 
 @pytest.mark.parametrize("name", first(["routing", "top_keys", "window", "blocks", "all_attention", "lsh"], 2))
-def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
+def test_a_step_reads_only_the_keys_of_the_pattern(name, monkeypatch):
 
     from tf_sparse_attention.patterns.engine import attention
 
@@ -107,7 +107,7 @@ def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
     assert {shape[-2] for shape in read} == {shown}
 
 
-def test_a_query_far_behind_the_other_sequence_sees_nothing():
+def test_a_query_beyond_the_keys_sees_nothing():
     layer = made("window")
     cache = layer.init_cross_cache(np.ones((2, 5, SIZE), "float32"))
     output = layer.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, [4, 90])
@@ -116,7 +116,7 @@ def test_a_query_far_behind_the_other_sequence_sees_nothing():
     assert np.abs(output[0, 0] - ops.convert_to_numpy(bias)).max() > 1e-3
 
 
-def test_what_is_kept_is_in_the_compute_dtype():
+def test_a_cache_is_in_the_compute_dtype():
     layer = layers.LocalAttention(**SIZES, window=6, dtype="mixed_bfloat16")
     layer.build((None, None, SIZE))
     cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))

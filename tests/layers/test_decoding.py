@@ -1,4 +1,4 @@
-"""Decoding with a cache gives what one causal call for the whole sequence gives, and says where there is none."""
+"""Decoding with a cache equals one causal call for the whole sequence, and layers without a cache give the reason."""
 
 import json
 

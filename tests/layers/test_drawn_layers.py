@@ -1,4 +1,4 @@
-"""Layers equal dense attention over drawn arguments, lengths and masks, with gradients, on both backends."""
+"""Layers equal dense attention for random arguments, lengths and masks, with gradients, on both backends."""
 
 import json
 

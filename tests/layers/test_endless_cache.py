@@ -103,7 +103,7 @@ def by_the_rule(layer, x):
 
 
 @pytest.mark.parametrize("prompt", [pytest.param(0, marks=pytest.mark.full), FIRST + WINDOW])
-def test_positions_in_the_cache_are_those_of_streaming_language_models(prompt):
+def test_positions_in_the_cache_equal_streaming_llm(prompt):
     layer, x = layer_of(), normal(2, LENGTH, SIZE)
     cache, parts = layer.init_cache(2, None, positions_in_cache=True), []
     if prompt:
@@ -116,7 +116,7 @@ def test_positions_in_the_cache_are_those_of_streaming_language_models(prompt):
     assert np.abs(outputs - whole).max() > 1e-2  # where the first tokens are further away
 
 
-def test_in_a_window_alone_places_keep_all_distances():
+def test_positions_in_the_cache_of_a_window_keep_all_distances():
     layer, x = layer_of(Window(WINDOW)), normal(2, LENGTH, SIZE)
     outputs, _ = decoded(layer, x, layer.init_cache(2, None, positions_in_cache=True))
     assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
@@ -156,7 +156,7 @@ def test_wrong_arguments_of_unbounded_decoding_are_named(subtests):
 
 
 @pytest.mark.parametrize("run_eagerly", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
+def test_a_stream_without_a_maximum_length_equals_one_with_it(run_eagerly):
     model = LanguageModel(Backbone(20, 1, 16, [STREAMING], seed=0))
     model._generator = Generator(model, run_eagerly)
     settings = {"strategy": Sampling(temperature=0.9), "seed": 3, "stop_token_ids": None, "chunk_size": 3}

@@ -243,7 +243,7 @@ def test_settings_of_an_adaptive_span_are_named(subtests):
             local(window=8, adaptive_span={name: value})
 
 
-def test_the_message_tells_what_was_expected_and_received():
+def test_a_message_names_the_expected_and_the_received_value():
     with pytest.raises(ValueError, match=r"^`window` must be a positive integer\. Received: window=0\.$"):
         local(window=0)
 

@@ -1,4 +1,4 @@
-"""Strided and fixed attention: how the heads share the two patterns, and what the arguments may be."""
+"""Strided and fixed attention: the patterns of heads and their defaults."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_heads_have_the_local_pattern_the_far_pattern_or_the_union(make):
     np.testing.assert_array_equal((far | unit) @ (near | unit), np.tri(12, dtype=bool))
 
 
-def test_heads_that_see_summaries_take_the_groups_in_turn():
+def test_heads_with_summaries_use_the_groups_in_turn():
     # Heads 0 to 3 are local; 4, 5 and 6 have the groups 0, 1 and 2, and so on if there were more.
     heads = pattern(fixed(7, num_groups=3))
     assert [np.flatnonzero(head[-1]).tolist() for head in heads[4:]] == [[3, 7, 11], [2, 6, 10], [1, 5, 9]]

@@ -49,7 +49,7 @@ def test_biases_can_be_chosen():
     assert len(ready(use_bias=False).weights) == 2
 
 
-def test_dropout_acts_after_the_activation_in_training_alone():
+def test_dropout_applies_after_the_activation_only_in_training():
     layer = ready(dropout=0.5, seed=1, use_bias=False, activation="relu")
     inner, output = layer.get_weights()
     hidden = np.maximum(X @ inner, 0)

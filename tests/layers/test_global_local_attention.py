@@ -1,4 +1,4 @@
-"""Local attention with global tokens, against the definition written with loops over all tokens."""
+"""Local attention with global tokens equals its definition with loops over all tokens."""
 
 import keras
 import numpy as np
@@ -52,7 +52,7 @@ def definition(layer, x, counts, exists):
     normed=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_any_marks_equal_the_definition(length, window, num_global, own, counted, normed, seed):
+def test_outputs_equal_the_definition(length, window, num_global, own, counted, normed, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(2, length, SIZE)).astype("float32")
     marks = rng.random((2, length)) < 0.3
@@ -118,7 +118,7 @@ def test_short_sequences_may_be_dense():
 
 
 @pytest.mark.parametrize("dense_length", [0, 12])
-def test_weights_to_and_of_global_tokens_are_dropped_as_all_others(dense_length):
+def test_dropout_applies_to_global_tokens(dense_length):
     # Values tell the weights to the one global token, 3, and to the far token 9, which that one alone sees.
     layer = GlobalLocalAttention(
         N, H, value_dim=2, window=2, dropout=0.25, dense_length=dense_length, use_bias=False, output_shape=2 * N, seed=0
@@ -137,7 +137,7 @@ def test_weights_to_and_of_global_tokens_are_dropped_as_all_others(dense_length)
         assert 0.12 < 1 - kept.mean() < 0.38
 
 
-def test_projections_of_a_dense_layer_serve_global_tokens_too():
+def test_projections_of_a_dense_layer_are_used_for_global_tokens_too():
     layer = GlobalLocalAttention(N, H, window=20, own_projections=True)
     dense = keras.layers.MultiHeadAttention(N, H)
     x = normal(2, 9, SIZE)

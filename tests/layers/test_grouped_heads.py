@@ -1,4 +1,4 @@
-"""Heads that share keys and values: as heads of their own with copies of them, Keras's layer, memory, and errors."""
+"""Grouped-query heads equal heads with copies of the keys, and the layer of Keras."""
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ from tf_sparse_attention.layers import (
     AllAttention,
     BlockSelectedAttention,
     ClusteredAttention,
-    FixedAttention,
     GlobalLocalAttention,
     LocalAttention,
     LSHAttention,
@@ -22,7 +21,7 @@ from tf_sparse_attention.layers import (
     StridedAttention,
 )
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns import Heads, InTurn, Nearest, Window
+from tf_sparse_attention.patterns import InTurn, Nearest, Window
 
 SIZE, LENGTH = 12, 26
 ROUTED = {"num_clusters": 3, "cluster_size": 5, "share_qk": False, "seed": 1}
@@ -30,23 +29,17 @@ HASHED = {"num_buckets": 4, "bucket_size": 5, "share_qk": False, "seed": 1}
 # By name the class, its arguments, and whether its calls are causal.
 LAYERS = {
     "window": (LocalAttention, {"window": 6, "position": "relative"}, True),
-    "blocks": (LocalAttention, {"block_size": 5, "position": "alibi"}, True),
     "span": (LocalAttention, {"window": 9, "adaptive_span": {"initial": 0.3, "ramp": 4}}, True),
     "strided": (StridedAttention, {"stride": 4, "position": "rotary"}, True),
-    "fixed": (FixedAttention, {"block_size": 6, "num_summary": 2}, True),
-    "all": (AllAttention, {"num_persistent": 3, "window": 6}, True),
     "head_split": (AllAttention, {"num_persistent": 3, "window": 6, "variant": "head_split"}, True),
     "nearest": (RoutingAttention, {**ROUTED, "position": "alibi"}, True),
     "top_k": (RoutingAttention, {**ROUTED, "selection": "top_k", "position": "relative"}, False),
     "top_keys": (RoutingAttention, {**ROUTED, "selection": "top_keys", "position": "relative"}, False),
-    "hash": (RoutingAttention, {**ROUTED, "num_clusters": 4, "selection": "hash"}, False),
     "lsh": (LSHAttention, {**HASHED, "num_rounds": 2}, True),
     "chunks": (LSHAttention, {**HASHED, "num_rounds": 2, "selection": "chunks", "position": "alibi"}, False),
-    "clustered": (ClusteredAttention, {"num_clusters": 4, "seed": 1}, False),
     "improved_clustered": (ClusteredAttention, {"num_clusters": 4, "top_k": 5, "seed": 1}, False),
     "selected": (BlockSelectedAttention, {"block_size": 4, "num_blocks": 2, "position": "rotary"}, True),
     "union": (SparseAttention, {"pattern": Window(5) | Nearest(3, 5), "seed": 1, "position": "rotary"}, True),
-    "heads": (SparseAttention, {"pattern": Heads([(2, Window(5)), (2, Nearest(3, 5))]), "seed": 1}, True),
     "in_turn": (SparseAttention, {"pattern": InTurn((Window(5), Nearest(3, 5))), "seed": 1}, True),
     "global": (GlobalLocalAttention, {"window": 4, "num_first_global": 2}, False),
 }
@@ -133,7 +126,7 @@ def test_a_full_window_equals_the_layer_of_keras(num_key_value_heads, use_gate):
         assert_close(layer(*inputs, **masks), dense(*inputs, **masks), 1e-5)
 
 
-def test_parts_take_their_share_of_the_heads_of_keras():
+def test_parts_copy_their_heads_of_the_layer_of_keras():
     dense = keras.layers.GroupQueryAttention(6, 4, 2)
     x = normal(2, LENGTH, SIZE)
     dense.build(x.shape, x.shape)
@@ -145,7 +138,7 @@ def test_parts_take_their_share_of_the_heads_of_keras():
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads the graph of TensorFlow")
 @pytest.mark.parametrize("name", first(["strided", "window"], 1))
-def test_no_array_of_the_graph_repeats_the_keys(name):
+def test_no_array_of_the_graph_repeats_the_keys_of_a_group(name):
     import tensorflow as tf
 
     cls, arguments, _ = LAYERS[name]
@@ -164,7 +157,7 @@ def test_no_array_of_the_graph_repeats_the_keys(name):
         assert node.inputs[1].shape[:2].num_elements() <= 2
 
 
-def test_a_sink_takes_its_share_of_every_softmax():
+def test_a_sink_has_a_share_of_every_softmax():
     layer = LocalAttention(2, 4, window=LENGTH, use_sink=True)
     plain = LocalAttention(2, 4, window=LENGTH)
     x = normal(1, LENGTH, SIZE)
@@ -187,7 +180,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", first(list(SHARED), 1))
-def test_a_sink_leaves_a_query_its_own_key_where_it_sees_nothing_else(name):
+def test_queries_that_see_only_themselves_ignore_the_sink(name):
     cls, arguments = SHARED[name]
     layer, x = cls(4, 4, use_sink=True, **arguments), normal(2, LENGTH, SIZE)
     layer.build(x.shape)

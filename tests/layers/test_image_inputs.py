@@ -1,4 +1,4 @@
-"""Images as inputs of attention layers: their pixels row by row are the tokens."""
+"""Images as inputs of attention layers: the tokens are the pixels, row by row."""
 
 import textwrap
 
@@ -36,7 +36,7 @@ def images(batch=2, seed=0):
 
 
 @pytest.mark.parametrize("name", first(["local_2d", "global", "mixed", "local", "routing"], 2))
-def test_images_give_what_their_pixels_give_as_a_sequence(name):
+def test_images_equal_sequences_of_their_pixels(name):
     layer, x, rng = LAYERS[name](), images(), np.random.default_rng(0)
     masks = {"query_mask": rng.random((2, HEIGHT, WIDTH)) < 0.8, "key_mask": rng.random((2, HEIGHT, WIDTH)) < 0.8}
     masks["segment_ids"] = np.sort(rng.integers(0, 2, (2, HEIGHT * WIDTH))).reshape(2, HEIGHT, WIDTH)
@@ -148,7 +148,7 @@ class Carried(keras.layers.Layer):
         return keras.ops.any(keras.ops.not_equal(x, 0), axis=-1)
 
 
-def test_masks_that_images_carry_are_those_of_their_pixels():
+def test_implicit_masks_of_images_are_used():
     layer, x, other, carried = LAYERS["local"](), images(), images(seed=1)[:, :3], Carried()
     x[0, 2:], x[1, :, 4:], other[0, :2] = 0, 0, 0
     masks = [as_sequence((each != 0).any(-1)) for each in (x, other)]

@@ -47,7 +47,7 @@ def test_implicit_masks_reach_the_layers_of_a_compiled_model_on_jax(run_jax):
 
 
 @pytest.mark.full
-def test_fit_with_rematerialisation_on_jax_gives_what_tensorflow_gives_without(run_jax, tmp_path):
+def test_fit_with_rematerialization_on_jax_equals_tensorflow_without(run_jax, tmp_path):
     results = train(remat=False, num_blocks=1, dropout=0.0, revive_after=0, jit_compile=False)
     np.savez(tmp_path / "tensorflow.npz", **{f"training/{i}": result for i, result in enumerate(results)})
     found = run_checks(run_jax, f"training={tmp_path / 'tensorflow.npz'}")
@@ -55,7 +55,7 @@ def test_fit_with_rematerialisation_on_jax_gives_what_tensorflow_gives_without(r
 
 
 @pytest.mark.full
-def test_rematerialisation_keeps_a_fraction_of_the_activations_on_jax(run_jax):
+def test_rematerialization_keeps_a_fraction_of_the_activations_on_jax(run_jax):
     plain, again = run_checks(run_jax, "memory")["memory"]
     assert again < plain / 5
 
@@ -101,7 +101,7 @@ def test_compositions_decode_on_jax(run_jax, name):
 
 
 @pytest.mark.large
-def test_rematerialisation_with_dropout_trains_alike_on_jax(run_jax):
+def test_rematerialization_with_dropout_does_not_change_training_on_jax(run_jax):
     assert run_checks(run_jax, "training_with_dropout") == {"training_with_dropout": "passed"}
 
 

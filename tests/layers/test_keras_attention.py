@@ -1,4 +1,4 @@
-"""Behaviours that Keras's own tests check of its attention layers: one test per row of docs/keras_attention.md.
+"""Behaviors that the tests of Keras check for its attention layers: one test per row of docs/keras_attention.md.
 
 Keras's tests are read for what they check; the tests here are written anew.
 """

@@ -30,9 +30,9 @@ def test_no_array_is_quadratic_in_the_sequence_on_jax(run_jax, name):
     assert json.loads(run_jax(JAX.format(name=name))) == []
 
 
-def test_the_same_look_finds_the_scores_of_dense_attention():
+def test_the_check_finds_the_scores_of_dense_attention():
     assert any("MatMul" in array or "Einsum" in array for array in quadratic_arrays("dense"))
 
 
-def test_the_same_look_finds_the_scores_of_dense_attention_on_jax(run_jax):
+def test_the_check_finds_the_scores_of_dense_attention_on_jax(run_jax):
     assert any("dot_general" in array for array in json.loads(run_jax(JAX.format(name="dense"))))

@@ -1,4 +1,4 @@
-"""Local attention: small cases by hand, and the layer it stands in for."""
+"""Local attention: small cases, and equality with the dense layer of Keras."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ def test_window_counts_the_query_itself():
     np.testing.assert_allclose(mean([0.0, 2.0, 4.0, 8.0]), [1, 2, 14 / 3, 6], rtol=1e-6)
 
 
-def test_blocks_after_and_before_can_be_asked_for():
+def test_numbers_of_blocks_before_and_after_are_options():
     values = np.array([0.0, 6.0, 12.0, 18.0])
     np.testing.assert_allclose(averaging_layer(block_size=1, num_blocks_before=0)(values), values)
     mean = averaging_layer(block_size=1, num_blocks_before=0, num_blocks_after=1)

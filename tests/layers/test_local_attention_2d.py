@@ -1,4 +1,4 @@
-"""Local attention on images as a layer: its defaults, what its arguments may be, and where it can be used."""
+"""Local attention on images: defaults, reach and sequences that end inside the image."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Calls with a memory: what a layer gives for the last positions of the joined sequence."""
+"""Calls with a memory equal the last positions of the joined sequence."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def join(memory, x):
     "name",
     first(["window", "span", "all", "mixed", *(x for x in LAYERS if x not in ("window", "span", "all", "mixed"))], 4),
 )
-def test_the_result_is_that_of_the_joined_sequence(name, masked):
+def test_the_result_equals_that_of_the_joined_sequence(name, masked):
     layer, memory, x = make(name), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
     causal = name != "both sides"
     given, joined = {}, {}
@@ -86,7 +86,7 @@ def test_no_gradient_reaches_the_memory(name):
     assert not np.any(gradients["memory"]) and np.any(gradients["x"])
 
 
-def test_scores_have_the_memory_in_front():
+def test_scores_begin_with_the_memory():
     layer, memory, x = make("window"), normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
     weights = layer(x, memory=memory, use_causal_mask=True, return_attention_scores=True)[1]
     expected = layer(join(memory, x), use_causal_mask=True, return_attention_scores=True)[1]
@@ -102,7 +102,7 @@ def test_a_block_remembers_its_inputs(norm, remat):
     assert_close(actual, block(join(memory, x))[:, MEMORY:], CLOSE)
 
 
-def test_nan_where_a_memory_has_nothing_reaches_no_token():
+def test_nan_in_masked_memory_reaches_no_token():
     layer = LocalAttention(2, 4, window=6)
     layer.build((None, None, SIZE))
     x, memory, exists = normal(2, 5, SIZE), normal(2, 4, SIZE, seed=1), np.arange(4) >= np.array([[0], [2]])
@@ -116,7 +116,7 @@ def test_nan_where_a_memory_has_nothing_reaches_no_token():
     assert np.isfinite(results[1]).all()
 
 
-def test_an_empty_memory_is_as_none():
+def test_an_empty_memory_equals_none():
     layer, x = make("window"), normal(2, LENGTH, SIZE)
     empty = {"memory": normal(2, MEMORY, SIZE), "memory_segment_ids": np.full((2, MEMORY), -1)}
     assert_close(layer(x, use_causal_mask=True, **empty), layer(x, use_causal_mask=True), CLOSE)

@@ -1,4 +1,4 @@
-"""A Transformer block as the published code has it: padding that is not seen, cross-attention that routes."""
+"""Transformer blocks as in the published code: padding that counts, and routed cross-attention."""
 
 import keras
 import numpy as np
@@ -31,7 +31,7 @@ def block(causal=False, attention=None, across=None, **own):
 
 
 @pytest.mark.parametrize("norm", first(["post", "pre"], 1))
-def test_padding_attends_and_takes_places_but_is_not_seen(norm):
+def test_padding_attends_and_counts_but_is_not_seen(norm):
     layer = block(norm=norm)
 
     def residual(x, sublayer, name):
@@ -47,7 +47,7 @@ def test_padding_attends_and_takes_places_but_is_not_seen(norm):
     assert np.abs(to_numpy(absent(X, mask=MASK, encoder_sequence=ENCODED))[MASK] - output[MASK]).max() > 1e-3
 
 
-def test_a_mask_that_a_tensor_carries_is_the_explicit_one():
+def test_an_implicit_mask_equals_the_explicit_one():
     layer = block()
     carried = [
         keras.layers.Masking(mask_value=9.0)(np.where(mask[..., None], x, 9.0).astype("float32"))
@@ -62,7 +62,7 @@ def test_a_mask_that_a_tensor_carries_is_the_explicit_one():
     )
 
 
-def test_a_mask_of_pairs_hides_them_as_well():
+def test_a_mask_of_pairs_is_combined_with_padding():
     layer, pairs = block(), np.tril(np.ones((9, 9), bool))
     together = layer(X, attention_mask=pairs & MASK[:, None], encoder_sequence=ENCODED)
     assert_close(layer(X, MASK, pairs, encoder_sequence=ENCODED), to_numpy(together), CLOSE)
@@ -70,7 +70,7 @@ def test_a_mask_of_pairs_hides_them_as_well():
         layer(X, MASK, pairs.astype("float32"), encoder_sequence=ENCODED)
 
 
-def test_routed_cross_attention_of_a_causal_block_is_allowed_as_published_and_says_that_it_looks_ahead():
+def test_published_routed_cross_attention_of_a_causal_block_warns_that_it_is_not_causal():
     local = LocalAttention(2, 4, window=3)
     layer = block(causal=True, attention=local, across=MixedAttention([routed("one"), LocalAttention(1, 4, window=3)]))
     assert not layer.causal_selection and local.pattern.causal_selection

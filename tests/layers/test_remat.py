@@ -1,4 +1,4 @@
-"""Rematerialisation changes nothing but the memory."""
+"""Rematerialization changes only the memory."""
 
 import numpy as np
 import pytest

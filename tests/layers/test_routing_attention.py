@@ -1,4 +1,4 @@
-"""Routing attention: a case by hand, its selections, and what it refuses to promise."""
+"""Routing attention: small cases, selections and warnings."""
 
 import warnings
 
@@ -150,7 +150,7 @@ def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):
         np.testing.assert_array_equal(pattern, expected.pattern)
 
 
-def test_by_default_every_token_attends_in_calls_that_are_not_causal():
+def test_by_default_every_token_attends_without_a_causal_mask():
     x = normal(2, 128, SIZE)
     sizes = {"num_clusters": 8, "cluster_size": 16, "mask_self": False}
     layer, top_k = (ready(routing(**sizes, **own)) for own in ({}, {"selection": "top_k"}))
@@ -169,7 +169,7 @@ def test_shared_queries_and_keys_have_no_key_kernel():
     assert "key" not in names[0] and names[1].count("key") == 2
 
 
-def test_keys_of_their_own_have_documents_of_their_own():
+def test_separate_keys_have_separate_documents():
     layer = SparseAttention(2, 4, Nearest(1, 6), seed=0)
     query, value = normal(1, 6, SIZE), normal(1, 5, SIZE, seed=1)
     documents, others = np.array([[7, 7, 7, -3, -3, -3]]), np.array([[-3, 7, 7, 7, 7]])

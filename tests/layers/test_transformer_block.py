@@ -68,7 +68,7 @@ def test_nan_in_padding_changes_neither_tokens_nor_gradients(norm):
 
 
 @pytest.mark.parametrize("norm", first(["pre", "post_rms", "pre_and_post", "post", "pre_rms", "pre_and_post_rms"], 3))
-def test_norms_and_residuals_are_where_their_names_say(norm):
+def test_norms_and_residuals_are_in_the_order_of_their_names(norm):
     causal = norm != "post"
     layer = block(norm=norm, causal=causal, epsilon=0.1)
     first, second, *of_results = norms(layer)
@@ -117,13 +117,13 @@ def test_an_implicit_mask_equals_the_explicit_one_and_is_passed_on():
     assert np.any(to_numpy(output) != to_numpy(layer(to_numpy(x), **others)))
 
 
-def test_a_causal_block_does_not_look_ahead_and_another_does():
+def test_only_a_causal_block_is_causal():
     assert_causal(block(causal=True), sequence_length=16, hidden_dim=SIZE, num_cuts=3)
     with pytest.raises(CausalityError):
         assert_causal(block(causal=False), sequence_length=16, hidden_dim=SIZE, num_cuts=3)
 
 
-def test_dropout_acts_on_both_results_before_they_are_added_in_training_alone():
+def test_dropout_applies_to_both_residuals_only_in_training():
     layer = block(dropout=0.5, seed=3)
     layer.attention.trainable = False
     quiet = to_numpy(layer(X))

@@ -1,4 +1,4 @@
-"""Adaptive input and softmax against one softmax over all words, and against the published numbers."""
+"""Adaptive input and softmax equal one softmax over the vocabulary, and the published numbers."""
 
 import textwrap
 

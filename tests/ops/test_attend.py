@@ -100,11 +100,9 @@ def test_huge_scores_give_the_value_of_the_best_key(dtype):
 
 
 def test_huge_scores_do_not_unmask_a_key():
-    zeros, value = np.zeros((1, 1)), np.array([[1.0], [2.0]])
+    zeros, value, mask = np.zeros((1, 1)), np.array([[1.0], [2.0]]), np.array([[True, False]])
     for bias in (1e30, -1e30):
-        output = attend(
-            zeros, np.zeros((2, 1)), value, mask=np.array([[True, False]]), bias=np.array([[bias, 1e30]])
-        ).output
+        output = attend(zeros, np.zeros((2, 1)), value, mask=mask, bias=np.array([[bias, 1e30]])).output
         assert numbers(output) == [[1]]
 
 

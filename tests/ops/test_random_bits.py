@@ -44,7 +44,7 @@ def test_uniform_numbers_are_never_0_or_1():
     assert ends.tolist() == [2.0**-24, 1 - 2.0**-24]
 
 
-def test_the_number_of_a_pair_does_not_depend_on_its_slots():
+def test_random_numbers_of_a_pair_do_not_depend_on_its_slots():
     queries, keys = positions(2, 3, 8), positions(2, 3, 5, start=2)
     whole = draw(3, queries, keys)
     assert whole.shape == (2, 3, 8, 5)
@@ -60,7 +60,7 @@ def test_rows_heads_pairs_and_seeds_have_different_numbers():
     assert (whole == draw(4, positions(2, 3, 40), positions(2, 3, 40))).mean() < 1e-3
 
 
-def test_numbers_are_spread_evenly_and_do_not_follow_each_other():
+def test_random_numbers_are_uniform_and_uncorrelated():
     x = draw(0, positions(1, 1, 400), positions(1, 1, 400))[0, 0]
     # 160,000 numbers: a tenth of them is 16,000 with a standard deviation of 120.
     assert np.abs(np.histogram(x, 10, (0, 1))[0] - 16_000).max() < 5 * 120

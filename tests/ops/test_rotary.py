@@ -1,4 +1,4 @@
-"""Rotary embeddings equal those of KerasHub, whose code also runs here in float64, on NumPy."""
+"""Rotary embeddings equal those of KerasHub, whose code also runs in float64 with NumPy here."""
 
 import keras
 import numpy as np
@@ -67,7 +67,7 @@ def turned(own, x, positions):
 
 
 @pytest.mark.parametrize("positions", [NEAR, FAR], ids=["near", "far"])
-def test_rotations_in_float64_equal_keras_hub_to_a_millionth(pair, positions, monkeypatch):
+def test_rotations_in_float64_equal_keras_hub(pair, positions, monkeypatch):
     theirs, own = pair
     for module in ("layers.modeling.rotary_embedding", "models.llama.llama_rotary_embedding"):
         monkeypatch.setattr(f"keras_hub.src.{module}.ops", NumPyInFloat64())
@@ -79,7 +79,7 @@ def test_rotations_in_float64_equal_keras_hub_to_a_millionth(pair, positions, mo
     assert_close(turned(own, x.astype("float32"), positions), wanted, by_rounding)
 
 
-def test_rotations_in_float32_equal_keras_hub_to_a_thousandth(pair):
+def test_rotations_in_float32_equal_keras_hub(pair):
     theirs, own = pair
     for positions, atol in ((NEAR, 1e-5), (FAR, 1e-3)):
         x = normal(1, len(positions), 2, 64)

@@ -50,7 +50,7 @@ def test_joining_undoes_splitting(length, block_size, trailing):
     np.testing.assert_array_equal(ops.convert_to_numpy(shapes.join(cut, axis, length)), x)
 
 
-def test_keys_stand_beside_the_block_of_their_queries():
+def test_keys_are_next_to_the_block_of_their_queries():
     grid = Grid(query_length=5, key_length=5, block_size=2, before=1, after=1)
     assert grid.num_blocks == 3
     assert grid.width == 6
@@ -61,7 +61,7 @@ def test_keys_stand_beside_the_block_of_their_queries():
     assert grid.offsets.tolist() == [[-2, -1, 0, 1, 2, 3], [-3, -2, -1, 0, 1, 2]]
 
 
-def test_key_places_outside_the_sequence_are_known():
+def test_key_slots_outside_the_sequence_are_known():
     grid = Grid(query_length=3, key_length=3, block_size=2, before=1, after=0)
     assert numbers(grid.key_exists()) == [[[False, False, True, True]], [[True, True, True, False]]]
 

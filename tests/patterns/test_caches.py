@@ -1,4 +1,4 @@
-"""For how many positions the slots of a cache are enough."""
+"""Number of slots of each cache policy."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""Compositions of patterns: what a union is, and what it refuses.
+"""Unions and per-head patterns on small cases.
 
-That they equal dense attention, decode and are causal is tried on the layers of `tests/cases.py` and `tests/drawn.py`.
+The layers of `tests/cases.py` and `tests/drawn.py` test that they equal dense attention, decode and are causal.
 """
 
 import keras
@@ -63,7 +63,7 @@ def test_heads_that_take_turns_stay_in_their_order(before):
             np.testing.assert_allclose(actual[:, own], wanted, rtol=0, atol=1e-6)
 
 
-def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
+def test_parts_that_count_each_pair_do_so_inside_a_union():
     zeros, values = column([0] * 4), column([1, 2, 4, 8])
     often = Union((Window(2), First(1)), count_each=True)
     # The third part leaves out what the union before it shows.
@@ -72,7 +72,7 @@ def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
 
 
 @pytest.mark.parametrize("hide_self", ["unless_alone", "always"])
-def test_a_token_is_hidden_from_itself_in_whichever_part_shows_it(hide_self):
+def test_a_token_is_hidden_from_itself_in_every_part(hide_self):
     zeros, values = column([0] * 5), column([1, 2, 4, 8, 16])
     for parts in (First(1) | Window(2), Window(2) | First(1)):
         found = attend_pattern(parts, zeros, zeros, values, causal=True, hide_self=hide_self).output
@@ -81,7 +81,7 @@ def test_a_token_is_hidden_from_itself_in_whichever_part_shows_it(hide_self):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_part_that_others_leave_nothing_of_adds_nothing(causal):
+def test_a_part_without_pairs_of_its_own_adds_nothing(causal):
     value = column([3])
     output = attend_pattern(Summary(1, 1) | First(1), value, value, value, causal=causal).output
     np.testing.assert_allclose(ops.convert_to_numpy(output)[0, 0, :, 0], [3], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""The dense mask of each pattern is what the oracle makes of its definition, pair by pair."""
+"""The dense reference mask of each pattern equals its definition in the oracle."""
 
 import numpy as np
 from hypothesis import given

@@ -87,7 +87,7 @@ class Bare(Pattern):
     pass
 
 
-def test_a_pattern_that_forgets_something_is_told_what():
+def test_an_incomplete_pattern_is_refused():
     with pytest.raises(ValueError, match=r"`visible` of Careless must return a condition, or several\. Received: None"):
         SparseAttention(2, 4, Careless(2))(np.ones((1, 5, 6), "float32"))
     with pytest.raises(ValueError, match=r"must be a frozen dataclass.*Received: Bare\."):

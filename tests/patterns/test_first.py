@@ -1,4 +1,4 @@
-"""The first tokens of packed documents that begin anywhere in blocks, around their edges and over several of them."""
+"""The first tokens of packed documents that begin anywhere in a block."""
 
 import numpy as np
 import pytest

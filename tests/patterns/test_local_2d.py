@@ -1,4 +1,4 @@
-"""Local attention on images on cases a reader can check, and at its edges."""
+"""Local attention on images on cases that a reader can compute."""
 
 import functools
 
@@ -43,7 +43,7 @@ def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options
     return ["".join(row) for row in picture]
 
 
-def test_a_block_of_its_own_in_a_raster_of_four_by_four():
+def test_blocks_of_a_raster_of_four_by_four():
     values = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     # The first block is 0 1 4 5, the second 2 3 6 7, the third 8 9 12 13, the last 10 11 14 15.
     everything = [2.5, 2.5, 4.5, 4.5] * 2 + [10.5, 10.5, 12.5, 12.5] * 2
@@ -94,7 +94,7 @@ def test_an_image_that_ends_inside_a_row_or_a_block_is_cut():
     assert_means(Image(2, (2, 2), "blocks"), [1.5] * 4 + [6], [0, 1, 2, 3, 6], **OWN)
 
 
-def test_distances_are_those_of_the_sequence():
+def test_distances_count_tokens_of_the_sequence():
     # A slope of 1/256 a place: the pixel above is three places away, the one to the left one.
     same = column([0] * 6)
     options = {"num_blocks_before": (1, 1), "causal": True, "return_weights": True, "position": Alibi(1)}
@@ -103,7 +103,7 @@ def test_distances_are_those_of_the_sequence():
     np.testing.assert_allclose(scores - scores[-1], np.array([-4, -3, -1, 0]) / 256, atol=1e-6)
 
 
-def test_the_key_places_of_a_block_are_those_of_its_neighbours():
+def test_the_key_slots_of_a_block_are_those_of_its_neighbors():
     grid = ImageGrid(9, 9, Image(3, (1, 2), "blocks"), neighbors=((-1, 0), (0, -1), (0, 0)))
     assert ops.convert_to_numpy(grid.query_positions()).tolist() == [[0, 1], [2, -1], [3, 4], [5, -1], [6, 7], [8, -1]]
     assert ops.convert_to_numpy(grid.key_positions()).tolist() == [

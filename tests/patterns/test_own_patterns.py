@@ -1,4 +1,4 @@
-"""Patterns as users write them: with groups of their own, and with keys that no adaptive span ends."""
+"""Custom patterns: own groups, selectors, and keys beyond an adaptive span."""
 
 import dataclasses
 
@@ -111,7 +111,7 @@ def test_own_groups_learn_in_training_and_decode_as_they_attend(share_qk):
     check_decoding(layer)
 
 
-def test_keys_that_no_span_ends_decode_as_they_attend():
+def test_keys_beyond_a_span_decode_as_they_attend():
     keras.utils.set_random_seed(0)
     layer = WindowAndThirds(2, 4, window=8, adaptive_span={"ramp": 2, "initial": 0.3})
     layer.build(X.shape)

@@ -1,4 +1,4 @@
-"""Routing by the nearest centroid on cases a reader can check: groups, bands, self, documents, padding."""
+"""Routing by the nearest centroid on cases that a reader can compute: groups, bands, documents, padding."""
 
 import numpy as np
 import pytest
@@ -96,13 +96,13 @@ def test_relative_positions_go_by_rank_and_alibi_by_token():
     np.testing.assert_allclose(np.log(weights[4] / weights[1]), 3 / 256, rtol=1e-4)
 
 
-def test_a_masked_pair_keeps_its_place_in_the_band():
+def test_a_masked_pair_counts_in_the_band():
     mask = np.ones((1, 1, 6, 6), bool)
     mask[0, 0, 3, 2] = False
     assert shared_means(mask_self=False, masks=TokenMasks(attention_mask=mask)) == pytest.approx([1, 2, 2.5, 8, 9, 20])
 
 
-def test_padding_takes_no_place_in_the_band():
+def test_padding_does_not_count_in_the_band():
     exists = np.array([[True, True, False, True, True, True]])
     groups = ops.convert_to_numpy(token_groups(row(GROUPS), 3, exists))[0, 0]
     assert groups[2] == NO_GROUP
@@ -118,7 +118,7 @@ def test_documents_do_not_share_clusters():
 
 
 @pytest.mark.parametrize(("band", "causal"), first([(17, False), (33, True), (16, False), (17, True)], 2))
-def test_bands_of_about_a_block_reach_to_their_ends_wherever_a_block_begins(band, causal):
+def test_bands_of_about_a_block_reach_to_their_ends_at_every_offset(band, causal):
     # Blocks are of 16 or 32 slots. In head h the keys of the group begin at position h, so that all alignments occur.
     length, heads = 90, 18
     key_groups = np.array([[2] * h + [1] * (length - h) for h in range(heads)], "int32")
@@ -134,7 +134,7 @@ def test_bands_of_about_a_block_reach_to_their_ends_wherever_a_block_begins(band
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_dropout_of_earlier_tokens_does_not_change_where_later_ones_move_them_to_other_slots(shared):
+def test_dropout_does_not_depend_on_the_slots_of_tokens(shared):
     query, key, value = np.random.default_rng(0).normal(size=(3, 1, 1, 60, 2)).astype("float32")
     outputs = []
     for later in (2, 1):  # in group 1 they come before all the tokens of group 2

@@ -1,4 +1,4 @@
-"""Routing as published on cases a reader can check: members, their order, the mean over clusters."""
+"""Top-k routing on cases that a reader can compute: members, their order, the mean over clusters."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_without_any_mask_every_member_may_attend():
     assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6)) is None
 
 
-def test_what_invalid_members_bring_is_not_averaged():
+def test_invalid_members_are_not_averaged():
     found = Members(
         np.array([[[[0, 1]], [[1, 2]]]], "int32").reshape(1, 1, 2, 2), np.array([[[[True, True], [False, True]]]])
     )
@@ -108,7 +108,7 @@ def test_what_invalid_members_bring_is_not_averaged():
     assert ops.convert_to_numpy(scatter_mean(x, found, 4)).ravel().tolist() == [1, 2, 4, 0]
 
 
-def test_the_weights_are_averaged_like_the_output():
+def test_weights_are_averaged_as_outputs():
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 1, 6, 4)).astype("float32")
     output, weights = attend_members(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)

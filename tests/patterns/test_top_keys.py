@@ -1,4 +1,4 @@
-"""Keys that clusters choose on cases a reader can check: members, ranks, gradients, what decoding keeps."""
+"""Top keys of clusters on cases that a reader can compute, and their gradients."""
 
 import numpy as np
 import pytest
@@ -37,12 +37,12 @@ def means_of(clusters, **options):
     )
 
 
-def test_a_query_sees_what_its_cluster_chose():
+def test_a_query_sees_the_keys_of_its_cluster():
     first, second = 11 / 3, 38 / 3
     np.testing.assert_allclose(means_of([1, 0, 0, 1]), [second, first, first, second], rtol=1e-6)
 
 
-def test_more_queries_of_a_cluster_than_a_block_has_and_none_of_the_others():
+def test_a_cluster_may_have_more_queries_than_a_block():
     np.testing.assert_allclose(means_of([1] * 70), [38 / 3] * 70, rtol=1e-6)
 
 
@@ -52,7 +52,7 @@ def test_relative_positions_go_by_rank_from_the_last_key_that_the_query_passed()
     np.testing.assert_allclose(means_of([0, 0, 0], position=position)[2], 11 / 3 + 20, rtol=1e-6)
 
 
-def test_documents_and_masked_pairs_hide_keys_which_keep_their_place():
+def test_documents_and_masked_pairs_hide_keys_that_still_count():
     segments = np.array([[0, 0, 1, 1, 1, 1]])
     masks = TokenMasks(query_segments=segments, key_segments=segments)
     np.testing.assert_allclose(means_of([0, 1, 0, 1, 1, 0], masks=masks), [1.5, 2, 8, 18, 18, 8], rtol=1e-6)
@@ -85,7 +85,7 @@ def test_sets_of_clusters_are_bits_of_as_many_integers_as_they_need():
 
 @draws(4, 60)
 @given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 999))
-def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twin(
+def test_output_weights_and_gradients_equal_dense_attention_with_the_reference_mask(
     num_queries, num_keys, num_clusters, size, seed
 ):
     rng, pattern = np.random.default_rng(seed), TopKeys(num_clusters, size)
@@ -116,7 +116,7 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-def test_a_causal_call_of_a_composition_is_refused_and_names_what_is_causal():
+def test_a_causal_call_of_a_composition_is_refused():
     for pattern in (Window(2) | TopKeys(3, 4), Heads([(1, Window(2)), (1, TopKeys(3, 4))])):
         layer = SparseAttention(2, 4, pattern)
         assert not layer.pattern.can_be_causal and layer.cross_cache_unsupported_reason is None

@@ -1,4 +1,4 @@
-"""Visible blocks of kernels, against all pairs one by one."""
+"""Visible blocks of kernels equal those of all pairs, one by one."""
 
 import time
 
