@@ -67,11 +67,11 @@ def test_an_update_moves_counts_and_sums_by_one_minus_the_decay():
     state = kmeans.State(
         np.array([[[9.0, 9.0]] * 2]), np.array([[[4.0, 0.0], [0.0, 2.0]]]), np.array([[4.0, 2.0]]), np.array([[5, 7]])
     )
-    seen = kmeans.Statistics(np.array([[[0.0, 8.0], [0.0, 0.0]]]), np.array([[8.0, 0.0]]))
+    seen = kmeans.Statistics(np.array([[[0.0, 8.0], [0.0, 0.0]]]), np.array([[1.0, 0.0]]))
     new = kmeans.update(state, seen, decay=0.75)
-    np.testing.assert_allclose(numbers(new.counts), [[5, 1.5]], rtol=1e-12)
+    np.testing.assert_allclose(numbers(new.counts), [[3.25, 1.5]], rtol=1e-12)
     np.testing.assert_allclose(numbers(new.sums), [[[3, 2], [0, 1.5]]], rtol=1e-12)
-    smoothed = (np.array([5, 1.5]) + 1e-5) / (6.5 + 2e-5) * 6.5
+    smoothed = (np.array([3.25, 1.5]) + 1e-5) / (4.75 + 2e-5) * 4.75
     np.testing.assert_allclose(numbers(new.centroids)[0], np.array([[3, 2], [0, 1.5]]) / smoothed[:, None], rtol=1e-12)
     assert numbers(new.unused).tolist() == [[0, 8]]
 

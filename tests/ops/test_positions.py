@@ -60,6 +60,7 @@ def test_no_position_changes_nothing():
     assert position.rotate(x, np.arange(2)) is x
     assert position.score_bias(x, Distances(offsets=OFFSETS)) is None
     assert position.value_bias(Distances(offsets=OFFSETS)) is None
+    assert Relative(np.zeros((3, 1))).value_bias(Distances(offsets=OFFSETS)) is None  # without a table of values
 
 
 def test_rotary_equals_its_definition_with_any_base_and_position():

@@ -48,7 +48,7 @@ class NumPyInFloat64:
         return np.arange(*limits).astype("float64")
 
 
-@pytest.fixture(params=first(["yarn", "llama3", "linear", "dynamic", "yarn_truncated", "plain"], 2))
+@pytest.fixture(params=first(["yarn_truncated", "llama3", "dynamic", "yarn", "linear", "plain"], 3))
 def pair(request):
     """KerasHub's layer, and our positions of the same settings."""
     keras_hub = pytest.importorskip("keras_hub")
