@@ -52,15 +52,6 @@ def test_untied_layers_have_weights_of_their_own():
     assert softmax.count_params() == 8 * 8 + 8 * 8 + 12 * 4 + 4 * 8 + 20 * 2 + 2 * 8 + 40 + 8 * 2 + 2
 
 
-def test_without_cutoffs_it_is_one_softmax():
-    softmax = AdaptiveSoftmax(10, ())
-    x = normal(3, 8)
-    table, projection, bias = (to_numpy(weight.value) for weight in (softmax(x), softmax)[1].weights)
-    logits = x @ projection.T @ table.T + bias
-    expected = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
-    np.testing.assert_allclose(softmax(x), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_an_id_that_is_no_word_gives_no_number():
     embedding = AdaptiveEmbedding(50, 16, cutoffs=(10, 20))
     softmax = AdaptiveSoftmax(embedding=embedding)

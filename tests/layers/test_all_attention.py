@@ -76,12 +76,6 @@ def test_dropout_applies_only_in_training(variant):
     assert np.abs(np.asarray(layer(x, training=True)) - np.asarray(plain(x))).max() > 0.01
 
 
-def test_a_query_without_keys_sees_the_vectors():
-    layer, x = built(), draw()
-    hidden = np.asarray(layer(x, attention_mask=np.zeros((9, 9), bool)))
-    assert np.abs(hidden).max() > 0.01 and np.all(np.isfinite(hidden))
-
-
 def test_a_block_and_a_backbone_need_no_feed_forward():
     x = draw()
     block = TransformerBlock(AllAttention(2, 4, num_persistent=3, window=4), norm="post", causal=True)

@@ -88,22 +88,6 @@ def test_planes_follow_the_seed():
     assert not np.array_equal(first.planes, other.planes)
 
 
-def test_keys_may_be_of_another_sequence():
-    query, value = draw(length=20), draw(length=33, seed=1)
-    dense = dense_layer(query)
-    layer = clustered_of(dense, query, num_clusters=4, top_k=33)
-    np.testing.assert_allclose(layer(query, value), dense(query, value), rtol=0, atol=2e-5)
-
-
-def test_an_attention_mask_of_keys_is_used():
-    x = draw()
-    mask = np.random.default_rng(1).random((2, 1, 1, 40)) < 0.5
-    dense = dense_layer(x)
-    layer = clustered_of(dense, x, num_clusters=4, top_k=40)
-    expected = dense(x, x, attention_mask=np.broadcast_to(mask[:, 0], (2, 40, 40)))
-    np.testing.assert_allclose(layer(x, attention_mask=mask), expected, rtol=0, atol=2e-5)
-
-
 def test_projections_are_copied_from_layers_that_have_the_same():
     x = draw()
     dense = dense_layer(x)

@@ -64,14 +64,6 @@ def test_a_graph_of_unknown_batch_and_length_equals_eager_with_xla_and_without(c
         assert_same(compiled(x, mask), expected)
 
 
-@every_layer(by_default=())
-def test_xla_equals_eager(case):
-    layer, x = built(case), tf.constant(normal(2, 33, SIZE))
-    mask = tf.constant(np.arange(33) < np.array([[33], [8]]))
-    compiled = tf.function(lambda x: results(case, layer, x, mask), jit_compile=True)
-    assert_same(compiled(x), results(case, layer, x, mask))
-
-
 def assert_same(found, expected):
     """Fail unless lists of tensors are equal up to rounding, in units of their largest numbers."""
     for a, b in zip(to_numpy(found), to_numpy(expected), strict=True):

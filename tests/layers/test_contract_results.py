@@ -20,7 +20,17 @@ def test_layer_equals_dense_attention(case):
     contracts.check_dense_twin(case)
 
 
-@every_layer(by_default=(*OF_EACH_CLASS, "sparse_heads", "successors", "top_keys", "grouped_union", "native_grouped"))
+@every_layer(
+    by_default=(
+        *OF_EACH_CLASS,
+        "local_2d_class",
+        "sparse_heads",
+        "successors",
+        "top_keys",
+        "grouped_union",
+        "native_grouped",
+    )
+)
 def test_layer_equals_dense_attention_under_all_masks(case):
     masks = random_masks(2, built(case).num_heads, 13, pairs=case.pairs, segments=case.segments)
     contracts.check_dense_twin(case, **masks)

@@ -137,15 +137,6 @@ def test_dropout_applies_to_global_tokens(dense_length):
         assert 0.12 < 1 - kept.mean() < 0.38
 
 
-def test_projections_of_a_dense_layer_are_used_for_global_tokens_too():
-    layer = GlobalLocalAttention(N, H, window=20, own_projections=True)
-    dense = keras.layers.MultiHeadAttention(N, H)
-    x = normal(2, 9, SIZE)
-    dense(x, x)
-    layer.copy_projections(dense)
-    np.testing.assert_allclose(layer(x, global_mask=np.arange(9)[None] < 2), dense(x, x), atol=1e-5)
-
-
 def test_gradients_reach_the_projections_of_global_tokens():
     import tensorflow as tf
 

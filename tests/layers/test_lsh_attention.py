@@ -75,14 +75,6 @@ def test_a_sequence_of_one_chunk_is_dense():
     np.testing.assert_allclose(longer(x), layer(x), rtol=0, atol=2e-6)
 
 
-def test_more_rounds_see_more():
-    def share(num_rounds):
-        layer = built(num_buckets=2, bucket_size=30, num_rounds=num_rounds, share_qk=False)
-        return np.asarray(layer.attention_pattern(draw())).mean()
-
-    assert share(1) < share(4) < share(40) and share(40) > 0.9
-
-
 def test_equal_rounds_equal_one_round():
     layer, once, x = built(num_rounds=2), built(num_rounds=1), draw()
     rotations = np.asarray(layer.rotations)
@@ -92,21 +84,10 @@ def test_equal_rounds_equal_one_round():
     np.testing.assert_allclose(layer(x), once(x), rtol=0, atol=2e-6)
 
 
-def test_a_token_alone_in_all_its_buckets_sees_itself():
-    layer, x = built(num_rounds=3), draw(length=1)
-    output, weights = layer(x, return_attention_scores=True)
-    np.testing.assert_allclose(weights, np.ones((2, 2, 1, 1)), rtol=1e-6)
-    assert np.all(np.isfinite(output))
-
-
-def test_axes_are_fixed_by_the_seed_and_saved(tmp_path):
-    inputs, x = keras.Input((None, 8)), draw()
-    model = keras.Model(inputs, LSHAttention(2, 4, num_buckets=4, bucket_size=5)(inputs, use_causal_mask=True))
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(x), model(x))
+def test_axes_follow_the_seed_and_are_not_trained():
     first, second, other = (LSHAttention(2, 4, num_buckets=4, bucket_size=5, seed=seed) for seed in (1, 1, 2))
     for layer in (first, second, other):
-        layer.build(x.shape)
+        layer.build((2, 30, 8))
     np.testing.assert_array_equal(first.rotations, second.rotations)
     assert not np.array_equal(first.rotations, other.rotations)
     assert not any("rotations" in weight.path for weight in first.trainable_weights)
