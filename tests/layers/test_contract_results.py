@@ -17,7 +17,7 @@ ROUTED = ("top_k_separate", "mixed")
 
 @every_layer(by_default=ROUTED)
 def test_layer_equals_dense_attention(case):
-    contracts.check_dense_twin(case)
+    contracts.check_equals_dense(case)
 
 
 @every_layer(
@@ -33,13 +33,13 @@ def test_layer_equals_dense_attention(case):
 )
 def test_layer_equals_dense_attention_under_all_masks(case):
     masks = random_masks(2, built(case).num_heads, 13, pairs=case.pairs, segments=case.segments)
-    contracts.check_dense_twin(case, **masks)
+    contracts.check_equals_dense(case, **masks)
 
 
 @pytest.mark.parametrize("name", first(["successors_of_two_kinds", "successors_window", "successors_beside"], 1))
 def test_successor_values_stay_within_a_document_that_another_document_interrupts(name):
     segments = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 2, 0, 1, 0, 0]] * 2, "int32")
-    contracts.check_dense_twin(CASES[name], segment_ids=segments)
+    contracts.check_equals_dense(CASES[name], segment_ids=segments)
 
 
 @every_layer(crosses=True, by_default=OF_EACH_CLASS)
