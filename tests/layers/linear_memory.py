@@ -47,8 +47,8 @@ LAYERS = {
     "factorized": (lambda: layers.SparseAttention(HEADS, 16, FACTORIZED), True, 4),
 }
 # What is traced by default, each way to arrange tokens, and on JAX, whose layers make the same arrays.
-BY_DEFAULT = ("window", "raster", "strided", "fixed", "separate", "lsh", "clustered", "routed")
-BY_DEFAULT_ON_JAX = ("window", "separate", "clustered")
+BY_DEFAULT = ("raster", "strided", "separate", "clustered")
+BY_DEFAULT_ON_JAX = ("separate",)
 
 
 def dense_attention():

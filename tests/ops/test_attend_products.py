@@ -52,9 +52,9 @@ def test_products_with_leading_axes_of_any_size_are_right(run_python):
     assert run_python(CODE, KERAS_BACKEND="tensorflow", PYTHONPATH=".").endswith("done\n")
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("number", [1, 3, 4, 5])  # fewer than they are long, as many, more
-@pytest.mark.parametrize("heads", [(), (2,)], ids=["own", "shared"])
+@pytest.mark.parametrize(  # fewer queries than channels, as many, more
+    ("heads", "number", "jit_compile"), [((), 3, False), ((2,), 1, True), ((2,), 4, False), ((), 5, True)]
+)
 def test_query_key_products_and_gradients_equal_their_definition(heads, number, jit_compile):
     tf = pytest.importorskip("tensorflow")
     draw = np.random.default_rng(0).normal
