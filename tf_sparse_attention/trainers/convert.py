@@ -11,8 +11,8 @@ from tf_sparse_attention.trainers.shared import command_line
 
 NOT_CAUSAL_NOTE = (
     "Routed heads use the published selection, which is not causal: outputs depend on later tokens and on padding. "
-    "If the sequence length is a multiple of the block size, logits equal the published logits. --causal makes the model "
-    "causal, but the model then needs further training."
+    "If the sequence length is a multiple of the block size, logits equal the published logits. --causal makes the "
+    "model causal, but the model then needs further training."
 )
 EXAMPLES = """examples:
   tsa-convert t2t checkpoint.zip --dry-run
