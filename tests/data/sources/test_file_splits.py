@@ -141,7 +141,7 @@ def test_a_file_is_hashed_again_only_after_a_change(tmp_path, monkeypatch):
 
 
 def test_a_scan_does_not_depend_on_the_block_size(tmp_path, monkeypatch, subtests):
-    for content in (b"a" * 9 + b"\xff", "aé€😀".encode() * 3, "é".encode()[:1], b"", b"\xe2\x82("):
+    for content in (b"a" * 9 + b"\xff", "aé€😀".encode() * 3, "é".encode()[:1], b"", b"\xe2\x82(", b" \n", b"a \n"):
         (tmp_path / "a").write_bytes(content)
         try:
             content.decode()
@@ -151,7 +151,12 @@ def test_a_scan_does_not_depend_on_the_block_size(tmp_path, monkeypatch, subtest
         for block in (1, 2, 1000):
             monkeypatch.setattr(file_splits, "BLOCK", block)
             with subtests.test(content=content, block=block):
-                assert scan_file(tmp_path / "a") == (content_digest(content), len(content), not content, invalid)
+                assert scan_file(tmp_path / "a") == (
+                    content_digest(content),
+                    len(content),
+                    not content.strip(),
+                    invalid,
+                )
 
 
 def test_warnings_name_missing_splits_and_files_that_are_left_out(tmp_path, caplog, subtests):
