@@ -109,6 +109,7 @@ def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, s
             export_audio(**{**good, **arguments})
 
 
+@pytest.mark.pages
 def test_the_example_of_the_readme_runs(exported, monkeypatch, capsys):
     example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(exported.parent)
