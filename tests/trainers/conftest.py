@@ -36,7 +36,8 @@ def data_dir(tmp_path_factory):
 def eager(request):
     """Run functions without graphs, which take longer to create than a few small batches.
 
-    Fixtures of modules and sessions, such as trained runs, are set up before and use graphs, and so do tests marked full.
+    Fixtures of modules and sessions, such as trained runs, are set up before and use graphs. So do tests
+    marked full.
     """
     tf.config.run_functions_eagerly(request.node.get_closest_marker("full") is None)
     yield
