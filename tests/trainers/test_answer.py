@@ -10,6 +10,12 @@ from tf_sparse_attention.trainers.configs import answer
 from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):

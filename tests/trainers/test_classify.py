@@ -15,6 +15,12 @@ from tf_sparse_attention.trainers.tasks import classify as classification
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
 WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 
 

@@ -17,6 +17,12 @@ from tf_sparse_attention.trainers.shared.evaluation import Progress, ResumableSu
 from tf_sparse_attention.trainers.tasks import language_model
 from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
 SETTINGS = {"batch_size": 2, "sequence_length": 64, "use_packing": True, "mask_rate": 0.0, "overlap": 0}
 
 
@@ -32,8 +38,14 @@ def changes(**data):
     return settings
 
 
-def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
-    result = evaluation.evaluate(run, "test")
+@pytest.fixture(scope="module")
+def of_test_split(run):
+    """Result of an evaluation with the settings of the run."""
+    return evaluation.evaluate(run, "test")
+
+
+def test_every_token_of_the_split_is_scored_and_written_to_a_file(run, of_test_split, text_folder):
+    result = of_test_split
     texts = sorted((path.read_bytes() for path in (text_folder / "test").glob("*.txt")), key=content_digest)
     assert result["bytes"] == sum(len(text) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)

@@ -14,6 +14,12 @@ from tf_sparse_attention.trainers.shared import sampling
 from tf_sparse_attention.trainers.tasks import byte_task, image, image_pictures
 from tf_sparse_attention.trainers.tasks.task import Request
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
 
 @pytest.fixture(scope="module")
 def arrays():

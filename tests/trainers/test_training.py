@@ -111,6 +111,7 @@ def test_a_run_beyond_its_steps_and_a_text_shorter_than_a_window_log_a_warning(
     assert "fewer than config.data.sequence_length=400" in caplog.text
 
 
+@pytest.mark.full
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(finished, finished_copy, tiny_config, caplog):
     path = Checkpoints(finished_copy / workdir.CHECKPOINTS).path(8)
     path.write_bytes(path.read_bytes()[:1000])

@@ -19,6 +19,12 @@ from tf_sparse_attention.trainers.shared import (
 )
 from tf_sparse_attention.trainers.tasks import generated_targets, registry
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
 
