@@ -24,10 +24,13 @@ def test_layer_equals_dense_attention(case):
     by_default=(
         *OF_EACH_CLASS,
         "local_2d_class",
+        "all_head_split",
         "sparse_heads",
+        "sparse_routed_shared",
         "successors",
         "top_keys",
         "grouped_union",
+        "grouped_window",
         "native_grouped",
     )
 )

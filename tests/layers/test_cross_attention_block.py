@@ -80,7 +80,7 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
     cache = layer.init_cache(2, 9, **given)
     output, cache = layer.prefill(X[:, :4], cache, **given)
     outputs = [output]
-    decode = tf.function(layer.decode)
+    decode = tf.function(layer.decode, autograph=False)
     for index in range(4, 9):
         output, cache = decode(X[:, index : index + 1], cache, tf.constant(index))
         outputs.append(output)
@@ -102,7 +102,7 @@ def test_rows_of_a_padded_prompt_decode_separately(norm):
         assert_close(to_numpy(output)[:, 0], whole[[0, 1], index], CLOSE)
 
 
-@pytest.mark.parametrize("norm", first(["post", "pre"], 1))
+@pytest.mark.parametrize("norm", first(["pre", "post"], 1))
 def test_a_block_decodes_after_a_memory(norm):
     layer = block(norm=norm)
     whole = to_numpy(layer(X[:, 3:], memory=X[:, :3], encoder_sequence=ENCODED))

@@ -75,7 +75,7 @@ def test_a_compiled_loop_decodes_as_one_call(name):
     mask = np.arange(9) < np.array([[9], [6]])
     whole = ops.convert_to_numpy(layer(query, value, value_mask=mask))
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def decode(query, value):
         cache = layer.init_cross_cache(value, value_mask=mask)
 
@@ -89,7 +89,7 @@ def test_a_compiled_loop_decodes_as_one_call(name):
     np.testing.assert_allclose(decode(tf.constant(query), tf.constant(value)), whole, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", first(["routing", "top_keys", "window", "blocks", "all_attention", "lsh"], 2))
+@pytest.mark.parametrize("name", first(["routing", "top_keys", "all_attention", "window", "blocks", "lsh"], 3))
 def test_a_step_reads_only_the_keys_of_the_pattern(name, monkeypatch):
 
     from tf_sparse_attention.patterns.engine import attention

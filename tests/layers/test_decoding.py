@@ -82,7 +82,7 @@ def test_a_compiled_loop_with_one_index_for_all_rows_decodes_as_the_full_pass(na
     x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
     whole = ops.convert_to_numpy(layer(x, use_causal_mask=True))
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def decode(x):
         def step(index, cache, outputs):
             found, cache = layer.decode(ops.slice(x, (0, index, 0), (2, 1, SIZE)), cache, index)
@@ -176,7 +176,7 @@ def test_a_block_decodes_after_a_memory_in_a_graph(norm):
     memory, x = x[:, :8], x[:, 8:]
     whole = block(x, memory=memory)
 
-    @tf.function
+    @tf.function(autograph=False)
     def decode(memory, x):
         cache, outputs = block.init_cache(2, 5, memory), []
         given, cache = block.prefill(x[:, :3], cache)

@@ -293,6 +293,7 @@ WRONG_CALLS = [
     (local, {"query": X[0]}, "query"),
     (local, {"query": None}, "query"),
     (local, {"query": None, "value": X}, "query"),
+    (lambda: SwappedAttention(local()), {"query": None}, "query"),
     (mixed, {"query": None}, "query"),
     (local, {"query": keras.Input((6, None))}, "query"),
     (local, OTHER_FEATURES, "query"),
@@ -375,8 +376,9 @@ def test_the_argument_of_a_wrong_call_of_attention_pattern_is_named(subtests):
 
 
 def test_a_call_without_a_query_is_a_type_error():
-    with pytest.raises(TypeError, match="'query'"):
-        local()()
+    for layer in (local(), mixed(), SwappedAttention(local())):
+        with pytest.raises(TypeError, match="'query'"):
+            layer()
 
 
 def test_a_misspelled_call_argument_suggests_the_right_one(subtests):

@@ -83,7 +83,7 @@ def test_grouped_heads_equal_heads_with_copies_of_the_keys(name):
         np.testing.assert_array_equal(*patterns)
 
 
-@pytest.mark.parametrize("name", first(["nearest", "in_turn", "selected", "lsh"], 1))
+@pytest.mark.parametrize("name", first(["selected", "nearest", "in_turn", "lsh"], 1))
 def test_a_cache_holds_only_key_heads(name):
     shared, _, _ = pair(name)
     x = normal(2, LENGTH, SIZE)
@@ -146,7 +146,7 @@ def test_no_array_of_the_graph_repeats_the_keys_of_a_group(name):
     layer.build((1, length, SIZE))
     heads = [tf.TensorSpec((1, number, length, 4)) for number in (16, 2, 2)]
 
-    @tf.function(input_signature=heads)
+    @tf.function(input_signature=heads, autograph=False)
     def attend(query, key, value):
         return layer.compute_attention((query, key, value), TokenMasks(), True)[0]
 

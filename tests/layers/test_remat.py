@@ -23,7 +23,7 @@ def block_step(remat, jit_compile):
     block.build((2, 13, SIZE))
     with_random_weights(block)
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)

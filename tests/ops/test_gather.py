@@ -96,7 +96,11 @@ def test_values_and_gradients_are_those_of_the_plain_gather(name):
     inputs, cotangent = {"x": draw(*rows)}, draw(*result, seed=1)
     if name == "unique rows":
         cotangent[:, :, 2] = 0  # row 9 has no gradient
-    for run in (differentiate, tf.function(differentiate), tf.function(differentiate, jit_compile=True)):
+    for run in (
+        differentiate,
+        tf.function(differentiate, autograph=False),
+        tf.function(differentiate, jit_compile=True, autograph=False),
+    ):
         (actual,), gradient = run(lambda x: (function(x["x"]),), inputs, cotangent)
         (wanted,), wanted_gradient = run(lambda x: (expected(x["x"]),), inputs, cotangent)
         np.testing.assert_array_equal(numbers(actual), numbers(wanted))
@@ -122,7 +126,11 @@ def test_the_gradient_keeps_the_dtype(dtype):
 
 
 def operations(run, *shapes):
-    graph = tf.function(run).get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape, dtype in shapes)).graph
+    graph = (
+        tf.function(run, autograph=False)
+        .get_concrete_function(*(tf.TensorSpec(shape, dtype) for shape, dtype in shapes))
+        .graph
+    )
     return {operation.type for operation in graph.get_operations()}
 
 
