@@ -84,6 +84,10 @@ tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small
 faults: $(READY) ## Test training under faults, such as kills, full disks and damaged files (1 to 2 hours)
 	$(RUN) -m benchmarks.faults --workdir=$(RUNS)/faults $(ROWS)
 
+.PHONY: smoke
+smoke: $(READY) ## Run the main path with all defaults, on TensorFlow and on JAX (40 seconds on 2 cores)
+	@printf 'tensorflow\njax\n' | KERAS_BACKEND= xargs -P 2 -I BACKEND env KERAS_BACKEND=BACKEND $(RUN) -m pytest -q tests/smoke
+
 .PHONY: test
 test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
@@ -105,9 +109,24 @@ test-full: $(READY) ## Run all tests and pages except the slow tests, with more 
 test-large: $(READY) ## Run the slow tests, such as resuming a killed process
 	$(RUN) -m pytest -q -m large $(ARGS)
 
+# One context per test, which `make test-mutants` reads.
+COVERAGE := .coverage_run
+.PHONY: coverage
+coverage: $(READY) ## Run the tests and print the share of lines that they execute (15 minutes)
+	@mkdir -p $(COVERAGE)
+	COVERAGE_FILE=$(COVERAGE)/data $(PYTEST) $(ARGS) --junit-xml=$(COVERAGE)/durations.xml \
+	  --cov=tf_sparse_attention --cov-context=test --cov-report=term:skip-covered
+
+.PHONY: test-mutants
+test-mutants: $(READY) $(COVERAGE)/data ## Change the core in 300 places and count the changes that a test notices (2 hours)
+	$(RUN) -m tests.mutants
+
+$(COVERAGE)/data:
+	$(MAKE) coverage
+
 .PHONY: test-environments
-test-environments: $(READY) ## Run core tests with the oldest and newest TensorFlow, and with JAX only (30 minutes)
-	$(RUN) -m tests.environments
+test-environments: $(READY) ## Run core tests with the oldest and newest TensorFlow and JAX only; ENVIRONMENTS=jax (30 minutes)
+	$(RUN) -m tests.environments $(ENVIRONMENTS)
 
 .PHONY: lint
 lint: $(READY) ## Check formatting and types, and find likely bugs
@@ -179,6 +198,12 @@ address: ## Set the repository URL in pyproject.toml, README.md and notebooks to
 	  echo "\`make address\` needs REPOSITORY=https://... Received: REPOSITORY=$(REPOSITORY)" >&2; exit 1;; esac
 	@old=$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["urls"]["Repository"])') && \
 	  sed -i.old "s|$$old|$(REPOSITORY)|g" $(ADDRESSED) && rm $(ADDRESSED:=.old)
+
+.PHONY: dist
+dist: ## Build the source distribution and the wheel in dist/
+	$(call new_environment,.venv-dist)
+	.venv-dist/bin/python -m pip install --quiet build
+	.venv-dist/bin/python -m build
 
 .PHONY: lock
 lock: ## Update the lock files in requirements/ to the newest versions that pyproject.toml allows

@@ -1,7 +1,7 @@
-"""The table of attention layers that the tests draw from: how each is made, how it is called, and what it promises.
+"""Attention layers for tests: how to make and call each, and its properties.
 
-A new layer joins with one entry in `CASES`, and one in `CASES` of `tests/oracle/layers.py`, which computes its heads in
-NumPy from its definition. The contracts, decoding, programs, JAX, files and pictures take their layers from here.
+A new layer needs an entry in `CASES`, and one in `CASES` of `tests/oracle/layers.py`, which computes its heads in NumPy
+from its definition. The contracts and the tests of decoding, JAX, files and pictures use these layers.
 """
 
 import dataclasses
@@ -44,19 +44,19 @@ from tf_sparse_attention.patterns import (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How to make one kind of attention layer, and what it promises.
+    """One kind of attention layer.
 
     Attributes:
         make: takes the keyword arguments that all attention layers have (dropout, use_bias, value_dim, output_shape,
             seed, dtype ...) and returns a layer.
         causal: whether the checks call it with `use_causal_mask=True`.
-        crosses: whether it takes a value and a key that are not the query, of other lengths too.
-        packs: whether a packed document gets what it gets alone.
-        can_be_causal: whether later positions can be hidden at all; one where they cannot says so in an error.
-        pairs: whether it takes masks of pairs of tokens; one that does not takes attention masks of keys alone.
-        segments: whether it takes `segment_ids`.
+        crosses: whether it supports cross-attention, also with other lengths.
+        packs: whether packed documents have the results of separate rows.
+        can_be_causal: whether it supports a causal mask. Otherwise a causal call raises ValueError.
+        pairs: whether it supports attention masks of pairs. Otherwise it supports only attention masks of keys.
+        segments: whether it supports `segment_ids`.
         vectors: whether every query also sees persistent vectors or a sink, whose weights are not returned.
-        num_softmaxes: how many softmaxes over keys a query adds up.
+        num_softmaxes: number of softmaxes over keys that a query adds.
     """
 
     make: Callable
@@ -340,7 +340,7 @@ CASES = {
 }
 
 
-# One layer of each class, for what takes long.
+# One layer of each class.
 OF_EACH_CLASS = (
     "sparse_routed",
     "local_window_relative",
@@ -357,7 +357,7 @@ OF_EACH_CLASS = (
     "native",
     "mixed",
 )
-# And one of each way to arrange tokens, for what is quick.
+# One layer of each way to arrange tokens, for fast tests.
 OF_EACH_KIND = (
     *OF_EACH_CLASS,
     "sparse_sinks",
@@ -376,21 +376,21 @@ OF_EACH_KIND = (
     "selected_convolved",
     "native_grouped",
 )
-# For what a layer does around its pattern: heads of two kinds, a mean over clusters, parts of two layers.
+# For parts of a layer outside its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")
 
 
 def marks(name, by_default):
-    """Return the marks of a case: those not named are left to the full run."""
+    """Return the marks of a case: "full" unless the case is in the default run."""
     return () if name in by_default else pytest.mark.full
 
 
 def every_layer(*, by_default=OF_EACH_KIND, **wanted):
-    """Parametrize a test over the cases, or those with certain attributes, as `case`.
+    """Parametrize a test over `case`, with all cases or those with certain attributes.
 
     Args:
-        by_default: names of the cases of the default run; the others are left to the full one.
-        **wanted: attributes of the cases to take.
+        by_default: names of the cases of the default run. Other cases are marked for the full run.
+        **wanted: attributes of the cases.
     """
     return pytest.mark.parametrize(
         "case",

@@ -5,7 +5,6 @@ What must be decided before Keras, TensorFlow or JAX starts is decided at the to
 """
 
 import gc
-import inspect
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -15,9 +14,9 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
 
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import hypothesis
 import pytest
@@ -25,7 +24,6 @@ import pytest
 from tests.jax_worker import JaxWorker
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared"
 
 # One run equals the next: no random examples, and no limit on time that a busy machine would break.
 hypothesis.settings.register_profile(
@@ -41,7 +39,7 @@ hypothesis.settings.load_profile("fixed")
 
 
 def pytest_sessionstart(session):
-    """Cuts TensorFlow's CPU in two, which is possible only before its first operation, and saves it work."""
+    """Split TensorFlow's CPU into two logical devices, which is possible only before its first operation."""
     if session.config.pluginmanager.hasplugin("dsession"):
         return  # the process that hands out the tests runs none, and need not wait for TensorFlow
     import keras
@@ -52,52 +50,6 @@ def pytest_sessionstart(session):
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
         )
-        _keep_kernels()
-        if hypothesis.settings.get_current_profile_name() != "full":
-            _take_graphs_as_they_are()
-    _delete_weights_at_once()
-
-
-def _keep_kernels():
-    """Let TensorFlow keep kernels and the functions made ready to run, which `fresh_keras` would drop in each test.
-
-    Both functions that it calls drop them. What is random here has its seed as an input, none in its kernel.
-    """
-    from tensorflow.python.eager import context
-
-    context.pywrap_tfe.TFE_ContextClearCaches = lambda handle: None
-
-
-def _take_graphs_as_they_are():
-    """Let TensorFlow neither make graphs faster nor note for each operation who asked for it: a tenth of the time.
-
-    Nor does it translate Python by AutoGraph where nobody says `autograph=True`, as nothing here needs it: a seventh of
-    what decoding takes. Most graphs run once or twice. The full run has it all: it says where the operation of an error
-    comes from.
-    """
-    import tensorflow as tf
-    from tensorflow.python.client import pywrap_tf_session
-    from tensorflow.python.util import tf_stack
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    tf_stack.extract_stack = lambda stacklevel=1: None
-    pywrap_tf_session.TF_SetOpStackTrace = lambda operation, stack: None
-    function = inspect.unwrap(tf.function)
-    defaults = zip(inspect.signature(function).parameters, function.__defaults__, strict=True)
-    function.__defaults__ = tuple(False if name == "autograph" else default for name, default in defaults)
-
-
-def _delete_weights_at_once():
-    """Let a layer give up weights without a look of the collector after each, which takes longer than the rest."""
-    import keras
-
-    delete = keras.layers.Layer.__delattr__
-
-    def without_a_look(self, name):
-        with mock.patch("gc.collect"):
-            delete(self, name)
-
-    keras.layers.Layer.__delattr__ = without_a_look
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -184,20 +136,19 @@ def two_replicas():
     return mirrored_cpus(2)
 
 
-def _shared_folder(name):
-    folder = SHARED / name
+@pytest.fixture(scope="session")
+def shared_data():
+    """Return the folder of real data sets next to the checkout. Skip the test if it is missing."""
+    folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip(f"needs the folder ../shared/{name} beside the checkout, which is not there")
+        pytest.skip("needs the real data sets in ../shared/data, which are not part of the repository")
     return folder
 
 
 @pytest.fixture(scope="session")
-def shared_data():
-    """Folder of the real data sets beside the checkout; the test is skipped where it is missing."""
-    return _shared_folder("data")
-
-
-@pytest.fixture(scope="session")
-def shared_goldens():
-    """Folder of numbers computed with the reference implementations; the test is skipped where it is missing."""
-    return _shared_folder("goldens")
+def references(tmp_path_factory):
+    """Return a folder with the content of `tests/golden/references.tar.xz`."""
+    folder = tmp_path_factory.mktemp("references")
+    with tarfile.open(ROOT / "tests" / "golden" / "references.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder

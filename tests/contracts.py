@@ -1,10 +1,7 @@
-"""What every attention layer keeps: the checks, written once, for the layers of `tests/cases.py`.
+"""Contracts of all attention layers of `tests/cases.py`.
 
-The files `tests/layers/test_contract_*.py` run them. The checks here use no backend of their own: some run on JAX too,
-where a call is one compiled program.
-
-A layer whose pattern has `causal_selection` False (under a causal mask, WHICH keys a query sees depends on later
-tokens) is checked to look ahead, so that the attribute is neither missing nor out of date.
+The files `tests/layers/test_contract_*.py` run the checks. They use no backend directly: some also run on JAX, where a
+call is one compiled program.
 """
 
 import itertools
@@ -18,14 +15,14 @@ from tests.programs import compiled_on_jax
 from tf_sparse_attention.analysis.gradients import vector_jacobian_product
 from tf_sparse_attention.layers import RoutingAttention
 
-# In units of one, the size of the outputs compared. Seen: 1e-7 where the order of sums is the same, 1e-6 where tokens
-# are grouped otherwise or another program multiplies the matrices.
+# Outputs have a size of about 1. Seen: 1e-7 with the same order of sums, 1e-6 with other groups of tokens or another
+# compiled program.
 SAME, CLOSE = 2e-6, 5e-6
 SIZE = 8  # features of the inputs
 
 
 def call(layer, case, *inputs, **arguments):
-    """Call a layer as its case is called and return arrays."""
+    """Call a layer with the causal mask of its case and return arrays."""
     return to_numpy(compiled_on_jax(lambda *xs: layer(*xs, use_causal_mask=case.causal, **arguments))(*inputs))
 
 
@@ -35,7 +32,7 @@ def normal(*shape, seed=0):
 
 
 def to_numpy(x):
-    """Return tensors as arrays, those of half precision as float32."""
+    """Return tensors as arrays, bfloat16 as float32."""
 
     def convert(tensor):
         half = keras.backend.standardize_dtype(tensor.dtype) == "bfloat16"
@@ -50,7 +47,7 @@ def assert_close(actual, expected, tolerance=SAME):
 
 
 def with_random_weights(layer, seed=1):
-    """Give a built layer weights without zeros and ones, so that a bias or table that is not used shows."""
+    """Assign random weights to a built layer, so that an unused bias or table changes results."""
     rng = np.random.default_rng(seed)
     for weight in layer.trainable_weights:
         weight.assign(0.5 * rng.standard_normal(weight.shape))
@@ -58,14 +55,14 @@ def with_random_weights(layer, seed=1):
 
 
 def built(case, shape=(2, 13, SIZE), **common):
-    """Return a built layer of a kind with random weights."""
+    """Return a built layer of a case with random weights."""
     layer = case.make(**common)
     layer.build(shape)
     return with_random_weights(layer)
 
 
 def gradients(layer, case, *inputs, **arguments):
-    """Return the gradients of a random projection of the output and the layer's losses: of the inputs, each weight."""
+    """Return the gradients of a random projection of the output plus the losses, by the inputs and each weight."""
     variables = layer.trainable_variables
 
     def run(sources):
@@ -83,14 +80,14 @@ def gradients(layer, case, *inputs, **arguments):
 
 
 def projection(shape):
-    """Return the numbers by which `gradients` multiplies an output before it adds them up."""
+    """Return the cotangent of an output in `gradients`."""
     return normal(*shape, seed=9)
 
 
 def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True, segments=True):
-    """Return masks of every kind at once, as a call takes them: some queries are left with nothing to see.
+    """Return the arguments of a call with all masks, under which some queries see nothing.
 
-    Without `pairs` the attention mask is one of keys for each head; without `segments` there are none.
+    Without `pairs`, the attention mask has one row of keys per head. Without `segments`, there are no segments.
     """
     rng, num_keys = np.random.default_rng(seed), num_keys or length
     masks = {
@@ -107,7 +104,7 @@ def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True, segmen
 
 
 def check_config_round_trip(case):
-    """A layer made from the config of another, with its weights, computes the same."""
+    """Check that a layer from the config of another layer, with its weights, computes the same."""
     layer, x = built(case, dropout=0.1, use_bias=False, value_dim=3), normal(2, 13, SIZE)
     copy = type(layer).from_config(layer.get_config())
     copy.build(x.shape)
@@ -116,8 +113,8 @@ def check_config_round_trip(case):
     np.testing.assert_array_equal(call(copy, case, x), call(layer, case, x))
 
 
-def check_dense_twin(case, **masks):
-    """Output, weights, pattern and gradients are those of dense attention, computed from the layer's own weights."""
+def check_equals_dense(case, **masks):
+    """Check that output, weights, pattern and gradients equal dense attention with the same weights."""
     compare_with_dense(built(case), case, normal(2, 13, SIZE), **masks)
 
 
@@ -129,11 +126,11 @@ def compare_with_dense(layer, case, *inputs, tolerance=CLOSE, slope_tolerance=2 
     np.testing.assert_array_equal(to_numpy(pattern(*inputs)), expected.pattern)
     assert_close(weights, expected.weights, tolerance)
     assert_close(output, expected.output, tolerance)
-    compare_slopes(layer, case, *inputs, tolerance=slope_tolerance, **masks)
+    compare_gradients(layer, case, *inputs, tolerance=slope_tolerance, **masks)
 
 
-def compare_slopes(layer, case, *inputs, tolerance=2 * CLOSE, **masks):
-    """Compare gradients with how dense attention changes along one random direction of all inputs and weights."""
+def compare_gradients(layer, case, *inputs, tolerance=2 * CLOSE, **masks):
+    """Compare gradients with the slope of dense attention along a random direction of all inputs and weights."""
     rng = np.random.default_rng(7)
     steps = [rng.standard_normal(x.shape) for x in inputs]
     of_weights = {weight.path: rng.standard_normal(weight.shape) for weight in layer.trainable_weights}
@@ -151,28 +148,28 @@ def compare_slopes(layer, case, *inputs, tolerance=2 * CLOSE, **masks):
 
     found = gradients(layer, case, *inputs, **masks)
     along = sum(np.sum(of_x * step) for of_x, step in zip(found, [*steps, *of_weights.values()], strict=True))
-    # On a step the order of two scores may change, and with it a group: then not on one ten times as small.
+    # A step can swap the order of two scores, and with it a group. A step ten times smaller then does not.
     slopes = [(projected(size) - projected(-size)) / (2 * size) for size in (2e-8, 2e-9)]
-    # The rounding of float32 in each gradient, seen along the direction. Seen: 3e-7.
+    # Rounding of float32 in each gradient, projected on the direction. Seen: 3e-7.
     scale = max(1.0, np.sqrt(sum(np.sum(np.square(of_x)) for of_x in found)))
     assert np.abs(along - slopes).min() < tolerance * scale, (along, slopes, scale)
 
 
 def check_gradients(case):
-    """Every trainable weight gets a gradient, save those that a softmax does not notice."""
+    """Check that every trainable weight gets a gradient, except those that do not change a softmax."""
     layer, x = built(case), normal(2, 13, SIZE)
     of_x, *of_weights = gradients(layer, case, x, training=True)
     assert np.all(np.isfinite(of_x)) and np.all(np.any(of_x != 0, axis=-1))
-    unnoticed = _unnoticed_weights(layer)
+    without_gradient = _weights_without_gradient(layer)
     for weight, gradient in zip(layer.trainable_weights, of_weights, strict=True):
         assert np.all(np.isfinite(gradient)), weight.path
-        assert weight.path in unnoticed or np.abs(gradient).max() > 1e-4, weight.path
+        assert weight.path in without_gradient or np.abs(gradient).max() > 1e-4, weight.path
 
 
-def _unnoticed_weights(layer):
-    """Return the paths of the weights that no softmax notices: a bias that moves all scores of a query alike.
+def _weights_without_gradient(layer):
+    """Return the paths of the weights that change no softmax: they add one number to all scores of a query.
 
-    That of the keys does, unless they are normalised after it, as in routing, or turned by their positions.
+    The bias of the keys does, unless keys are normalized afterwards, as in routing, or rotated.
     """
     return {
         weight.path
@@ -184,7 +181,7 @@ def _unnoticed_weights(layer):
 
 
 def check_padding(case, lengths=(1, 2, 7, 65)):
-    """Sequences of any length get alone, in a batch of one, what they get padded beside longer ones."""
+    """Check that sequences of any length have the same results alone and padded in a batch."""
     layer, x = built(case), normal(len(lengths), max(lengths) + 5, SIZE)
     mask = np.arange(max(lengths) + 5) < np.reshape(lengths, (-1, 1))
     padded = call(layer, case, np.where(mask[..., None], x, np.array([np.nan, np.inf] * (SIZE // 2))), query_mask=mask)
@@ -195,7 +192,7 @@ def check_padding(case, lengths=(1, 2, 7, 65)):
 
 
 def check_batch_mates(case):
-    """A row has the same output whatever its neighbours in the batch are."""
+    """Check that the output of a row does not depend on the other rows of the batch."""
     layer, x = built(case), normal(3, 13, SIZE)
     other = np.stack([x[0], np.full_like(x[1], np.nan), 1e3 * x[2]])
     assert_close(call(layer, case, other)[0], call(layer, case, x)[0], 0)
@@ -203,7 +200,7 @@ def check_batch_mates(case):
 
 
 def check_segments(case):
-    """Documents packed into one row get what each gets in a row of its own."""
+    """Check that documents packed into one row have the results of separate rows."""
     layer, x = built(case), normal(1, 17, SIZE)
     ends = [0, 1, 6, 17]
     segments = np.repeat([7, 3, -1], np.diff(ends))[None].astype("int32")
@@ -213,7 +210,7 @@ def check_segments(case):
 
 
 def check_state_is_left_alone(case):
-    """A call outside training changes no weight; nor does one in training if the layer is frozen."""
+    """Check that calls outside training, and of a frozen layer, change no weight."""
     layer, x = built(case, dropout=0.1), normal(2, 13, SIZE)
     before = layer.get_weights()
     call(layer, case, x)

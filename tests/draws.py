@@ -1,4 +1,4 @@
-"""How much of a kind is tried: some of it by default, more in the full run (`make test-full`)."""
+"""Number of examples and parameters of tests: some by default, more in the full run (`make test-full`)."""
 
 import os
 
@@ -7,17 +7,17 @@ import pytest
 
 
 def is_full():
-    """Whether the profile of Hypothesis is "full": then a default test too does what takes long."""
+    """Return whether the profile of Hypothesis is "full", with which default tests run slow parts too."""
     return hypothesis.settings.get_current_profile_name() == "full"
 
 
 def draws(few, many):
-    """Return settings of Hypothesis with `few` examples, or `many` where its profile is "full"."""
+    """Return settings of Hypothesis with `few` examples, or `many` if its profile is "full"."""
     return hypothesis.settings(max_examples=many if is_full() else few)
 
 
 def first(cases, count):
-    """Return the cases for `parametrize`, those after the first `count` marked for the full run.
+    """Return the cases for `parametrize`. Those after the first `count` are marked for the full run.
 
     A case is a value, or a tuple of the values of several parameters.
     """
@@ -25,11 +25,11 @@ def first(cases, count):
 
 
 def first_of_each(cases, kind):
-    """Return the cases for `parametrize`, those after the first one of a kind marked for the full run.
+    """Return the cases for `parametrize`. Those after the first one of a kind are marked for the full run.
 
     Args:
         cases: as for `first`.
-        kind: function of a case to what tells its kind.
+        kind: function of a case to its kind.
     """
     kinds = [kind(case) for case in cases]
     return [case if kinds[at] not in kinds[:at] else _marked(case) for at, case in enumerate(cases)]
@@ -40,8 +40,8 @@ def _marked(case):
     return pytest.param(*values, marks=pytest.mark.full)
 
 
-ON_JAX = 20  # draws of a slow proof: each shape is a program of its own, which takes seconds to compile
-# Of such programs most of the time goes into machine code that is fast, for a moment: `make test` asks for less.
+ON_JAX = 20  # examples of a slow test: each shape compiles a separate program in seconds
+# Most of the time would be spent on optimized machine code, as in `make test`.
 JAX_SETTINGS = {
     "KERAS_BACKEND": "jax",
     "XLA_FLAGS": os.environ.get("XLA_FLAGS", "").strip() or "--xla_backend_optimization_level=0",

@@ -16,8 +16,8 @@ def goldens_of(path):
     """Return a fixture of the arrays of a file of goldens: `goldens = goldens_of("torch_peers/clustered.npz")`."""
 
     @pytest.fixture(scope="module")
-    def goldens(shared_goldens):
-        with np.load(shared_goldens / path) as arrays:
+    def goldens(references):
+        with np.load(references / path) as arrays:
             yield arrays
 
     return goldens

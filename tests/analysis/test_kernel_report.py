@@ -59,17 +59,15 @@ def test_parts_have_a_row_each_and_nothing_of_a_built_layer_changes():
     assert "compute_attention" not in vars(layer.parts[0])
 
 
-@pytest.mark.parametrize(
-    ("target", "arguments", "message"),
-    [
+def test_wrong_arguments_are_refused(subtests):
+    cases = [
         (keras.layers.Dense(3), {}, "`target`"),
         ("model", {}, "`target`"),
         (LocalAttention(window=4, **HEADS), {"device": "cpu"}, "`device`"),
-    ],
-)
-def test_wrong_arguments_are_refused(target, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kernel_report(target, (1, 8, 4), **arguments)
+    ]
+    for target, arguments, message in cases:
+        with subtests.test(str(target)), pytest.raises(ValueError, match=message):
+            kernel_report(target, (1, 8, 4), **arguments)
 
 
 def test_jax_on_a_cpu_has_no_kernel(run_jax):

@@ -105,7 +105,7 @@ def test_a_layer_inside_of_a_language_model_is_named_on_jax(run_jax):
 
 
 def test_what_cannot_be_looked_at_is_an_error(model):
-    with pytest.raises(ValueError, match=r"`model` must be a Keras model or layer. Received: 3"):
+    with pytest.raises(ValueError, match="`model`"):
         find_nonfinite(3, ONES)
-    with pytest.raises(ValueError, match=r"`targets` must be None for a model that is not compiled"):
+    with pytest.raises(ValueError, match="`targets`"):
         find_nonfinite(tsa.layers.FeedForward(4), ONES, ONES)

@@ -36,7 +36,5 @@ def test_weights_are_those_of_the_layer_at_the_pixels_that_are_read(codec):
 def test_a_pixel_beyond_the_image_is_refused():
     codec = tsa.data.ImageCodec(4, 6, 2)
     for pixel, channel in (((4, 0), 0), ((0, -1), 0), ((0, 0), 2), ((1,), 0)):
-        with pytest.raises(
-            ValueError, match=r"`pixel` and `channel` must be inside of the image shape \(4, 6, 2\)\. Received: "
-        ):
+        with pytest.raises(ValueError, match="`pixel`"):
             tsa.analysis.pixel_attention(model_of(codec), codec, IMAGE, pixel, channel)

@@ -8,7 +8,7 @@ from benchmarks import attention, memory, subjects, worker
 
 
 def fake_run(wanted, backend):
-    """Stands in for a process: linear time, memory by the length."""
+    """Replace a process. Time and memory are linear in the length."""
     if wanted.kind == "memory":
         return {"bytes": wanted.length * (1000 if wanted.remat else 2000)}
     if wanted.case == "keras dense" and wanted.length > 1024:
@@ -17,19 +17,12 @@ def fake_run(wanted, backend):
     return {**dict.fromkeys(names, wanted.length * 1e-5), "dense torch forward": 1.0, "dense torch both": 2.0}
 
 
-def test_every_case_and_length_has_a_line(capsys):
+def test_every_case_and_length_has_a_line_unless_it_is_skipped(capsys):
     assert attention.main(["--lengths", "1024", "2048", "--cases", "local", "top_k"], run=fake_run) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[2:6]] == [
-        ["local", "1024"],
-        ["local", "2048"],
-        ["top_k", "1024"],
-        ["top_k", "2048"],
-    ]
+    expected = [[case, length] for case in ("local", "top_k") for length in ("1024", "2048")]
+    assert [line.split()[:2] for line in lines[2:6]] == expected
     assert [line.split()[:3] for line in lines[6:]] == [["torch", "dense", "1024"], ["torch", "dense", "2048"]]
-
-
-def test_what_is_skipped_is_said_and_left_out(capsys):
     attention.main(["--lengths", "1024", "2048", "--cases", "keras dense"], run=fake_run)
     printed = capsys.readouterr()
     assert "keras dense, 2048: needs about 9 GB of memory" in printed.err
@@ -48,8 +41,8 @@ def test_a_missed_aim_fails_a_check_and_only_a_check(capsys):
     assert "MISSED local: forward and backward of dense 1, at most 0.18" in capsys.readouterr().out
 
 
-def test_figures_are_written_as_json(tmp_path, capsys):
-    path = tmp_path / "figures.json"
+def test_results_are_written_as_json(tmp_path, capsys):
+    path = tmp_path / "results.json"
     attention.main(["--lengths", "64", "--cases", "local", "--no-memory", "--json", str(path)], run=fake_run)
     written = json.loads(path.read_text())
     assert [row["case"] for row in written["rows"]] == ["local", "torch dense"]
@@ -81,14 +74,10 @@ def test_layers_without_a_core_are_measured_with_layers_alone(capsys):
     assert "native" in attention.parse(["--layers"]).cases and "native" not in attention.parse([]).cases
 
 
-def test_a_worker_measures_time_in_every_mode():
-    wanted = worker.Measurement("time", "nearest", 32, modes=("graph",), repeats=1)
-    seconds = worker.measure(wanted)
+def test_a_worker_measures_time_in_every_mode_and_skips_what_does_not_fit_into_memory():
+    seconds = worker.measure(worker.Measurement("time", "nearest", 32, modes=("graph",), repeats=1))
     assert {"graph forward", "graph both", "graph remat"} <= set(seconds)
     assert all(0 < value < 60 for value in seconds.values())
-
-
-def test_a_worker_refuses_what_does_not_fit_into_memory():
     skipped = worker.measure(worker.Measurement("time", "keras dense", 2_000_000, modes=("graph",)))
     assert skipped["skipped"].startswith("needs about")
 

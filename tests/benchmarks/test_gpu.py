@@ -14,14 +14,11 @@ ROWS = [
 ]
 
 
-def test_a_row_has_milliseconds_shares_of_dense_attention_and_the_memory_of_both_passes():
+def test_a_row_has_milliseconds_shares_of_dense_attention_and_memory_and_is_empty_where_unmeasured():
     assert gpu.table(ROWS).splitlines()[2:] == [
         "| 2048 | local | 1.00 | 0.50 | 3.00 | 0.25 | 2 |",
         "| 2048 | cuDNN dense | 2.00 | 1.00 | 12.00 | 1.00 | 4 |",
     ]
-
-
-def test_what_was_not_measured_stays_empty():
     assert gpu.table(ROWS[:1]).splitlines()[2:] == ["| 2048 | local | 1.00 |  |  |  |  |"]
     assert gpu.shares(ROWS[:3]).splitlines()[2:] == ["| local | 0.50 |  | 2 |", "| cuDNN dense | 1.00 |  |  |"]
 

@@ -5,10 +5,10 @@ import pytest
 from benchmarks.quality import ablation, ahead, lines
 
 
-@pytest.mark.parametrize("program", [ablation, ahead, lines])
-def test_a_folder_without_a_run_is_an_error_of_the_command_line(program, tmp_path, monkeypatch, capsys):
-    for folder, message in ((tmp_path / "none", "must be an existing folder"), (tmp_path, "must hold config.json")):
-        monkeypatch.setattr("sys.argv", ["program", f"--workdir={folder}"])
-        with pytest.raises(SystemExit, match="2"):
-            program.main()
-        assert f"error: argument --workdir: `workdir` {message}" in capsys.readouterr().err
+def test_a_folder_without_a_run_is_an_error_of_the_command_line(tmp_path, monkeypatch, capsys):
+    for program in (ablation, ahead, lines):
+        for folder, message in ((tmp_path / "none", "must be an existing folder"), (tmp_path, "must hold config.json")):
+            monkeypatch.setattr("sys.argv", ["program", f"--workdir={folder}"])
+            with pytest.raises(SystemExit, match="2"):
+                program.main()
+            assert f"error: argument --workdir: `workdir` {message}" in capsys.readouterr().err

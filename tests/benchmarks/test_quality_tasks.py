@@ -63,21 +63,26 @@ def test_selective_copying_asks_the_letters_in_their_order(random, length):
         assert ids[len(before) :].tolist() == [tasks.COPY, *letters[:-1]]
 
 
-@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0, None])
-def test_a_needle_lies_at_its_depth_and_is_asked_for_at_the_end(depth, monkeypatch):
+def draw_needles(monkeypatch, count, *depth):
     monkeypatch.setattr(tasks, "_haystack", lambda: np.full(5000, ord("x") + tasks.FIRST_BYTE, "int32"))
-    token_ids, targets = tasks.needle(np.random.default_rng(0), 4, 200, depth)
-    for ids, asked in zip(token_ids, targets, strict=True):
-        text = bytes((ids - tasks.FIRST_BYTE).tolist()).decode()
-        digits = bytes((asked[-tasks.NUM_DIGITS :] - tasks.FIRST_BYTE).tolist()).decode()
-        hay, question = text.rsplit("\n", 1)
-        assert f"\n{question}{digits[-1]}\n" in hay + "\n" and len(text) == 200
-        assert question.startswith("# ") and question.endswith(f" is {digits[:-1]}")
-        before, after = hay.split(f"\n{question}{digits[-1]}\n") if depth != 1.0 else (hay.split("\n")[0], "")
-        assert set(before + after) == {"x"}
-        if depth is not None:
-            assert len(before) == round(depth * len(before + after))
-        assert not asked[: -tasks.NUM_DIGITS].any()
+    return tasks.needle(np.random.default_rng(0), count, 200, *depth)
+
+
+def test_a_needle_is_at_its_depth_or_anywhere_and_is_asked_for_at_the_end(monkeypatch):
+    for depth in (0.0, 0.5, 1.0, None):
+        for ids, asked in zip(*draw_needles(monkeypatch, 4, depth), strict=True):
+            text = bytes((ids - tasks.FIRST_BYTE).tolist()).decode()
+            digits = bytes((asked[-tasks.NUM_DIGITS :] - tasks.FIRST_BYTE).tolist()).decode()
+            hay, question = text.rsplit("\n", 1)
+            assert f"\n{question}{digits[-1]}\n" in hay + "\n" and len(text) == 200
+            assert question.startswith("# ") and question.endswith(f" is {digits[:-1]}")
+            before, after = hay.split(f"\n{question}{digits[-1]}\n") if depth != 1.0 else (hay.split("\n")[0], "")
+            assert set(before + after) == {"x"}
+            if depth is not None:
+                assert len(before) == round(depth * len(before + after))
+            assert not asked[: -tasks.NUM_DIGITS].any()
+    begins = np.argmax(draw_needles(monkeypatch, 100)[0] == ord("#") + tasks.FIRST_BYTE, axis=1)
+    assert begins.min() < 20 < 60 < np.median(begins) < 110 < 150 < begins.max()
 
 
 class Knowing:
@@ -95,28 +100,21 @@ class Knowing:
         return np.eye(tasks.CALL + 1)[np.take_along_axis(known, at, axis=1)]
 
 
-def test_needles_without_a_depth_lie_anywhere(monkeypatch):
+def test_all_targets_are_asked_in_order(monkeypatch):
     monkeypatch.setattr(tasks, "_haystack", lambda: np.full(5000, ord("x") + tasks.FIRST_BYTE, "int32"))
-    token_ids, _ = tasks.needle(np.random.default_rng(0), 100, 200)
-    begins = np.argmax(token_ids == ord("#") + tasks.FIRST_BYTE, axis=1)
-    assert begins.min() < 20 < 60 < np.median(begins) < 110 < 150 < begins.max()
+    for task in tasks.TASKS.values():
+        _, targets = task.draw(np.random.default_rng(0), 5, 128)
+        at, answers = tasks.asked(targets)
+        assert np.count_nonzero(targets) == at.size and answers.all() and (np.diff(at) > 0).all()
+        again = np.zeros_like(targets)
+        np.put_along_axis(again, at, answers, axis=1)
+        assert (again == targets).all()
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
-def test_what_is_asked_are_the_targets_in_order(name, monkeypatch):
-    monkeypatch.setattr(tasks, "_haystack", lambda: np.full(5000, ord("x") + tasks.FIRST_BYTE, "int32"))
-    _, targets = tasks.TASKS[name].draw(np.random.default_rng(0), 5, 128)
-    at, answers = tasks.asked(targets)
-    assert np.count_nonzero(targets) == at.size and answers.all() and (np.diff(at) > 0).all()
-    again = np.zeros_like(targets)
-    np.put_along_axis(again, at, answers, axis=1)
-    assert (again == targets).all()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_accuracy_is_the_share_of_what_is_asked_that_is_answered(share):
+def test_accuracy_is_the_share_of_answered_questions():
     task = tasks.TASKS["induction"]._replace(test_lengths=(32,))
-    assert tasks.accuracy(Knowing(task, share), task, 32) == share
+    for share in (0.0, 0.5, 1.0):
+        assert tasks.accuracy(Knowing(task, share), task, 32) == share
 
 
 def test_tables_show_what_was_run():

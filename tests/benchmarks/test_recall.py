@@ -11,37 +11,25 @@ def pairs_of(task):
 
 
 def test_a_key_has_one_value_in_a_sequence_and_another_in_the_next():
-    keys, values = pairs_of(recall.draw(20, seed=0))
+    keys, values = pairs_of(recall.draw(50, seed=0))
     tables = [{*zip(*pair, strict=True)} for pair in zip(keys.tolist(), values.tolist(), strict=True)]
     assert all(len(table) == len({key for key, _ in table}) for table in tables)
     assert len({value for table in tables for key, value in table if key == 1}) > 8
+    # Keys and values have different ids, and neither is 0, padding.
+    assert (keys.min(), keys.max()) == (1, recall.NUM_KEYS)
+    assert (values.min(), values.max()) == (1 + recall.NUM_KEYS, 2 * recall.NUM_KEYS)
 
 
-def test_a_target_is_the_value_that_follows_and_only_a_key_that_came_before_has_one():
+def test_the_target_of_a_repeated_key_is_its_value_at_the_distance_to_the_last_one():
     task = recall.draw(20, seed=1)
     keys, values = pairs_of(task)
     for row in range(20):
-        seen = set()
-        for place, (key, value) in enumerate(zip(keys[row], values[row], strict=True)):
-            assert task.targets[row, 2 * place] == (value if key in seen else 0)
-            seen.add(key)
-    assert not task.targets[:, 1::2].any()
-
-
-def test_the_distance_is_to_the_last_time_the_key_came():
-    task = recall.draw(20, seed=2)
-    where = np.argwhere(task.distances > 0)
-    assert len(where)
-    for row, place in where:
-        distance = task.distances[row, place]
-        between = task.token_ids[row, place - distance : place + 1 : 2]
-        assert between[0] == between[-1] and between[-1] not in between[1:-1]
-
-
-def test_keys_and_values_are_apart_and_none_is_padding():
-    keys, values = pairs_of(recall.draw(50, seed=3))
-    assert (keys.min(), keys.max()) == (1, recall.NUM_KEYS)
-    assert (values.min(), values.max()) == (1 + recall.NUM_KEYS, 2 * recall.NUM_KEYS)
+        last = {}
+        for index, (key, value) in enumerate(zip(keys[row], values[row], strict=True)):
+            assert task.targets[row, 2 * index] == (value if key in last else 0)
+            assert task.distances[row, 2 * index] == (2 * (index - last[key]) if key in last else 0)
+            last[key] = index
+    assert not task.targets[:, 1::2].any() and not task.distances[:, 1::2].any()
 
 
 def test_a_seed_gives_the_same_sequences():

@@ -58,24 +58,15 @@ def test_a_model_is_scored_with_its_own_attention_first_and_with_those_of_its_we
     }
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--workdir=runs", "--path=missing.npz"],
-            "argument --path: must be a file, with --workdir. Rec",
-        ),
+def test_an_invalid_option_is_named_and_tables_are_shown_without_a_run(tmp_path, capsys):
+    for flags, message in [
+        (["--workdir=runs", "--path=missing.npz"], "argument --path: must be a file, with --workdir."),
         (["--show", "--minutes=0"], "argument --minutes: must be positive. Received: 0.0."),
         (["--show", "--kinds=dense"], "argument --kinds: invalid choice: 'dense'"),
-    ],
-)
-def test_a_wrong_option_is_named(flags, message, capsys):
-    with pytest.raises(SystemExit):
-        study.main(flags)
-    assert message in capsys.readouterr().err
-
-
-def test_the_tables_of_a_file_are_shown_without_a_run(tmp_path, capsys):
+    ]:
+        with pytest.raises(SystemExit):
+            study.main(flags)
+        assert message in capsys.readouterr().err
     file = tmp_path / "results.jsonl"
     file.write_text(json.dumps({**PASS, "kind": "local", "length": 500}) + "\n")
     study.main(["--show", f"--results={file}"])

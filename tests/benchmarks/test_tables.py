@@ -1,8 +1,7 @@
-"""From seconds and bytes to the lines of the benchmark."""
-
-import pytest
+"""Tables of seconds and bytes of the benchmark."""
 
 from benchmarks import tables
+from benchmarks.attention import CASES
 
 SECONDS = {
     "graph forward": 1.0,
@@ -20,42 +19,24 @@ def row(**changes):
     return {**tables.row_of("local", 8192, SECONDS, {"bytes": 500_000_000}, {"bytes": 200_000_000}), **changes}
 
 
-def test_the_mode_is_the_one_whose_forward_and_backward_is_fastest():
-    assert row()["mode"] == "xla"
-    assert (row()["forward"], row()["both"]) == (2.0, 5.0)
-
-
-def test_ratios_are_to_dense_attention():
-    assert row()["forward_ratio"] == 0.5
-    assert row()["both_ratio"] == 0.25
-    assert row()["remat_ratio"] == 0.35
-
-
-def test_of_several_dense_passes_the_fastest_counts():
+def test_a_row_has_the_fastest_mode_and_ratios_to_the_fastest_dense_attention():
+    found = row()
+    assert (found["mode"], found["forward"], found["both"]) == ("xla", 2.0, 5.0)
+    assert [found[f"{name}_ratio"] for name in ("forward", "both", "remat")] == [0.5, 0.25, 0.35]
     slower = {"dense graph forward": 5.0, "dense graph both": 30.0}
     assert tables.row_of("local", 64, {**SECONDS, **slower})["both_ratio"] == 0.25
-
-
-def test_without_dense_attention_there_is_no_ratio():
     alone = {name: value for name, value in SECONDS.items() if not name.startswith("dense")}
     assert tables.row_of("local", 64, alone)["both_ratio"] is None
-
-
-def test_skipped_memory_is_left_out():
     assert tables.row_of("local", 64, SECONDS, {"skipped": "no"})["bytes"] is None
 
 
-def test_growth_is_per_doubling():
+def test_growth_of_a_case_is_per_doubling():
     rows = [row(length=length, both=both) for length, both in ((1024, 1.0), (2048, 2.0), (8192, 18.0))]
     assert [r["growth"] for r in tables.with_growth(rows)] == [None, 2.0, 3.0]
+    assert tables.with_growth([row(length=1024), row(length=2048, case="nearest")])[1]["growth"] is None
 
 
-def test_growth_compares_a_case_with_itself():
-    grown = tables.with_growth([row(length=1024), row(length=2048, case="nearest")])
-    assert grown[1]["growth"] is None
-
-
-def test_aims_say_what_is_met_and_what_is_missed():
+def test_aims_of_measured_cases_at_one_length_are_met_or_missed():
     aims = dict(tables.aims_met(tables.with_growth([row(length=4096, both=2.5), row()])))
     assert aims == {
         "local: forward and backward of dense 0.25, at most 0.18": False,
@@ -63,28 +44,16 @@ def test_aims_say_what_is_met_and_what_is_missed():
         "local: peak MB 500, at most 550": True,
         "local: peak MB rematerialised 200, at most 300": True,
     }
-
-
-def test_aims_are_about_one_length_and_our_cases():
     assert tables.aims_met([row(length=4096), row(case="keras dense")]) == []
+    assert set(tables.AIMS) <= set(CASES)
 
 
-def test_a_table_has_a_line_for_each_row_and_a_dash_for_what_is_missing():
+def test_a_table_has_a_line_for_each_row_and_a_dash_for_missing_values():
     text = tables.table([row(growth=None), row(length=64, bytes=None, growth=1.999)])
     header, first, second = text.splitlines()
     assert header.split()[:3] == ["case", "length", "mode"]
     assert first.split() == ["local", "8192", "xla", "2.000", "0.50", "5.000", "0.25", "-", "500", "0.35", "200"]
     assert second.split() == ["local", "64", "xla", "2.000", "0.50", "5.000", "0.25", "2.00", "-", "0.35", "200"]
-
-
-def test_a_markdown_table_has_a_rule_below_its_header():
     header, rule, line = tables.table([row(growth=2.0)], markdown=True).splitlines()
     assert header.count("|") == rule.count("|") == line.count("|") == len(tables.COLUMNS) + 1
     assert rule.startswith("| :--") and rule.endswith("--: |")
-
-
-@pytest.mark.parametrize("names", [list(tables.AIMS)])
-def test_every_aim_is_about_a_case_that_is_measured(names):
-    from benchmarks.attention import CASES
-
-    assert set(names) <= set(CASES)

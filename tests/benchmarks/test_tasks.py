@@ -17,12 +17,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(0, "zero"), (19, "nineteen"), (40, "forty"), (300, "three hundred"), (342, "three hundred forty-two")],
-)
-def test_numbers_are_said_in_words(number, words):
-    assert made.in_words(number) == words
+def test_numbers_are_written_in_words():
+    for number, words in [(0, "zero"), (19, "nineteen"), (40, "forty"), (300, "three hundred")]:
+        assert made.in_words(number) == words
+    assert made.in_words(342) == "three hundred forty-two"
 
 
 def test_data_are_the_same_every_time_and_what_is_there_stays(folder, tmp_path):

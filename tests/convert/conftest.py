@@ -6,15 +6,15 @@ from tests.convert.t2t.cases import CASES, Published, small, small_encoder_decod
 
 
 @pytest.fixture(params=CASES)
-def published(request, shared_goldens):
+def published(request, references):
     """A `Published` checkpoint, each in turn."""
-    return Published(shared_goldens / "t2t_checkpoints" / request.param)
+    return Published(references / "t2t_checkpoints" / request.param)
 
 
 @pytest.fixture
-def pg19_like(shared_goldens):
+def pg19_like(references):
     """The `Published` checkpoint that has everything: routed heads, geglu, slots."""
-    return Published(shared_goldens / "t2t_checkpoints" / "pg19_like")
+    return Published(references / "t2t_checkpoints" / "pg19_like")
 
 
 @pytest.fixture

@@ -27,10 +27,20 @@ def texts_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.txt")}
 
 
-def test_a_copy_has_the_name_of_the_folder(place):
+def test_a_copy_has_the_name_and_content_of_the_folder_or_file(place, tmp_path):
     found = local_path(str(place))
     assert found.name == "books"
     assert texts_of(found) == {"train/a.txt": "one", "test/b.txt": "two"}
+    names = {open_source(path=path, data_dir=tmp_path).name for path in (str(place), found)}
+    assert len(names) == 1
+    rows = "\n".join(json.dumps({"text": "a", "label": label}) for label in "xy")
+    remote_files.write_bytes(place / "reviews.jsonl", rows.encode())
+    assert local_path(str(place / "reviews.jsonl")).read_text() == rows
+    source = open_labeled(path=str(place / "reviews.jsonl"), data_dir=tmp_path)
+    assert source.text.name.startswith("json_lines/reviews")
+    assert (local_path(None), local_path("books")) == (None, "books")  # local paths are unchanged
+    with pytest.raises(ValueError, match="`path`"):
+        local_path(f"{place}/none")
 
 
 def test_only_what_changed_is_copied_again(place, monkeypatch):
@@ -68,22 +78,3 @@ def test_what_was_copied_before_an_interruption_is_not_copied_again(place, monke
     monkeypatch.setattr(remote_files, "download", lambda source, target: copied.append(source.name))
     local_path(str(place))
     assert sorted(copied) == ["a.txt", "b.txt"]
-
-
-def test_a_remote_source_equals_the_local_source(place, tmp_path):
-    names = {open_source(path=path, data_dir=tmp_path).name for path in (str(place), local_path(str(place)))}
-    assert len(names) == 1
-
-
-def test_a_single_file_is_copied(place, tmp_path):
-    rows = [json.dumps({"text": "a", "label": label}) for label in "xy"]
-    remote_files.write_bytes(place / "reviews.jsonl", "\n".join(rows).encode())
-    address = str(place / "reviews.jsonl")
-    assert local_path(address).read_text() == "\n".join(rows)
-    assert open_labeled(path=address, data_dir=tmp_path).text.name.startswith("json_lines/reviews")
-
-
-def test_local_paths_are_unchanged_and_a_missing_remote_path_is_an_error(place):
-    assert (local_path(None), local_path("books")) == (None, "books")
-    with pytest.raises(ValueError, match=rf"`path` must be an existing folder or file. Received: path={place}/none"):
-        local_path(f"{place}/none")

@@ -13,7 +13,8 @@ def model():
 
 @pytest.fixture(scope="session")
 def exported(model, tmp_path_factory):
-    return export(model, tmp_path_factory.mktemp("export") / "saved_model")
+    """A SavedModel without XLA, which compiles a program for each length."""
+    return export(model, tmp_path_factory.mktemp("export") / "saved_model", jit_compile=False)
 
 
 @pytest.fixture(scope="session")

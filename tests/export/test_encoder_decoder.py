@@ -44,13 +44,13 @@ def sources_of(texts):
     return [np.append(ByteTokenizer().tokenize(text), ByteTokenizer().end_id) for text in texts]
 
 
-@pytest.mark.parametrize("strategy", ["greedy", "random"])
-def test_texts_are_those_that_the_model_writes(model, served, strategy):
-    rows = model.generate(sources_of(TEXTS), 7, strategy, tokenizer=ByteTokenizer(), seed=3, return_log_probs=True)
-    found = write(served, TEXTS, temperature=float(strategy == "random"))
-    assert [text.decode() for text in found["text"]] == rows[0]
-    np.testing.assert_allclose(found["log_prob"], [np.sum(row) for row in rows[1]], atol=1e-3)
-    assert (found["num_tokens"] <= 7).all()
+def test_texts_are_those_that_the_model_writes(model, served):
+    for strategy in ("greedy", "random"):
+        rows = model.generate(sources_of(TEXTS), 7, strategy, tokenizer=ByteTokenizer(), seed=3, return_log_probs=True)
+        found = write(served, TEXTS, temperature=float(strategy == "random"))
+        assert [text.decode() for text in found["text"]] == rows[0]
+        np.testing.assert_allclose(found["log_prob"], [np.sum(row) for row in rows[1]], atol=1e-3)
+        assert (found["num_tokens"] <= 7).all()
 
 
 def test_scores_are_those_of_the_model(model, served):
@@ -66,18 +66,15 @@ def test_scores_are_those_of_the_model(model, served):
         np.testing.assert_allclose(found["bits_per_byte"][row], nats / np.log(2) / num_bytes if num_bytes else 0, 1e-4)
 
 
-def test_what_does_not_fit_is_refused(model, served, tmp_path):
-    for settings, message in [
-        ({"max_length": 0}, "`max_length` must be positive"),
-        ({"temperature": -1.0}, "`temperature` must be a number of at least 0"),
-    ]:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, served, tmp_path):
+    for settings, name in (({"max_length": 0}, "max_length"), ({"temperature": -1.0}, "temperature")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"`{name}`"):
             write(served, ["x"], **settings)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`text` and `target` must have the same number of rows"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`text` and `target`"):
         served["score"](text=tf.constant(["x", "y"]), target=tf.constant(["z"]))
-    with pytest.raises(ValueError, match=r"`model` must be a `SequenceToSequence`\. Received: model=<LanguageModel"):
+    with pytest.raises(ValueError, match="`model` must be a `SequenceToSequence`"):
         export_sequence_to_sequence(model.decoder, tmp_path / "x", ByteTokenizer())
-    with pytest.raises(ValueError, match=r"`source_tokenizer` must be a tokenizer of .* Received: 'bytes'\."):
+    with pytest.raises(ValueError, match="`source_tokenizer`"):
         export_sequence_to_sequence(model, tmp_path / "x", ByteTokenizer(), "bytes")
 
 

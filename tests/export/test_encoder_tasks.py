@@ -50,15 +50,15 @@ def probabilities_of(model, text):
     return keras.ops.convert_to_numpy(keras.ops.softmax(model(np.array([row_of(text)]))))[0]
 
 
-@pytest.mark.parametrize("texts", [TEXTS, pytest.param(TEXTS[:1], marks=pytest.mark.full)])
-def test_a_text_has_the_label_that_the_model_gives_it(classifier, texts):
+def test_a_text_has_the_label_that_the_model_gives_it(classifier):
     model, path = classifier
-    found = tf.saved_model.load(path).signatures["classify"](text=tf.constant(texts))
-    expected = np.array([probabilities_of(model, text) for text in texts])
+    found = tf.saved_model.load(path).signatures["classify"](text=tf.constant(TEXTS))
+    expected = np.array([probabilities_of(model, text) for text in TEXTS])
     np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
     assert [label.decode() for label in found["label"].numpy()] == [LABELS[number] for number in expected.argmax(-1)]
-    assert found["num_tokens"].numpy().tolist() == [12, 0, 2, 15][: len(texts)]
-    assert found["is_cut"].numpy().tolist() == [False, False, False, True][: len(texts)]
+    assert found["num_tokens"].numpy().tolist() == [12, 0, 2, 15]
+    assert found["is_cut"].numpy().tolist() == [False, False, False, True]
+    assert '`["ham", "späm", "x"]`' in (path / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_token_has_its_label(folder):
@@ -93,30 +93,22 @@ def test_an_answer_is_the_span_that_the_model_finds(answerer):
         assert (found["num_tokens"][number], found["is_cut"][number]) == (kept, len(texts[number]) > 20)
 
 
-def test_what_does_not_fit_is_refused(classifier, answerer, tmp_path):
+def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(classifier, answerer, tmp_path):
     model, tokenizer, path = classifier[0], ByteTokenizer(), tmp_path / "x"
+    inputs = {name: keras.Input((None,), name=name) for name in ("ids", "types")}
+    encoder = keras.Model(inputs, keras.ops.stack([inputs["ids"], inputs["types"]], axis=-1))
     for arguments, message in [
-        ((answerer[0], path, tokenizer, LABELS), r"`model` must be a `SequenceClassifier` or `TokenClassifier`\. Rec"),
-        (
-            (model, path, tokenizer, LABELS[:2]),
-            r"`labels` must be 3 strings, one per class .* Received: \['ham', ",
-        ),
-        ((model, path, "bytes", LABELS), r"`tokenizer` must be a tokenizer of .* Received: 'bytes'"),
-        ((model, path, tokenizer, LABELS, 3), r"`sequence_length` must be at least 4\. Received: sequence_length=3"),
+        ((answerer[0], path, tokenizer, LABELS), "`model` must be a `SequenceClassifier` or `TokenClassifier`"),
+        ((model, path, tokenizer, LABELS[:2]), "`labels` must be 3 strings"),
+        ((model, path, "bytes", LABELS), "`tokenizer`"),
+        ((model, path, tokenizer, LABELS, 3), "`sequence_length`"),
+        ((SequenceClassifier(encoder, 3), path, tokenizer, LABELS), r"an encoder whose inputs .*\['ids', 'types'\]"),
     ]:
         with pytest.raises(ValueError, match=message):
             export_classifier(*arguments)
-    inputs = {name: keras.Input((None,), name=name) for name in ("ids", "types")}
-    encoder = keras.Model(inputs, keras.ops.stack([inputs["ids"], inputs["types"]], axis=-1))
-    with pytest.raises(ValueError, match=r"an encoder whose inputs are .* Received: .*\['ids', 'types'\]"):
-        export_classifier(SequenceClassifier(encoder, 3), path, tokenizer, LABELS)
     for question, text, message in [
-        (["a" * 21], ["b"], r"`question` must have at most 20 tokens\. Received:.*21"),
-        (["a", "b"], ["c"], r"`question` and `text` must have the same number of rows\. Received"),
+        (["a" * 21], ["b"], "`question` must have at most 20 tokens.*21"),
+        (["a", "b"], ["c"], "`question` and `text`"),
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             answerer[1](question=tf.constant(question), text=tf.constant(text))
-
-
-def test_the_readme_names_the_labels(classifier):
-    assert '`["ham", "späm", "x"]`' in (classifier[1] / "README.md").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 import venv
 
 import keras
@@ -27,7 +28,14 @@ from tests.export.serving import (
     score,
 )
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import Input, Signature, export_language_model, write_saved_model
+from tf_sparse_attention.export import (
+    Input,
+    Signature,
+    export_language_model,
+    input_checks,
+    saved_model,
+    write_saved_model,
+)
 from tf_sparse_attention.export.weights import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 
@@ -68,24 +76,17 @@ def test_scores_are_the_models_own_nats_over_all_windows(model, served):
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / np.maximum(num_bytes, 1), rtol=1e-5)
 
 
-def test_a_long_text_scores_as_its_windows_do(served):
+def test_a_text_scores_as_its_windows_and_independently_of_other_texts(served):
     text = TEXTS[3].encode()
     pieces = [text[begin : begin + WINDOW] for begin in range(0, len(text), WINDOW)]
     assert len(pieces) == 8
-    np.testing.assert_allclose(score(served, [text])["nats"], score(served, pieces)["nats"].sum(), rtol=1e-6)
-
-
-def test_a_score_does_not_depend_on_the_other_texts(served):
-    together = score(served, TEXTS)["nats"]
     alone = [score(served, [text])["nats"][0] for text in TEXTS]
-    np.testing.assert_allclose(together, alone, rtol=1e-6)
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
-def test_nothing_has_no_nats_and_no_bits(served, texts):
-    result = score(served, texts)
-    for name in ("nats", "bits_per_byte", "num_bytes"):
-        np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
+    np.testing.assert_allclose(score(served, TEXTS)["nats"], alone, rtol=1e-6)
+    np.testing.assert_allclose(alone[3], score(served, pieces)["nats"].sum(), rtol=1e-6)
+    for texts in ([], [""], ["", ""]):
+        result = score(served, texts)
+        for name in ("nats", "bits_per_byte", "num_bytes"):
+            np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
 
 
 def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
@@ -157,7 +158,7 @@ def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, serve
             assert f"| `{each}` |" in readme, (name, each)
 
 
-def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
+def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path):
     path = tmp_path / "model"
     path.mkdir()
     (path / "saved_model.pb").touch()
@@ -173,23 +174,17 @@ def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path, monkeypatch):
     assert not (path / "variables" / "old").exists()
     before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
 
-    def fail(module, folder, functions):
-        os.makedirs(folder)
+    def fail(x):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(OSError, match="the disk is full"):
-        write_saved_model(path, model, {"double": scaled(2.0)}, "A model")
+        write_saved_model(path, model, {"double": scaled(2.0, function=fail)}, "A model")
     assert os.listdir(tmp_path) == ["model"]
     assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
-
-
-def test_a_folder_with_other_files_is_not_overwritten(model, tmp_path):
-    (tmp_path / "thesis.txt").touch()
-    with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path="):
-        export(model, tmp_path)
-    with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path="):
-        export(model, tmp_path / "thesis.txt")
+    # The file is read after it is written.
+    saved_model._check_written(path, {"double": scaled(2.0)})
+    with pytest.raises(RuntimeError, match=r"must have .* in its signature 'double'\. Received: "):
+        saved_model._check_written(path, {"double": scaled(2.0, outputs={"z": "other values"})})
 
 
 def scaled(factor, **changes):
@@ -222,60 +217,33 @@ def test_functions_of_any_model_are_written_to_an_address(tmp_path):
         write_saved_model(path, encoder, {"encode": encode}, "An encoder")
 
 
-def test_outputs_without_a_meaning_are_refused(model, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"`outputs` of the signature 'f' must describe .* \['y'\]\. Received: \['z'\]"
-    ):
+def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").touch()
+    not_causal, small = (
+        LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)),
+        LanguageModel(Backbone(200, 1, 16, [LOCAL])),
+    )
+    good = {"model": model, "path": tmp_path / "x", "tokenizer": ByteTokenizer()}
+    for arguments, message in [
+        ({"model": keras.Sequential()}, "`model` must be a `LanguageModel`"),
+        ({"model": not_causal}, "`model` must be causal"),
+        ({"model": small}, "`tokenizer` must not have .* 258 ids and a model with 200"),
+        ({"tokenizer": "bytes"}, "`tokenizer` must be a tokenizer"),
+        ({"weight_dtype": "int4"}, "`weight_dtype`"),
+        ({"sequence_length": 0}, "`sequence_length`"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"path": tmp_path / "other"}, "`path` must be a new folder"),
+        ({"path": tmp_path / "other" / "thesis.txt"}, "`path` must be a new folder"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            export_language_model(**{**good, **arguments})
+    with pytest.raises(ValueError, match=r"`outputs` of the signature 'f' .*\['y'\]\. Received: \['z'\]"):
         write_saved_model(tmp_path / "x", model, {"f": scaled(2.0, outputs={"z": "other values"})}, "A model")
-
-
-def test_a_written_file_without_a_signature_is_an_error(model, tmp_path, monkeypatch):
-    save = tf.saved_model.save
-    monkeypatch.setattr(tf.saved_model, "save", lambda module, folder, functions: save(module, folder))
-    with pytest.raises(RuntimeError, match=r"must have .* in its signature 'f'\. Received: \(set\(\), set\(\)\)"):
-        write_saved_model(tmp_path / "x", model, {"f": scaled(2.0)}, "A model")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_model_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`\. Received: model=<"):
-        export(keras.Sequential(), tmp_path)
-
-
-def test_a_model_that_sees_later_tokens_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`model` must be causal"):
-        export(LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)), tmp_path)
-
-
-def test_something_else_than_a_tokenizer_is_refused(model, tmp_path):
-    with pytest.raises(ValueError, match="`tokenizer` must be a tokenizer"):
-        export_language_model(model, tmp_path, "bytes")
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
-    small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
-    with pytest.raises(
-        ValueError, match=r"`tokenizer` must not have .* a tokenizer with 258 ids and a model with 200\."
-    ):
-        export(small, tmp_path)
-
-
-def test_an_unknown_dtype_of_weights_is_refused(model, tmp_path):
-    with pytest.raises(ValueError, match="`weight_dtype` must be"):
-        export(model, tmp_path, weight_dtype="int4")
-
-
-@pytest.mark.parametrize("name", ["sequence_length", "batch_size"])
-def test_sizes_must_be_positive(model, tmp_path, name):
-    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}=0\."):
-        export_language_model(model, tmp_path, ByteTokenizer(), **{name: 0})
-
-
-def test_another_backend_is_refused_with_the_way_out(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    message = r"`model\.save\('model\.keras'\)`.* KERAS_BACKEND=tensorflow\. Received: backend='jax'\."
-    with pytest.raises(ValueError, match=message):
-        export(model, tmp_path)
+    jax = types.SimpleNamespace(backend=types.SimpleNamespace(backend=lambda: "jax"))
+    monkeypatch.setattr(input_checks, "keras", jax)
+    with pytest.raises(ValueError, match=r"KERAS_BACKEND=tensorflow\. Received: backend='jax'"):
+        export(model, tmp_path / "x")
 
 
 @pytest.mark.full
@@ -300,10 +268,6 @@ print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2)
     # The ids above are these, since the id of a byte is the byte + 2.
     texts = [bytes(byte - 2 for byte in text) for text in (b"def main()", b"0123456789")]
     np.testing.assert_allclose(score(served, texts)["nats"], np.fromstring(nats[1:-1], sep=" "), rtol=1e-5)
-
-
-def test_export_is_reached_from_the_front_door():
-    assert tsa.export.export_language_model is export_language_model
 
 
 @pytest.mark.full

@@ -80,13 +80,13 @@ def test_clustered_attention_transcribes_too(target, top_k, tmp_path):
     np.testing.assert_allclose(found["log_probs"], numbers(model(features)), atol=TOLERANCE)
 
 
-def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path):
-    path = tmp_path / "model.tflite"
-    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel` or .* Received: model=<SpanAnswerer"):
-        export_litert(SpanAnswerer(make_encoder(IDS)), path)
-    with pytest.raises(ValueError, match=r"`signatures` must be some of \('transcribe',\)\. Received: .*'score'"):
-        export_litert(make_recognizer(), path, signatures=("score",))
-    with pytest.raises(ValueError, match=r"`sequence_length` must be at most the 20 positions of the model\."):
-        export_litert(make_recognizer(embedding={"grid": (2, 5)}), path, sequence_length=21)
-    with pytest.raises(ValueError, match=r"`model` must compute in float32\..* Received: compute dtype bfloat16"):
-        export_litert(SequenceClassifier(make_encoder(IDS, dtype="mixed_bfloat16"), 3), path)
+def test_models_and_sizes_that_do_not_fit_are_errors_that_name_the_reason(tmp_path):
+    few_positions, half = make_recognizer({"grid": (2, 5)}), make_encoder(IDS, dtype="mixed_bfloat16")
+    for model, settings, message in [
+        (SpanAnswerer(make_encoder(IDS)), {}, "`model` must be a `LanguageModel` or .*<SpanAnswerer"),
+        (make_recognizer(), {"signatures": ("score",)}, "`signatures`.*'transcribe'.*'score'"),
+        (few_positions, {"sequence_length": 21}, "`sequence_length` must be at most the 20 positions"),
+        (SequenceClassifier(half, 3), {}, "`model` must compute in float32.*bfloat16"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            export_litert(model, tmp_path / "model.tflite", **settings)

@@ -65,13 +65,13 @@ def check(model, rows, found):
         assert found["text"].numpy()[number].decode() == "-".join(LABELS[number - 1] for number in ids)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, [7]])
-def test_transcripts_of_features_are_those_of_the_model(model, served, lengths):
-    rows = recordings(lengths)
-    features, num_frames = padded(rows)
-    found = served["transcribe"](features=features, num_frames=num_frames)
-    assert len(lengths) < 3 or sum(found["num_labels"].numpy()) > 3
-    check(model, rows, found)
+def test_transcripts_of_features_are_those_of_the_model(model, served):
+    for lengths in (LENGTHS, [7]):
+        rows = recordings(lengths)
+        features, num_frames = padded(rows)
+        found = served["transcribe"](features=features, num_frames=num_frames)
+        assert len(lengths) < 3 or sum(found["num_labels"].numpy()) > 3
+        check(model, rows, found)
 
 
 def test_transcripts_of_sound_are_those_of_its_features(model, served):
@@ -94,19 +94,15 @@ def test_patterns_that_read_the_content_are_exported_as_they_are(attention, tmp_
     np.testing.assert_allclose(found["log_probs"], expected, atol=1e-4)
 
 
-def test_what_does_not_fit_is_refused(model, served, tmp_path):
-    for count, message in [
-        ([5, 6], r"`num_frames` must have one number per row"),
-        ([0], r"`num_frames` must be from 1 to the length of the rows"),
-        ([8], r"`num_frames` must be from 1 to the length of the rows"),
-    ]:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, served, tmp_path):
+    for count in ([5, 6], [0], [8]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="`num_frames`"):
             served["transcribe"](features=tf.zeros((1, 7, 6)), num_frames=tf.constant(count))
     for arguments, message in [
-        ({"labels": ["a"]}, r"`labels` must be 3 strings, one per class of the model\. Received: \['a'\]"),
-        ({"labels": "abc"}, r"`labels` must be 3 strings, one per class of the model\. Received: 'abc'"),
-        ({"separator": 1}, r"`separator` must be a string\. Received: separator=1"),
-        ({"log_mel": LogMel()}, r"`log_mel` must be a `LogMel` of 6 bands, the features of the model\. Received: 40"),
+        ({"labels": ["a"]}, "`labels`"),
+        ({"labels": "abc"}, "`labels`"),
+        ({"separator": 1}, "`separator`"),
+        ({"log_mel": LogMel()}, "`log_mel` must be a `LogMel` of 6 bands"),
     ]:
         with pytest.raises(ValueError, match=message):
             export_speech(**{"model": model, "path": tmp_path / "x", "labels": LABELS, **arguments})

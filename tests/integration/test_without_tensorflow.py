@@ -44,20 +44,17 @@ def test_it_trains_scores_samples_and_saves(found):
     assert (found["subwords"], found["imported"]) == ("text 1", [])
 
 
-def test_files_are_read_without_tensorflow_datasets(found):
-    read = found["read"]
-    assert (read["pairs"], read["labels"]) == (["one", "one", "un", "un"], ["un", "un"])
-    assert (read["samples"], read["frames"], read["imported"]) == ([[0] * 500], [[1, 40]], False)
-    assert read["images"].startswith("Decoding PNG and JPEG files needs TensorFlow: pip install")
-
-
-def test_documents_and_batches_are_those_that_tensorflow_reads(found, folder):
+def test_documents_batches_and_files_are_those_that_tensorflow_reads(found, folder):
     source = open_source(path=folder / "texts", data_dir=folder / "with")
     assert found["documents"] == len(list(source.documents("train")))
     batches = training_batches(open_token_store(source, ByteTokenizer(), "train"), 2, 32, seed=1)
     assert found["batch"] == batches[3][1].tolist()
+    read = found["read"]
+    assert (read["pairs"], read["labels"]) == (["one", "one", "un", "un"], ["un", "un"])
+    assert (read["samples"], read["frames"], read["imported"]) == ([[0] * 500], [[1, 40]], False)
 
 
-def test_what_needs_tensorflow_says_so(found):
+def test_what_needs_tensorflow_is_an_error_that_names_it(found):
+    assert found["read"]["images"].startswith("Decoding PNG and JPEG files needs TensorFlow: pip install")
     assert found["export"].startswith("`tf_sparse_attention.export` needs TensorFlow: pip install")
     assert "need tensorflow-text" in found["wordpiece"]

@@ -1,4 +1,4 @@
-"""The centroids of routing attention: what moves them, what leaves them alone, and where they are kept."""
+"""Centroids of routing attention: updates, revival, initialization and saving."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.contracts import SIZE, assert_close, to_numpy
+from tests.draws import first
 from tests.layers.routing_state import X, assert_same_state, learned, ready, routing, state_of
 
 
@@ -36,9 +37,9 @@ def trained_model():
 
 @pytest.mark.parametrize(
     ("selection", "share_qk"),
-    [("nearest", True), ("nearest", False), ("top_k", True), ("top_k", False), ("top_keys", False)],
+    first([("nearest", True), ("top_k", False), ("top_keys", False), ("nearest", False), ("top_k", True)], 3),
 )
-def test_training_moves_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
+def test_training_updates_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
     layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, share_qk=share_qk, selection=selection, revive_after=0))
     for _ in range(2):
         state, loss = learned(layer)
@@ -49,7 +50,7 @@ def test_training_moves_the_centroids_by_the_average_and_adds_the_commitment_onc
         assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
 
 
-def test_a_step_of_training_routes_by_the_centroids_before_it():
+def test_a_training_step_routes_by_the_centroids_before_it():
     layer = ready(routing(ema_decay=0.0, revive_after=0))
     before = to_numpy(layer(X, use_causal_mask=True))
     assert_close(to_numpy(layer(X, use_causal_mask=True, training=True)), before)
@@ -57,35 +58,16 @@ def test_a_step_of_training_routes_by_the_centroids_before_it():
     assert np.abs(after - before).max() > 0.01
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-def test_padding_is_neither_counted_nor_committed(batches):
-    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, revive_after=0))
-    mask = np.repeat(np.arange(13)[None] < 9, batches, axis=0)
-    state, loss = learned(layer, query_mask=np.broadcast_to(mask, (2, 13)))
-    layer(X, use_causal_mask=True, training=True, query_mask=mask)
+@pytest.mark.parametrize(("share_qk", "mask_rows"), [(True, 1), (False, 2)])
+def test_padding_is_neither_counted_nor_committed(share_qk, mask_rows):
+    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, revive_after=0, share_qk=share_qk))
+    mask = np.repeat(np.arange(13)[None] < 9, mask_rows, axis=0)
+    padded = np.where(mask[..., None], X, np.nan)
+    state, loss = learned(layer, np.nan_to_num(padded), query_mask=np.broadcast_to(mask, (2, 13)))
+    layer(padded, use_causal_mask=True, training=True, query_mask=mask)
     for got, wanted in zip(state_of(layer), state, strict=True):
         assert_close(got, wanted, 1e-5)
     assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
-
-
-def test_padding_of_a_query_is_not_counted_where_keys_are_their_own():
-    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, revive_after=0, share_qk=False))
-    mask = np.repeat(np.arange(13)[None] < 9, 2, axis=0)
-    state, loss = learned(layer, query_mask=mask)
-    layer(X, use_causal_mask=True, training=True, query_mask=mask)
-    for got, wanted in zip(state_of(layer), state, strict=True):
-        assert_close(got, wanted, 1e-5)
-    assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
-
-
-@pytest.mark.parametrize("share_qk", [True, False])
-def test_what_padding_holds_never_reaches_the_state(share_qk):
-    layer, mask = ready(routing(share_qk=share_qk)), np.repeat(np.arange(13)[None] < 9, 2, axis=0)
-    state, _ = learned(layer, np.where(mask[..., None], X, 0), query_mask=mask)
-    layer(np.where(mask[..., None], X, np.nan), use_causal_mask=True, training=True, query_mask=mask)
-    for got, wanted in zip(state_of(layer), state, strict=True):
-        assert_close(got, wanted, 1e-5)
-    assert np.isfinite(to_numpy(layer.losses[0]))
 
 
 def test_tokens_that_are_not_finite_never_reach_the_state():
@@ -95,7 +77,7 @@ def test_tokens_that_are_not_finite_never_reach_the_state():
         assert np.isfinite(value).all()
 
 
-def test_the_noise_of_a_revival_follows_the_seed_of_the_layer_alone():
+def test_the_noise_of_a_revival_follows_only_the_seed_of_the_layer():
     found = []
     for seed in (0, 1):
         keras.utils.set_random_seed(seed)
@@ -121,7 +103,7 @@ def test_the_first_centroids_are_normalised_distinct_directions_that_count_as_on
     assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
 
 
-def test_layers_of_one_seed_start_drop_and_revive_alike():
+def test_layers_with_equal_seeds_are_equal_in_training():
     results = []
     for seed in (7, 7, 8):
         layer = ready(routing(dropout=0.3, seed=seed, revive_after=1))
@@ -145,17 +127,17 @@ def test_start_from_data_makes_centroids_of_tokens():
     assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
 
 
-@pytest.mark.parametrize("carried", [False, True])
-def test_start_from_data_takes_no_padding(carried):
-    layer, inputs, mask = ready(routing()), keras.ops.convert_to_tensor(X), np.zeros(X.shape[:2], "bool")
+def test_start_from_data_ignores_padding():
+    layer, mask = ready(routing()), np.zeros(X.shape[:2], "bool")
     mask[0, 1:4] = True
-    if carried:
-        inputs._keras_mask = keras.ops.convert_to_tensor(mask)
-    layer.start_from_data(inputs, None if carried else mask)
-    from_masked = state_of(layer)[0]
+    carried = keras.ops.convert_to_tensor(X)
+    carried._keras_mask = keras.ops.convert_to_tensor(mask)
     layer.start_from_data(X[:1, 1:4])
-    for masked, alone in zip(from_masked, state_of(layer)[0], strict=True):
-        np.testing.assert_allclose(masked[masked[:, 0].argsort()], alone[alone[:, 0].argsort()], atol=1e-6)
+    expected = state_of(layer)[0]
+    for arguments in ((X, mask), (carried,)):
+        layer.start_from_data(*arguments)
+        for found, wanted in zip(state_of(layer)[0], expected, strict=True):
+            np.testing.assert_allclose(found[found[:, 0].argsort()], wanted[wanted[:, 0].argsort()], atol=1e-6)
 
 
 def test_start_from_data_follows_its_seed_builds_the_layer_and_works_in_half_precision():
@@ -167,7 +149,7 @@ def test_start_from_data_follows_its_seed_builds_the_layer_and_works_in_half_pre
     assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
 
 
-def test_a_centroid_without_tokens_is_revived_beside_the_fullest_after_the_stated_steps():
+def test_an_unused_centroid_is_revived_near_the_fullest_after_the_given_steps():
     layer = with_an_unused_centroid(revive_after=2, ema_decay=0.9)
     layer(X, training=True)
     assert np.all(state_of(layer)[3][:, 1] == 1)
@@ -182,14 +164,7 @@ def test_a_centroid_without_tokens_is_revived_beside_the_fullest_after_the_state
         assert 0.01 < apart.max() < 0.5
 
 
-def test_at_zero_no_centroid_is_revived():
-    layer = with_an_unused_centroid(revive_after=0)
-    for _ in range(5):
-        layer(X, training=True)
-    assert np.all(state_of(layer)[3][:, 1] == 5)
-
-
-def test_predict_and_evaluate_leave_the_state_alone_which_fit_moves_and_files_keep(tmp_path):
+def test_only_fit_changes_the_state_and_files_keep_it(tmp_path):
     model, before = trained_model()
     layer = model.get_layer("routing")
     assert not any(np.array_equal(a, b) for a, b in zip(before[:3], state_of(layer)[:3], strict=True))

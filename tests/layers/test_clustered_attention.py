@@ -29,7 +29,7 @@ def clustered_of(dense, x, **options):
     return layer
 
 
-def test_a_cluster_for_each_query_is_dense_attention():
+def test_one_cluster_per_query_is_dense_attention():
     x = draw(length=12)
     dense = dense_layer(x)
     # With as many clusters as queries, each starts from its own bits, and queries of the same bits share one.
@@ -37,9 +37,8 @@ def test_a_cluster_for_each_query_is_dense_attention():
     np.testing.assert_allclose(layer(x), dense(x, x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_clusters", [1, 4])
-def test_all_keys_as_the_best_ones_is_dense_attention(num_clusters):
-    x = draw()
+def test_all_keys_as_the_best_keys_is_dense_attention():
+    x, num_clusters = draw(), 4
     dense = dense_layer(x)
     mask = np.arange(40) < [[40], [7]]
     for top_k in (40, 100):
@@ -51,21 +50,14 @@ def test_all_keys_as_the_best_ones_is_dense_attention(num_clusters):
             np.testing.assert_allclose(weights[row, :, :length], expected_weights[row, :, :length], rtol=0, atol=2e-6)
 
 
-def test_projections_are_copied_into_a_layer_that_is_not_built():
-    x = draw()
-    layer = ClusteredAttention(2, 4, num_clusters=4, seed=0)
-    layer.copy_projections(dense_layer(x))
-    np.testing.assert_array_equal(layer(x), clustered_of(dense_layer(x), x, num_clusters=4)(x))
-
-
-def test_the_best_keys_are_the_best_however_little_they_weigh():
+def test_the_best_keys_are_found_among_tiny_weights():
     weights = np.full((1, 1, 1, 40), 1e-12, "float32")
     weights[..., 3], weights[..., 39] = 1 - 1e-7, 1e-9
     best = find_top_keys(ops.convert_to_tensor(weights), None, top_k=2)
     assert sorted(np.asarray(best.positions).ravel()) == [3, 39] and np.all(best.valid)
 
 
-def test_more_clusters_and_best_keys_come_closer_to_dense_attention():
+def test_more_clusters_and_best_keys_approximate_dense_attention_better():
     x = draw(batch=1, length=300)
     dense = dense_layer(x)
     expected = np.asarray(dense(x, x))
@@ -81,72 +73,19 @@ def test_more_clusters_and_best_keys_come_closer_to_dense_attention():
     assert all(better < worse for better, worse in zip(improved, plain, strict=True))
 
 
-def test_padding_is_neither_seen_nor_clustered():
-    x = draw()
-    mask = np.arange(40) < [[40], [9]]
-    layer = ClusteredAttention(2, 4, num_clusters=5, top_k=6, seed=0)
-    padded = np.asarray(layer(np.where(mask[..., None], x, 1e3 * x), query_mask=mask))
-    np.testing.assert_allclose(padded[1:, :9], layer(x[1:, :9]), rtol=0, atol=2e-6)
-    np.testing.assert_array_equal(padded[1, 9:], np.zeros((31, 8)))
-
-
-@pytest.mark.parametrize("top_k", [None, 3])
-def test_one_token_and_fewer_tokens_than_clusters_and_best_keys(top_k):
+def test_fewer_tokens_than_clusters_and_best_keys_are_enough():
     x = draw(length=1)
     dense = dense_layer(x)
-    np.testing.assert_allclose(clustered_of(dense, x, top_k=top_k)(x), dense(x, x), rtol=0, atol=1e-5)
+    for top_k in (None, 3):
+        np.testing.assert_allclose(clustered_of(dense, x, top_k=top_k)(x), dense(x, x), rtol=0, atol=1e-5)
 
 
-def test_planes_are_fixed_by_the_seed_and_saved(tmp_path):
-    x = draw()
-    inputs = keras.Input((None, 8))
-    model = keras.Model(inputs, ClusteredAttention(2, 4, num_clusters=3)(inputs))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded(x), model(x))
+def test_planes_follow_the_seed():
     first, second, other = (ClusteredAttention(2, 4, seed=seed) for seed in (1, 1, 2))
     for layer in (first, second, other):
-        layer.build(x.shape)
+        layer.build((2, 40, 8))
     np.testing.assert_array_equal(first.planes, second.planes)
     assert not np.array_equal(first.planes, other.planes)
-
-
-def test_keys_may_be_of_another_sequence():
-    query, value = draw(length=20), draw(length=33, seed=1)
-    dense = dense_layer(query)
-    layer = clustered_of(dense, query, num_clusters=4, top_k=33)
-    np.testing.assert_allclose(layer(query, value), dense(query, value), rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            {"use_causal_mask": True},
-            r"`use_causal_mask` must be False with ClusteredAttention, .* LocalAttention, .*RoutingAttention",
-        ),
-        ({"segment_ids": np.zeros((2, 40), "int32")}, "`segment_ids` must be None"),
-        ({"attention_mask": np.ones((40, 40), bool)}, r"`attention_mask` must have a query axis of size 1"),
-    ],
-)
-def test_what_a_call_cannot_have(call, message):
-    with pytest.raises(ValueError, match=message):
-        ClusteredAttention(2, 4)(draw(), **call)
-
-
-def test_an_attention_mask_of_keys_alone_is_obeyed():
-    x = draw()
-    mask = np.random.default_rng(1).random((2, 1, 1, 40)) < 0.5
-    dense = dense_layer(x)
-    layer = clustered_of(dense, x, num_clusters=4, top_k=40)
-    expected = dense(x, x, attention_mask=np.broadcast_to(mask[:, 0], (2, 40, 40)))
-    np.testing.assert_allclose(layer(x, attention_mask=mask), expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("position", ["relative", "alibi"])
-def test_positions_of_pairs_are_refused(position):
-    with pytest.raises(ValueError, match=r"`position` must be None or 'rotary'. Received: position="):
-        ClusteredAttention(2, 4, position=position)
 
 
 def test_projections_are_copied_from_layers_that_have_the_same():
@@ -156,6 +95,9 @@ def test_projections_are_copied_from_layers_that_have_the_same():
     layer.build(x.shape)
     layer.copy_projections(dense)
     np.testing.assert_allclose(layer(x), dense(x, x), rtol=1e-5, atol=1e-5)
+    unbuilt = ClusteredAttention(2, 4, num_clusters=4, seed=0)
+    unbuilt.copy_projections(dense)
+    np.testing.assert_array_equal(unbuilt(x), clustered_of(dense, x, num_clusters=4)(x))
     for other in (LocalAttention(3, 4), RoutingAttention(2, 4, num_clusters=2, cluster_size=8)):
         with pytest.raises(ValueError, match=r"`attention` must be built and have the projections of this layer"):
             other.copy_projections(dense)

@@ -1,10 +1,10 @@
-"""No attention layer looks ahead or at padding; those that do, say so."""
+"""Attention layers depend on no later tokens and no padding, unless they declare it."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.cases import CASES, FEW, OF_EACH_CLASS, every_layer
+from tests.cases import CASES, every_layer
 from tests.contracts import SIZE, assert_close, built, gradients, normal, to_numpy
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
@@ -30,20 +30,20 @@ def with_scores(layer):
     return call
 
 
-@every_layer(can_be_causal=False)
-def test_a_layer_that_cannot_hide_later_tokens_says_so(case):
+@every_layer(by_default=("global_window_relative", "improved_clustered"), can_be_causal=False)
+def test_a_layer_that_cannot_mask_later_tokens_refuses_a_causal_call(case):
     layer = built(case)
     assert not can_be_causal(layer)
     with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
         layer(normal(2, 13, SIZE), use_causal_mask=True)
 
 
-# Those of `OF_EACH_CLASS` but a second factorized one, and values of successors.
-AUDITED = (*(name for name in OF_EACH_CLASS if name != "fixed"), "successors")
+# One way to arrange tokens each: grids, phases, groups, chosen blocks, members of clusters, successor values.
+AUDITED = ("local_2d", "strided_merged", "lsh", "native", "top_k_separate", "mixed", "successors")
 
 
 @every_layer(by_default=AUDITED, can_be_causal=True)
-def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(case):
+def test_no_output_or_score_depends_on_later_tokens_unless_declared(case):
     layer = built(case)
     assert can_be_causal(layer)
     if layer.pattern.causal_selection:
@@ -53,21 +53,21 @@ def test_no_output_or_score_depends_on_later_tokens_or_the_layer_declares_it(cas
             assert_causal(with_scores(layer), **AUDIT, gradients=False)
 
 
-def test_only_the_published_selections_declare_that_they_look_ahead():
+def test_only_the_published_selections_declare_that_they_are_not_causal():
     declared = {name for name, case in CASES.items() if not causal_selection(case.make())}
     ahead = ("top_k_", "lsh_chunks", "strided_clusters", "hash_buckets")
     assert declared == {"top_k", *(name for name in CASES if name.startswith(ahead))}
 
 
 @every_layer(by_default=("mixed",), can_be_causal=True)
-def test_with_dropout_no_gradient_comes_from_later_tokens(case):
+def test_later_tokens_get_no_gradient_with_dropout(case):
     layer = built(case, dropout=0.3)
     report = causality_report(with_scores(layer), training=True, **AUDIT)
     assert report.max_gradient == 0
 
 
-@every_layer(by_default=(*FEW, "sparse_routed", "nearest_separate", "lsh"), can_be_causal=True)
-def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
+@every_layer(by_default=("mixed", "lsh"), can_be_causal=True)
+def test_later_tokens_of_the_same_clusters_change_no_dropout(case):
     if not causal_selection(case.make()):
         pytest.skip("looks ahead, as it declares")
     x = normal(2, 24, SIZE)
@@ -81,7 +81,7 @@ def test_with_dropout_later_tokens_of_the_same_clusters_change_nothing(case):
     assert np.abs(outputs[1] - outputs[0]).max() > 0.1
 
 
-@every_layer(by_default=FEW)
+@every_layer(by_default=("top_k_separate", "mixed"))
 def test_no_gradient_reaches_padding(case):
     layer, x = built(case, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])

@@ -1,4 +1,4 @@
-"""Decoding in cross-attention gives what one call for all queries gives, and says where it cannot."""
+"""Cross-attention decoding equals one call for all queries, and layers without it give the reason."""
 
 import json
 
@@ -23,14 +23,14 @@ print(json.dumps(compare_drawn({kind!r}, {wanted})))
 SIZES = {"num_heads": 2, "key_dim": 4}
 
 
-@pytest.mark.parametrize("kind", first(["mixed", *KINDS], 2))
+@pytest.mark.parametrize("kind", first(["lsh", "mixed", *(kind for kind in KINDS if kind != "lsh")], 1))
 @pytest.mark.parametrize("wanted", HOW_MANY)
 def test_drawn_layers_decode_as_one_call(kind, wanted):
     _, error = compare_drawn(kind, wanted)
     assert error < TOLERANCE
 
 
-def test_parts_of_a_union_leave_out_what_others_show():
+def test_parts_of_a_union_count_each_pair_once():
     pattern = Window(2) | Nearest(2, 4) | Hashed(2, 3) | First(2)
     layer, rng = layers.SparseAttention(**SIZES, pattern=pattern, position="relative", seed=1), np.random.default_rng(0)
     layer.build((None, None, SIZE))
@@ -67,7 +67,7 @@ def made(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(["routing", "window", "blocks", "all_attention", "lsh", "top_keys"], 1))
-def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name):
+def test_a_compiled_loop_decodes_as_one_call(name):
     import tensorflow as tf
 
     layer, rng = made(name), np.random.default_rng(0)
@@ -75,7 +75,7 @@ def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name)
     mask = np.arange(9) < np.array([[9], [6]])
     whole = ops.convert_to_numpy(layer(query, value, value_mask=mask))
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def decode(query, value):
         cache = layer.init_cross_cache(value, value_mask=mask)
 
@@ -89,8 +89,8 @@ def test_one_index_serves_all_rows_and_a_program_decodes_as_eager_steps_do(name)
     np.testing.assert_allclose(decode(tf.constant(query), tf.constant(value)), whole, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", layers_of_all_kinds())
-def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
+@pytest.mark.parametrize("name", first(["routing", "top_keys", "all_attention", "window", "blocks", "lsh"], 3))
+def test_a_step_reads_only_the_keys_of_the_pattern(name, monkeypatch):
 
     from tf_sparse_attention.patterns.engine import attention
 
@@ -107,7 +107,7 @@ def test_a_step_reads_no_more_keys_than_the_pattern_shows(name, monkeypatch):
     assert {shape[-2] for shape in read} == {shown}
 
 
-def test_a_query_far_behind_the_other_sequence_sees_nothing():
+def test_a_query_beyond_the_keys_sees_nothing():
     layer = made("window")
     cache = layer.init_cross_cache(np.ones((2, 5, SIZE), "float32"))
     output = layer.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, [4, 90])
@@ -116,7 +116,7 @@ def test_a_query_far_behind_the_other_sequence_sees_nothing():
     assert np.abs(output[0, 0] - ops.convert_to_numpy(bias)).max() > 1e-3
 
 
-def test_what_is_kept_is_in_the_compute_dtype():
+def test_a_cache_is_in_the_compute_dtype():
     layer = layers.LocalAttention(**SIZES, window=6, dtype="mixed_bfloat16")
     layer.build((None, None, SIZE))
     cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
@@ -124,37 +124,36 @@ def test_what_is_kept_is_in_the_compute_dtype():
     assert {keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten([output, cache])} == {"bfloat16"}
 
 
-@pytest.mark.parametrize(
-    ("layer", "reason"),
-    [
+def test_layers_without_a_cross_attention_cache_give_the_reason(subtests):
+    for layer, reason in [
         (layers.RoutingAttention(2, 4, 3, 5), "queries are used as keys"),
         (layers.RoutingAttention(2, 4, 3, 5, share_qk=False, selection="top_k"), "the members of a cluster"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "queries are used as keys"),
         (layers.ClusteredAttention(2, 4, num_clusters=3), "the queries of a cluster share their mean"),
         (layers.GlobalLocalAttention(2, 4), "global tokens belong to the sequence of the queries"),
-    ],
-)
-def test_other_layers_say_why_not(layer, reason):
-    for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
-        assert reason in attention.cross_cache_unsupported_reason
-        with pytest.raises(ValueError, match="must be one that decodes with a cross-attention cache"):
-            attention.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
+        (layers.NativeSparseAttention(2, 4), "causal self-attention"),
+        (layers.BlockSelectedAttention(2, 4), "causal self-attention"),
+        (layers.LocalAttention(2, 4, window=3, use_successor_values=True), "causal self-attention"),
+    ]:
+        for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
+            with subtests.test(attention.name):
+                assert reason in attention.cross_cache_unsupported_reason
+                with pytest.raises(ValueError, match="must be one that decodes with a cross-attention cache"):
+                    attention.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="must be built before it decodes"):
-        layers.LocalAttention(2, 4).init_cross_cache(np.ones((2, 9, SIZE), "float32"))
-    layer = made("window")
-    with pytest.raises(ValueError, match="`value` must have 6 features"):
-        layer.init_cross_cache(np.ones((2, 9, SIZE + 1), "float32"))
-    with pytest.raises(ValueError, match="`key` and `value` must have the same number of positions"):
-        layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"), np.ones((2, 8, SIZE), "float32"))
-    with pytest.raises(ValueError, match="`value_mask` must"):
-        layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"), value_mask=np.ones((2, 8), "bool"))
+def test_wrong_arguments_are_named(subtests):
+    layer, value = made("window"), np.ones((2, 9, SIZE), "float32")
     mixed = layers.MixedAttention([layers.LocalAttention(2, 4, name="near"), layers.LocalAttention(2, 4, name="far")])
     mixed.build((None, None, SIZE))
-    cache = layer.init_cross_cache(np.ones((2, 9, SIZE), "float32"))
-    with pytest.raises(ValueError, match=r"without \['far', 'near'\]"):
-        mixed.decode_cross(np.ones((2, 1, SIZE), "float32"), cache, 0)
-    with pytest.raises(ValueError, match=r"without \['part_0'\]"):
-        layer.decode_cross(np.ones((2, 1, SIZE), "float32"), {"near": cache}, 0)
+    cache = layer.init_cross_cache(value)
+    for message, call in [
+        ("must be built before it decodes", lambda: layers.LocalAttention(2, 4).init_cross_cache(value)),
+        ("`value`", lambda: layer.init_cross_cache(np.ones((2, 9, SIZE + 1), "float32"))),
+        ("`key` and `value`", lambda: layer.init_cross_cache(value, value[:, 1:])),
+        ("`value_mask`", lambda: layer.init_cross_cache(value, value_mask=np.ones((2, 8), "bool"))),
+        (r"without \['far', 'near'\]", lambda: mixed.decode_cross(value[:, :1], cache, 0)),
+        (r"without \['part_0'\]", lambda: layer.decode_cross(value[:, :1], {"near": cache}, 0)),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            call()

@@ -1,4 +1,4 @@
-"""Layers equal dense attention over drawn arguments, lengths and masks, with gradients, on both backends."""
+"""Layers equal dense attention for random arguments, lengths and masks, with gradients, on both backends."""
 
 import json
 
@@ -16,8 +16,13 @@ print(json.dumps(compare_drawn({kind!r}, {wanted}, FIXED_LENGTHS)))
 """
 
 
-# Attention to selected blocks is drawn by default, and that of which it is a part in full.
-@pytest.mark.parametrize("kind", [pytest.param(x, marks=pytest.mark.full) if x == "native" else x for x in KINDS])
+# By default one kind per way to arrange tokens. All kinds are among the cases of test_contract_results.py.
+BY_DEFAULT = ("local", "local_2d", "routing", "of_all_tokens", "lsh", "selected", "sparse")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in BY_DEFAULT else pytest.param(kind, marks=pytest.mark.full) for kind in KINDS]
+)
 @pytest.mark.parametrize(
     "wanted", [2, pytest.param(40, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
 )

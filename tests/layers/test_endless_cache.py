@@ -1,4 +1,4 @@
-"""Decoding without an end: caches that never grow, and positions counted inside of them, as StreamingLLM has them."""
+"""Unbounded decoding: caches of constant size, and positions inside the cache as in StreamingLLM."""
 
 import itertools
 
@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy, with_random_weights
+from tests.draws import first
 from tests.programs import as_program
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
@@ -57,19 +58,19 @@ def test_without_a_maximum_length_the_cache_is_that_of_a_long_one_and_does_not_g
     assert np.isfinite(to_numpy(far)).all()
 
 
-ROTARY = [{}, {"rotary_type": "yarn", "rotary_scaling_factor": 4.0}, {"rotary_type": "dynamic"}]
+ROTARY = [{"rotary_type": "yarn", "rotary_scaling_factor": 4.0}, {}, {"rotary_type": "dynamic"}]
 ROTARY += [{"rotary_type": "llama3", "rotary_scaling_factor": 8.0}, {"rotary_type": "linear", "rotary_dim": 2}]
 
 
-@pytest.mark.parametrize("settings", ROTARY)
-@pytest.mark.parametrize("start", [10**6, 10**7, 10**8, 2**30 - 100])
-def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings, start):
+@pytest.mark.parametrize("settings", first(ROTARY, 2))
+def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings):
     layer, x = layer_of(Window(16), **settings), normal(2, 20, SIZE)
     near, decode = layer(x, use_causal_mask=True), as_program(layer.decode)
-    cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
-    for index in range(20):
-        far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
-    assert_close(far[:, 0], near[:, -1], 1e-5)
+    for start in (10**7, 2**30 - 100):
+        cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
+        for index in range(20):
+            far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
+        assert_close(far[:, 0], near[:, -1], 1e-5)
 
 
 def test_in_half_precision_a_window_is_as_accurate_far_away_as_at_the_start():
@@ -102,7 +103,7 @@ def by_the_rule(layer, x):
 
 
 @pytest.mark.parametrize("prompt", [pytest.param(0, marks=pytest.mark.full), FIRST + WINDOW])
-def test_positions_in_the_cache_are_those_of_streaming_language_models(prompt):
+def test_positions_in_the_cache_equal_streaming_llm(prompt):
     layer, x = layer_of(), normal(2, LENGTH, SIZE)
     cache, parts = layer.init_cache(2, None, positions_in_cache=True), []
     if prompt:
@@ -115,7 +116,7 @@ def test_positions_in_the_cache_are_those_of_streaming_language_models(prompt):
     assert np.abs(outputs - whole).max() > 1e-2  # where the first tokens are further away
 
 
-def test_in_a_window_alone_places_keep_all_distances():
+def test_positions_in_the_cache_of_a_window_keep_all_distances():
     layer, x = layer_of(Window(WINDOW)), normal(2, LENGTH, SIZE)
     outputs, _ = decoded(layer, x, layer.init_cache(2, None, positions_in_cache=True))
     assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
@@ -131,40 +132,31 @@ def test_a_model_decodes_without_a_maximum_length():
     assert shapes(after) == shapes(cache) and np.isfinite(logits).all()
 
 
-def test_a_part_whose_cache_grows_is_named():
-    parts = [STREAMING], [STREAMING, {"layer": "DenseAttention", "num_heads": 1, "key_dim": 4}]
-    model = LanguageModel(Backbone(20, 2, 16, list(parts)))
-    with pytest.raises(ValueError, match=r"`max_length` must be given: Stride.* in .*block_1.*dense_1 has an"):
-        model.init_cache(1, None)
-    layer = BlockSelectedAttention(1, 4)
-    layer.build((1, 9, 4))
-    with pytest.raises(ValueError, match=r"`max_length` must be given: SelectedBlocks.* in block_selected_attention"):
-        layer.init_cache(1, None)
-    model = LanguageModel(Backbone(20, 1, 16, [STREAMING], embedding={"grid": (4, 4)}))
-    with pytest.raises(ValueError, match=r"`max_length` must be given: grid_embedding has 16 positions"):
-        model.init_cache(1, None)
-
-
-def test_positions_in_the_cache_need_a_pattern_that_keeps_first_and_last_tokens():
-    for pattern in (Window(3) | Nearest(3, 4), Heads([(2, Window(3)), (2, Window(4))])):
-        with pytest.raises(ValueError, match="`positions_in_cache` must be False unless the pattern is `Window"):
-            layer_of(pattern).init_cache(1, None, positions_in_cache=True)
-    with pytest.raises(ValueError, match=r"`positions_in_cache` must be False unless `position` is .*position='alibi'"):
-        layer_of(position="alibi").init_cache(1, None, positions_in_cache=True)
-    layer, x = layer_of(), normal(1, LENGTH, SIZE)
-    with pytest.raises(ValueError, match=r"`x` must be at most 7 tokens.*Received: 14 tokens"):
-        layer.prefill(x, layer.init_cache(1, None, positions_in_cache=True))
-    local = LocalAttention(2, 4, window=3)
-    local.build((1, 9, SIZE))
-    with pytest.raises(ValueError, match="`memory` must be None with `positions_in_cache`"):
-        local.init_cache(1, 9, memory=normal(1, 3, SIZE), positions_in_cache=True)
+def test_wrong_arguments_of_unbounded_decoding_are_named(subtests):
+    growing = [[STREAMING], [STREAMING, {"layer": "DenseAttention", "num_heads": 1, "key_dim": 4}]]
+    selected, local = BlockSelectedAttention(1, 4), LocalAttention(2, 4, window=3)
     mixed = MixedAttention([LocalAttention(2, 4, window=3), LocalAttention(2, 4, window=4)])
-    mixed.build((1, 9, SIZE))
+    for layer in (selected, local, mixed):
+        layer.build((1, 9, SIZE))
     assert mixed.init_cache(1, None, positions_in_cache=True)
+    streaming, x = layer_of(), normal(1, LENGTH, SIZE)
+    for name, decoder, arguments in [
+        ("max_length", LanguageModel(Backbone(20, 2, 16, growing)), {}),
+        ("max_length", selected, {}),
+        ("max_length", LanguageModel(Backbone(20, 1, 16, [STREAMING], embedding={"grid": (4, 4)})), {}),
+        ("positions_in_cache", layer_of(Window(3) | Nearest(3, 4)), {"positions_in_cache": True}),
+        ("positions_in_cache", layer_of(Heads([(2, Window(3)), (2, Window(4))])), {"positions_in_cache": True}),
+        ("positions_in_cache", layer_of(position="alibi"), {"positions_in_cache": True}),
+        ("memory", local, {"memory": normal(1, 3, SIZE), "positions_in_cache": True}),
+    ]:
+        with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
+            decoder.init_cache(1, 9 if name == "memory" else None, **arguments)
+    with pytest.raises(ValueError, match="`x` must be at most 7 tokens"):
+        streaming.prefill(x, streaming.init_cache(1, None, positions_in_cache=True))
 
 
 @pytest.mark.parametrize("run_eagerly", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
+def test_a_stream_without_a_maximum_length_equals_one_with_it(run_eagerly):
     model = LanguageModel(Backbone(20, 1, 16, [STREAMING], seed=0))
     model._generator = Generator(model, run_eagerly)
     settings = {"strategy": Sampling(temperature=0.9), "seed": 3, "stop_token_ids": None, "chunk_size": 3}
@@ -174,12 +166,13 @@ def test_a_stream_without_a_maximum_length_is_that_with_one(run_eagerly):
     stopped = model.stream([4, 5, 6], None, **{**settings, "stop_token_ids": ids[7:8]})
     end = 3 + list(ids[3:]).index(ids[7])
     np.testing.assert_array_equal(np.concatenate([*stopped]), ids[: end + 1])
-    with pytest.raises(ValueError, match="`strategy` must not be a beam search or have `repetition_penalty`"):
-        model.stream([4], None, strategy=Sampling(repetition_penalty=1.2))
-    with pytest.raises(ValueError, match="`tokenizer` must be None if `max_length` is None"):
-        model.stream([4], None, tokenizer=ByteTokenizer())
-    with pytest.raises(ValueError, match=r"`positions_in_cache` must be False unless .*Received: .*max_length=9"):
-        model.stream([4], 9, positions_in_cache=True)
+    for name, arguments in {
+        "strategy": {"max_length": None, "strategy": Sampling(repetition_penalty=1.2)},
+        "tokenizer": {"max_length": None, "tokenizer": ByteTokenizer()},
+        "positions_in_cache": {"max_length": 9, "positions_in_cache": True},
+    }.items():
+        with pytest.raises(ValueError, match=f"`{name}` must"):
+            model.stream([4], **arguments)
 
 
 def spread(logits, keys):

@@ -1,4 +1,4 @@
-"""The table layer x head option of docs/patterns.md says what the code does."""
+"""The table of head options in docs/patterns.md is up to date."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.conftest import ROOT
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_the_table_of_head_options_is_what_the_code_does():
+def test_the_table_of_head_options_is_up_to_date():
     pytest.importorskip("keras_hub")
     from tests import head_table
 

@@ -1,4 +1,4 @@
-"""The layers on JAX: what TensorFlow computes, masks that travel through compiled models, training, memory."""
+"""Layers on JAX: equal to TensorFlow, with implicit masks, exports, forward derivatives, rematerialization, float64."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.cases import CASES
 from tests.contracts import SIZE, built, call, normal, to_numpy
 from tests.layers.remat_models import train
 
-COMPARED = ("top_k", "mixed")
+COMPARED = ("mixed",)
 
 
 def every_case(*by_default):
@@ -47,7 +47,7 @@ def test_implicit_masks_reach_the_layers_of_a_compiled_model_on_jax(run_jax):
 
 
 @pytest.mark.full
-def test_fit_with_rematerialisation_on_jax_gives_what_tensorflow_gives_without(run_jax, tmp_path):
+def test_fit_with_rematerialization_on_jax_equals_tensorflow_without(run_jax, tmp_path):
     results = train(remat=False, num_blocks=1, dropout=0.0, revive_after=0, jit_compile=False)
     np.savez(tmp_path / "tensorflow.npz", **{f"training/{i}": result for i, result in enumerate(results)})
     found = run_checks(run_jax, f"training={tmp_path / 'tensorflow.npz'}")
@@ -55,7 +55,7 @@ def test_fit_with_rematerialisation_on_jax_gives_what_tensorflow_gives_without(r
 
 
 @pytest.mark.full
-def test_rematerialisation_keeps_a_fraction_of_the_activations_on_jax(run_jax):
+def test_rematerialization_keeps_a_fraction_of_the_activations_on_jax(run_jax):
     plain, again = run_checks(run_jax, "memory")["memory"]
     assert again < plain / 5
 
@@ -87,7 +87,7 @@ def test_patterns_with_gradients_of_their_own_refuse_forward_derivatives_on_jax(
     assert run_checks(run_jax, f"forward_mode={name}")["forward_mode"] == "TypeError"
 
 
-@every_case("top_k", "improved_clustered", "global_window")
+@every_case("top_k")
 def test_a_saved_model_that_jax_exports_runs_in_tensorflow(run_jax, name, tmp_path):
     if name == "local_2d_blocks":
         pytest.skip("takes a limited length, with which JAX cannot compare one that it does not know")
@@ -101,7 +101,7 @@ def test_compositions_decode_on_jax(run_jax, name):
 
 
 @pytest.mark.large
-def test_rematerialisation_with_dropout_trains_alike_on_jax(run_jax):
+def test_rematerialization_with_dropout_does_not_change_training_on_jax(run_jax):
     assert run_checks(run_jax, "training_with_dropout") == {"training_with_dropout": "passed"}
 
 

@@ -1,4 +1,4 @@
-"""Behaviours that Keras's own tests check of its attention layers: one test per row of docs/keras_attention.md.
+"""Behaviors that the tests of Keras check for its attention layers: one test per row of docs/keras_attention.md.
 
 Keras's tests are read for what they check; the tests here are written anew.
 """
@@ -21,7 +21,6 @@ IDS, SOURCE_IDS = (
     np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]]),
     np.array([[5, 4, 0], [3, 0, 0], [2, 1, 1]]),
 )
-both_kinds = pytest.mark.parametrize("kind", KERAS)
 
 
 def heads_of(kind):
@@ -77,18 +76,14 @@ def test_every_row_of_the_page_has_a_test():
 
 # Weights, configs and files.
 
-MULTI_HEAD = {
-    "use_bias": (True, False),
-    "use_gate": (False, True),
-    "value_dim": (None, 3),
-    "output_shape": (None, (2, 3)),
-}
-GROUPED = {"use_bias": (True, False), "use_gate": (False, True), "sliding_window": (None, 3)}
 OPTIONS = [
-    (kind, dict(zip(options, values, strict=True)))
-    for kind, options in (("MultiHeadAttention", MULTI_HEAD), ("GroupQueryAttention", GROUPED))
-    for values in itertools.product(*options.values())
-] + [("MultiHeadAttention", {"use_gate": True, "sliding_window": 3})]
+    ("MultiHeadAttention", {}),
+    ("MultiHeadAttention", {"use_bias": False, "use_gate": True, "value_dim": 3}),
+    ("MultiHeadAttention", {"use_gate": True, "output_shape": (2, 3)}),
+    ("MultiHeadAttention", {"use_gate": True, "sliding_window": 3}),
+    ("GroupQueryAttention", {"use_bias": False, "use_gate": True}),
+    ("GroupQueryAttention", {"sliding_window": 3}),
+]
 
 
 def test_set_weights():
@@ -99,23 +94,21 @@ def test_set_weights():
         assert_same(theirs, own, query, value, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("built", [False, True])
-def test_from_config(built):
-    for kind, options in OPTIONS:
-        if kind == "MultiHeadAttention":
-            theirs = make_keras(kind, **options, name="attention", kernel_initializer="he_normal", dropout=0.25, seed=3)
-            if built:
-                theirs.build((2, 5, 8), (2, 5, 8))
-            config = theirs.get_config()
-            own = type(make_own(kind, **options)).from_config(config)
-            found = own.get_config()
-            shared = set(config) & set(found) - {"attention_axes"}
-            assert {name: found[name] for name in shared} == {name: config[name] for name in shared}
-            assert found["attention_axes"] == ((1,) if built else None)
-            assert type(own).from_config(found).get_config() == found
-            assert getattr(own, "window", None) == options.get("sliding_window")
+def test_from_config():
+    for built, (kind, options) in itertools.product([False, True], OPTIONS[:4]):
+        theirs = make_keras(kind, **options, name="attention", kernel_initializer="he_normal", dropout=0.25, seed=3)
+        if built:
+            theirs.build((2, 5, 8), (2, 5, 8))
+        config = theirs.get_config()
+        own = type(make_own(kind, **options)).from_config(config)
+        found = own.get_config()
+        shared = set(config) & set(found) - {"attention_axes"}
+        assert {name: found[name] for name in shared} == {name: config[name] for name in shared}
+        assert found["attention_axes"] == ((1,) if built else None)
+        assert type(own).from_config(found).get_config() == found
+        assert getattr(own, "window", None) == options.get("sliding_window")
     # Keras raises a TypeError of its own around the error of a constructor.
-    with pytest.raises(TypeError, match=r"`sliding_window` must be None with DenseAttention.*sliding_window=3\."):
+    with pytest.raises(TypeError, match="`sliding_window` must be None with DenseAttention"):
         DenseAttention.from_config(make_keras("MultiHeadAttention", sliding_window=3).get_config())
 
 
@@ -138,8 +131,13 @@ class Holder(keras.Model):
         return self.attention(x, x)
 
 
-@both_kinds
-@pytest.mark.parametrize("options", [{}, {"use_gate": True, "use_bias": False, "dropout": 0.5, "sliding_window": 3}])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("MultiHeadAttention", {"use_gate": True, "use_bias": False, "dropout": 0.5, "sliding_window": 3}),
+        ("GroupQueryAttention", {}),
+    ],
+)
 def test_load_weights(kind, options, tmp_path):
     file, x, names = tmp_path / "model.weights.h5", normal(2, 5, 8), ["first", "second"]
 
@@ -167,27 +165,27 @@ def test_load_weights(kind, options, tmp_path):
 # Keras's tests of both layers, or of MultiHeadAttention alone.
 
 
-@both_kinds
-@pytest.mark.parametrize("use_gate", [False, True])
-def test_basics(kind, use_gate):
-    for options in ({}, {"use_bias": False, "dropout": 0.5}):
-        layer = make_own(kind, use_gate=use_gate, **options)
-        assert tuple(layer(normal(2, 8, 16), normal(2, 4, 16)).shape) == (2, 8, 16)
-        assert len(layer.trainable_weights) == (4 + use_gate) * (1 if options else 2)
-        assert not layer.non_trainable_weights
-        assert not layer.losses
-        assert len(layer.non_trainable_variables) == bool(options)  # the state of the seeds
-        assert layer.supports_masking
+def test_basics(subtests):
+    for kind, use_gate in itertools.product(KERAS, [False, True]):
+        with subtests.test(kind=kind, use_gate=use_gate):
+            for options in ({}, {"use_bias": False, "dropout": 0.5}):
+                layer = make_own(kind, use_gate=use_gate, **options)
+                assert tuple(layer(normal(2, 8, 16), normal(2, 4, 16)).shape) == (2, 8, 16)
+                assert len(layer.trainable_weights) == (4 + use_gate) * (1 if options else 2)
+                assert not layer.non_trainable_weights
+                assert not layer.losses
+                assert len(layer.non_trainable_variables) == bool(options)  # the state of the seeds
+                assert layer.supports_masking
 
 
-@pytest.mark.parametrize("value", [None, False])
-def test_basics_with_flash_attention(value):
-    assert "flash_attention" not in DenseAttention(2, 4, flash_attention=value).get_config()
+def test_basics_with_flash_attention():
+    for value in (None, False):
+        assert "flash_attention" not in DenseAttention(2, 4, flash_attention=value).get_config()
 
 
 def test_flash_attention_with_errors():
     for layer in (DenseAttention, LocalAttention):
-        with pytest.raises(ValueError, match=r"`flash_attention` must be None or False .*flash_attention=True\."):
+        with pytest.raises(ValueError, match="`flash_attention`"):
             layer(2, 4, flash_attention=True)
 
 
@@ -199,9 +197,9 @@ def test_high_dim_attention():
         expected = theirs(query, value, attention_mask=mask)
         found = own(query, value, attention_mask=mask.reshape(2, 12, 6))  # the pixels are the positions
         np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-4)
-    with pytest.raises(ValueError, match=r"`attention_axes` must be None, or .*attention_axes=\(1,\), .*3, 4, 8\)"):
+    with pytest.raises(ValueError, match="`attention_axes`"):
         DenseAttention(2, 4, attention_axes=1)(query, value)
-    with pytest.raises(ValueError, match=r"`attention_axes` must be one of .*attention_axes=\(2,\)\."):
+    with pytest.raises(ValueError, match="`attention_axes`"):
         DenseAttention(2, 4, attention_axes=2)
     with pytest.raises(ValueError, match=r"`query` must have shape .* Received: query of shape \(2, 1, 3, 4, 8\)"):
         DenseAttention(2, 4)(query[:, None])
@@ -209,24 +207,24 @@ def test_high_dim_attention():
 
 def test_attention_axes_negative_indexing():
     for axes in (-2, (-3, -2)):
-        with pytest.raises(ValueError, match=r"`attention_axes` must be one of \[None, \(1,\), \(1, 2\)\]"):
+        with pytest.raises(ValueError, match="`attention_axes`"):
             DenseAttention(2, 4, attention_axes=axes)
 
 
-@both_kinds
-@pytest.mark.parametrize("key_features", [None, 3])
-def test_compute_output_shape(kind, key_features):
-    shapes = (7, 4, 8), (7, 2, 8), None if key_features is None else (7, 2, key_features)
-    output_shapes = (None, 6, (3, 4)) if kind == "MultiHeadAttention" else (None,)
-    for output_shape in output_shapes:
-        layer = make_own(kind, output_shape=output_shape)
-        output = layer(*(None if sizes is None else normal(*sizes) for sizes in shapes))
-        assert layer.compute_output_shape(*shapes) == tuple(output.shape)
-        assert layer.compute_output_shape(*map(list, filter(None, shapes))) == tuple(output.shape)
-    layer = DenseAttention(2, 4)
-    assert layer.compute_output_shape((7, 4, 2, 8), (7, 4, 3, 7), (7, 4, 3, 8)) == (7, 4, 2, 8)
-    with pytest.raises(ValueError, match=r"`query` must have shape"):
-        layer.compute_output_shape((7, 4, 2, 3, 8))
+def test_compute_output_shape(subtests):
+    for kind, key_features in itertools.product(KERAS, [None, 3]):
+        with subtests.test(kind=kind, key_features=key_features):
+            shapes = (7, 4, 8), (7, 2, 8), None if key_features is None else (7, 2, key_features)
+            output_shapes = (None, 6, (3, 4)) if kind == "MultiHeadAttention" else (None,)
+            for output_shape in output_shapes:
+                layer = make_own(kind, output_shape=output_shape)
+                output = layer(*(None if sizes is None else normal(*sizes) for sizes in shapes))
+                assert layer.compute_output_shape(*shapes) == tuple(output.shape)
+                assert layer.compute_output_shape(*map(list, filter(None, shapes))) == tuple(output.shape)
+            layer = DenseAttention(2, 4)
+            assert layer.compute_output_shape((7, 4, 2, 8), (7, 4, 3, 7), (7, 4, 3, 8)) == (7, 4, 2, 8)
+            with pytest.raises(ValueError, match=r"`query` must have shape"):
+                layer.compute_output_shape((7, 4, 2, 3, 8))
 
 
 def test_shape_mismatch_error():
@@ -238,44 +236,45 @@ def test_shape_mismatch_error():
             lambda layer=layer: layer(*(normal(*sizes) for sizes in shapes)),
             lambda layer=layer: layer(*(keras.Input(sizes[1:]) for sizes in shapes)),
         ):
-            with pytest.raises(ValueError, match=r"`key` and `value` must have the same number of positions\."):
+            with pytest.raises(ValueError, match="`key` and `value`"):
                 call()
         layer.build((2, 4, 8), (2, 2, 8), (2, 2, 7))
-        with pytest.raises(ValueError, match=r"`key` and `value` must have the same number of positions\."):
+        with pytest.raises(ValueError, match="`key` and `value`"):
             layer(*(keras.Input(sizes[1:]) for sizes in shapes))
     assert DenseAttention(4, 2).compute_output_shape((2, 4, 8), (2, 2, 7)) == (2, 4, 8)
 
 
-@pytest.mark.parametrize("value", [0, -2, 1.5])
-def test_invalid_scalar_args_rejected(value):
-    for name in ("num_heads", "key_dim", "value_dim"):
-        with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer\. Received: {name}={value}\."):
+def test_invalid_scalar_args_rejected():
+    for name, value in itertools.product(("num_heads", "key_dim", "value_dim"), (0, -2, 1.5)):
+        with pytest.raises(ValueError, match=f"^`{name}`"):
             DenseAttention(**{"num_heads": 4, "key_dim": 4, name: value})
     assert DenseAttention(4, 5, value_dim=None).value_dim == 5
 
 
-@both_kinds
-def test_initializer(kind):
-    layer = make_own(kind, use_gate=True, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02, seed=None))
-    layer.build((2, 4, 16), (2, 4, 16))
-    kernels = [to_numpy(weight).ravel()[:32] for weight in layer.trainable_weights if weight.name == "kernel"]
-    assert len(kernels) == 5
-    for first, second in itertools.combinations(kernels, 2):
-        assert not np.allclose(first, second)
+def test_initializer(subtests):
+    initializer = keras.initializers.TruncatedNormal(stddev=0.02, seed=None)
+    for kind in KERAS:
+        with subtests.test(kind=kind):
+            layer = make_own(kind, use_gate=True, kernel_initializer=initializer)
+            layer.build((2, 4, 16), (2, 4, 16))
+            kernels = [to_numpy(weight).ravel()[:32] for weight in layer.trainable_weights if weight.name == "kernel"]
+            assert len(kernels) == 5
+            for first, second in itertools.combinations(kernels, 2):
+                assert not np.allclose(first, second)
 
 
-@both_kinds
-@pytest.mark.parametrize("use_gate", [False, True])
-def test_query_mask_propagation(kind, use_gate):
-    query, mask = embedded(IDS)
-    output = make_own(kind, use_gate=use_gate)(query, normal(3, 3, 8))
-    np.testing.assert_array_equal(to_numpy(output._keras_mask), mask)
+def test_query_mask_propagation(subtests):
+    for kind, use_gate in itertools.product(KERAS, [False, True]):
+        with subtests.test(kind=kind, use_gate=use_gate):
+            query, mask = embedded(IDS)
+            output = make_own(kind, use_gate=use_gate)(query, normal(3, 3, 8))
+            np.testing.assert_array_equal(to_numpy(output._keras_mask), mask)
 
 
-@both_kinds
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("use_gate", [False, True])
 @pytest.mark.filterwarnings("ignore:.*was passed an input with a mask attached:UserWarning")  # in GroupQueryAttention
+@pytest.mark.parametrize(
+    ("kind", "causal", "use_gate"), [("MultiHeadAttention", True, True), ("GroupQueryAttention", False, False)]
+)
 def test_masking(kind, causal, use_gate):
     (query, query_mask), (value, value_mask) = embedded(IDS), embedded(SOURCE_IDS)
     theirs, own = make_pair(kind, query.shape, value.shape, use_gate=use_gate)
@@ -307,22 +306,22 @@ def test_no_warning_with_keras_mask():
     make_own("MultiHeadAttention")(embedded(IDS)[0], embedded(SOURCE_IDS)[0])
 
 
-@both_kinds
-@pytest.mark.parametrize("causal", [False, True])
-def test_sliding_window(kind, causal):
-    x = normal(1, 6, 8)
-    theirs, own = make_pair(kind, x.shape, x.shape, sliding_window=3)
-    assert_same(theirs, own, x, x, use_causal_mask=causal, return_attention_scores=True)
-    distances = np.subtract.outer(np.arange(6), np.arange(6))
-    seen = (distances < 3) & (distances > (-1 if causal else -3))
-    scores = to_numpy(own(x, x, use_causal_mask=causal, return_attention_scores=True)[1])
-    np.testing.assert_array_equal(scores > 0, np.broadcast_to(seen, scores.shape))
+def test_sliding_window(subtests):
+    for kind, causal in itertools.product(KERAS, [False, True]):
+        with subtests.test(kind=kind, causal=causal):
+            x = normal(1, 6, 8)
+            theirs, own = make_pair(kind, x.shape, x.shape, sliding_window=3)
+            assert_same(theirs, own, x, x, use_causal_mask=causal, return_attention_scores=True)
+            distances = np.subtract.outer(np.arange(6), np.arange(6))
+            seen = (distances < 3) & (distances > (-1 if causal else -3))
+            scores = to_numpy(own(x, x, use_causal_mask=causal, return_attention_scores=True)[1])
+            np.testing.assert_array_equal(scores > 0, np.broadcast_to(seen, scores.shape))
 
 
-@pytest.mark.parametrize("value", [0, -3, 2.5])
-def test_sliding_window_validation(value):
-    with pytest.raises(ValueError, match=r"`sliding_window` must be a positive integer\. Received: sliding_window="):
-        LocalAttention(2, 4, sliding_window=value)
+def test_sliding_window_validation():
+    for value in (0, -3, 2.5):
+        with pytest.raises(ValueError, match="`sliding_window`"):
+            LocalAttention(2, 4, sliding_window=value)
 
 
 def test_sliding_window_serialization():
@@ -364,14 +363,14 @@ def test_causal_only_with_other_mask_falls_back():
     np.testing.assert_allclose(both, to_numpy(own(x, x, attention_mask=pairs & causal)), atol=1e-5)
 
 
-@both_kinds
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_causal_only_masks_when_fused_path_disabled(kind, dropout):
-    x, layer = normal(1, 6, 8), make_own(kind, dropout=dropout)
-    output, scores = layer(x, x, use_causal_mask=True, return_attention_scores=True, training=False)
-    assert not np.triu(to_numpy(scores), 1).any()
-    explicit = layer(x, x, attention_mask=np.tril(np.ones((1, 6, 6), bool)), training=False)
-    np.testing.assert_allclose(to_numpy(output), to_numpy(explicit), atol=1e-5)
+def test_causal_only_masks_when_fused_path_disabled(subtests):
+    for kind, dropout in itertools.product(KERAS, [0.0, 0.5]):
+        with subtests.test(kind=kind, dropout=dropout):
+            x, layer = normal(1, 6, 8), make_own(kind, dropout=dropout)
+            output, scores = layer(x, x, use_causal_mask=True, return_attention_scores=True, training=False)
+            assert not np.triu(to_numpy(scores), 1).any()
+            explicit = layer(x, x, attention_mask=np.tril(np.ones((1, 6, 6), bool)), training=False)
+            np.testing.assert_allclose(to_numpy(output), to_numpy(explicit), atol=1e-5)
 
 
 def test_causal_only_masks_non_4d_inputs():
@@ -380,42 +379,46 @@ def test_causal_only_masks_non_4d_inputs():
     assert not np.triu(to_numpy(scores), 1).any()
 
 
-@pytest.mark.parametrize("return_weights", [False, True])
-def test_compute_attention_combines_causal_and_explicit_mask(return_weights):
-    layer, pairs = DenseAttention(2, 4), np.ones((1, 1, 5, 5), bool)
-    layer.build((1, 5, 8))
-    pairs[..., 3, 1] = False
-    heads = layer.project(normal(1, 5, 8))
-    both, merged = (
-        layer.compute_attention(heads, TokenMasks(attention_mask=mask), causal, return_weights=return_weights)
-        for mask, causal in ((pairs, True), (pairs & np.tril(np.ones((5, 5), bool)), False))
-    )
-    np.testing.assert_allclose(to_numpy(both[0]), to_numpy(merged[0]), atol=1e-5)
+def test_compute_attention_combines_causal_and_explicit_mask(subtests):
+    for return_weights in [False, True]:
+        with subtests.test(return_weights=return_weights):
+            layer, pairs = DenseAttention(2, 4), np.ones((1, 1, 5, 5), bool)
+            layer.build((1, 5, 8))
+            pairs[..., 3, 1] = False
+            heads = layer.project(normal(1, 5, 8))
+            both, merged = (
+                layer.compute_attention(heads, TokenMasks(attention_mask=mask), causal, return_weights=return_weights)
+                for mask, causal in ((pairs, True), (pairs & np.tril(np.ones((5, 5), bool)), False))
+            )
+            np.testing.assert_allclose(to_numpy(both[0]), to_numpy(merged[0]), atol=1e-5)
 
 
-@both_kinds
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_correctness(kind, dtype):
-    layer = make_own(kind, dtype=dtype, use_bias=False)
-    tokens = np.eye(4)[None]
-    layer.build(tokens.shape, tokens.shape)
-    identity = [np.repeat(np.eye(4)[:, None], heads, axis=1) for heads in (4, layer.num_key_heads, layer.num_key_heads)]
-    layer.set_weights([*identity, np.repeat(np.eye(4)[None], 4, axis=0)])
-    values = np.arange(16.0).reshape(1, 4, 4) / 16
-    output, scores = layer(tokens, values, tokens, return_attention_scores=True)
-    # A query meets its own key with the score 1 / sqrt(4), the three others with 0: e^0.5 = 1.649 of 4.649 parts.
-    expected = np.full((4, 4), 1 / 4.6487) + np.eye(4) * 0.6487 / 4.6487
-    np.testing.assert_allclose(to_numpy(scores), np.broadcast_to(expected, (1, 4, 4, 4)), atol=1e-3)
-    np.testing.assert_allclose(to_numpy(output)[0], 4 * expected @ values[0], atol=1e-2)  # the sum of 4 heads
+def test_correctness(subtests):
+    for kind, dtype in itertools.product(KERAS, ["float32", "float16"]):
+        with subtests.test(kind=kind, dtype=dtype):
+            layer = make_own(kind, dtype=dtype, use_bias=False)
+            tokens = np.eye(4)[None]
+            layer.build(tokens.shape, tokens.shape)
+            identity = [
+                np.repeat(np.eye(4)[:, None], heads, axis=1) for heads in (4, layer.num_key_heads, layer.num_key_heads)
+            ]
+            layer.set_weights([*identity, np.repeat(np.eye(4)[None], 4, axis=0)])
+            values = np.arange(16.0).reshape(1, 4, 4) / 16
+            output, scores = layer(tokens, values, tokens, return_attention_scores=True)
+            # The score of a query's own key is 1 / sqrt(4), of other keys 0: e^0.5 = 1.649 of 4.649 parts.
+            expected = np.full((4, 4), 1 / 4.6487) + np.eye(4) * 0.6487 / 4.6487
+            np.testing.assert_allclose(to_numpy(scores), np.broadcast_to(expected, (1, 4, 4, 4)), atol=1e-3)
+            np.testing.assert_allclose(to_numpy(output)[0], 4 * expected @ values[0], atol=1e-2)  # the sum of 4 heads
 
 
-@pytest.mark.parametrize("name", ["kernel", "bias"])
-def test_mha_constraints(name):
-    layer = make_own("MultiHeadAttention", use_gate=True, **{f"{name}_constraint": "non_neg"})
-    layer.build((1, 2, 2), (1, 2, 2))
-    for weight in layer.trainable_weights:
-        expected = keras.constraints.NonNeg if weight.name == name else type(None)
-        assert isinstance(weight.constraint, expected)
+def test_mha_constraints(subtests):
+    for name in ["kernel", "bias"]:
+        with subtests.test(name=name):
+            layer = make_own("MultiHeadAttention", use_gate=True, **{f"{name}_constraint": "non_neg"})
+            layer.build((1, 2, 2), (1, 2, 2))
+            for weight in layer.trainable_weights:
+                expected = keras.constraints.NonNeg if weight.name == name else type(None)
+                assert isinstance(weight.constraint, expected)
 
 
 def test_lora(tmp_path):
@@ -444,12 +447,13 @@ def test_lora(tmp_path):
     np.testing.assert_allclose(to_numpy(model(x)), trained, atol=1e-5)
 
 
-@both_kinds
-def test_symbolic_return_attention_scores(kind):
-    layer, query, value = make_own(kind), normal(2, 3, 5), normal(2, 4, 5)
-    symbolic = layer(*(keras.Input(batch_shape=x.shape) for x in (query, value)), return_attention_scores=True)
-    real = layer(query, value, return_attention_scores=True)
-    assert [tuple(x.shape) for x in symbolic] == [tuple(x.shape) for x in real] == [(2, 3, 5), (2, 4, 3, 4)]
+def test_symbolic_return_attention_scores(subtests):
+    for kind in KERAS:
+        with subtests.test(kind=kind):
+            layer, query, value = make_own(kind), normal(2, 3, 5), normal(2, 4, 5)
+            symbolic = layer(*(keras.Input(batch_shape=x.shape) for x in (query, value)), return_attention_scores=True)
+            real = layer(query, value, return_attention_scores=True)
+            assert [tuple(x.shape) for x in symbolic] == [tuple(x.shape) for x in real] == [(2, 3, 5), (2, 4, 3, 4)]
 
 
 def test_dtype_policy_map():
@@ -475,12 +479,13 @@ def test_multi_head_attention_output_shape_error():
         DenseAttention(2, 4, output_shape=8.0)
 
 
-@pytest.mark.parametrize("use_gate", [False, True])
-def test_quantize_int8(use_gate):
-    x, layer = normal(2, 5, 8), make_own("MultiHeadAttention", use_bias=False, use_gate=use_gate)
-    exact = to_numpy(layer(x, x))
-    for sublayer in layer._flatten_layers(include_self=False):
-        sublayer.quantize("int8")
-    kernels = [weight for weight in layer.weights if weight.name == "kernel"]
-    assert [weight.dtype for weight in kernels] == ["int8"] * (4 + use_gate)
-    assert np.mean((to_numpy(layer(x, x)) - exact) ** 2) < 1e-2
+def test_quantize_int8(subtests):
+    for use_gate in [False, True]:
+        with subtests.test(use_gate=use_gate):
+            x, layer = normal(2, 5, 8), make_own("MultiHeadAttention", use_bias=False, use_gate=use_gate)
+            exact = to_numpy(layer(x, x))
+            for sublayer in layer._flatten_layers(include_self=False):
+                sublayer.quantize("int8")
+            kernels = [weight for weight in layer.weights if weight.name == "kernel"]
+            assert [weight.dtype for weight in kernels] == ["int8"] * (4 + use_gate)
+            assert np.mean((to_numpy(layer(x, x)) - exact) ** 2) < 1e-2

@@ -1,8 +1,7 @@
-"""Local attention: small cases by hand, and the layer it stands in for."""
+"""Local attention: small cases, and equality with the dense layer of Keras."""
 
 import keras
 import numpy as np
-import pytest
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
 from tf_sparse_attention.layers import LocalAttention
@@ -22,18 +21,7 @@ def test_window_counts_the_query_itself():
     np.testing.assert_allclose(mean([0.0, 2.0, 4.0, 8.0]), [1, 2, 14 / 3, 6], rtol=1e-6)
 
 
-def test_a_window_of_one_sees_the_query_alone():
-    np.testing.assert_allclose(averaging_layer(window=1)([3.0, 5.0, 7.0]), [3, 5, 7])
-
-
-def test_blocks_see_the_block_before_up_to_the_query_if_causal_and_both_neighbours_otherwise():
-    values = np.array([0.0, 6.0, 12.0, 18.0, 24.0])  # blocks (0, 6), (12, 18), (24)
-    mean = averaging_layer(block_size=2)
-    np.testing.assert_allclose(mean(values, use_causal_mask=True), [0, 3, 6, 9, 18])
-    np.testing.assert_allclose(mean(values), [9, 9, 12, 12, 18])
-
-
-def test_blocks_after_and_before_can_be_asked_for():
+def test_numbers_of_blocks_before_and_after_are_options():
     values = np.array([0.0, 6.0, 12.0, 18.0])
     np.testing.assert_allclose(averaging_layer(block_size=1, num_blocks_before=0)(values), values)
     mean = averaging_layer(block_size=1, num_blocks_before=0, num_blocks_after=1)
@@ -51,30 +39,19 @@ def test_with_a_window_the_block_size_is_only_a_hint():
         assert_close(other, first, 0)
 
 
-def test_a_sequence_shorter_than_block_or_window_is_dense():
-    x = normal(2, 9, SIZE)
-    for own in ({"block_size": 9}, {"block_size": 100}, {"window": 9}, {"window": 10**6}):
-        pattern = to_numpy(LocalAttention(2, 4, **own).attention_pattern(x))
-        assert pattern.all()
-        assert not np.any(np.triu(to_numpy(LocalAttention(2, 4, **own).attention_pattern(x, use_causal_mask=True)), 1))
-
-
-@pytest.mark.parametrize(
-    ("own", "reach"),
-    [
+def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table():
+    for own, reach in [
         ({"window": 5}, 4),
         ({"window": 1}, 0),
         ({"block_size": 4}, 7),
         ({"block_size": 4, "num_blocks_before": 0, "num_blocks_after": 2}, 11),
-    ],
-)
-def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table(own, reach):
-    layer = LocalAttention(2, 4, position="relative", **own)
-    assert layer.pattern.reach == reach
-    rows = np.nonzero(to_numpy(layer.attention_pattern(normal(1, 40, SIZE))))
-    assert np.abs(rows[2] - rows[3]).max() == reach
-    table = next(weight for weight in layer.weights if weight.name == "relative_key")
-    assert table.shape == (2 * max(reach, 1) + 1, 4)
+    ]:
+        layer = LocalAttention(2, 4, position="relative", **own)
+        assert layer.pattern.reach == reach
+        rows = np.nonzero(to_numpy(layer.attention_pattern(normal(1, 40, SIZE))))
+        assert np.abs(rows[2] - rows[3]).max() == reach
+        table = next(weight for weight in layer.weights if weight.name == "relative_key")
+        assert table.shape == (2 * max(reach, 1) + 1, 4)
 
 
 def trained_dense_layer():
@@ -113,11 +90,3 @@ def test_blocks_of_an_encoder_go_with_those_of_the_decoder_whatever_their_sizes(
     seen = layer.attention_pattern(np.zeros((1, 5, 8), "float32"), np.zeros((1, 8, 8), "float32"))
     expected = [[1, 1, 1, 0, 0, 0, 0, 0]] * 2 + [[0, 0, 0, 1, 1, 1, 0, 0]] * 2 + [[0, 0, 0, 0, 0, 0, 1, 1]]
     np.testing.assert_array_equal(seen[0, 0], expected)
-
-
-def test_blocks_of_two_sizes_are_neither_causal_nor_windows():
-    layer = LocalAttention(1, 4, block_size=2, key_block_size=3)
-    with pytest.raises(ValueError, match=r"must be False with LocalAttention \(Blocks\).* key_size=3"):
-        layer(np.zeros((1, 5, 8), "float32"), use_causal_mask=True)
-    with pytest.raises(ValueError, match="`key_block_size` must be None if `window` is given"):
-        LocalAttention(1, 4, window=3, key_block_size=3)

@@ -1,4 +1,4 @@
-"""Hashing attention: what is its own, beside the contract that all layers keep."""
+"""LSH attention: buckets, chunks and rounds, in addition to the contracts of all layers."""
 
 import warnings
 
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.contracts import with_random_weights
-from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import LSHAttention
 from tf_sparse_attention.ops.hashing import lsh_buckets
 
@@ -22,7 +21,7 @@ def built(**options):
     return with_random_weights(layer)
 
 
-def test_a_bucket_is_the_nearest_axis_or_its_opposite_however_long_the_vector():
+def test_a_bucket_is_the_nearest_axis_or_its_opposite():
     x = np.array([[3, 1], [1, 2], [-5, 4], [0.1, -0.2], [-300, 200]], "float32")[None, None]
     axes = np.eye(2, dtype="float32")[None, None]
     (found,) = lsh_buckets(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(axes))
@@ -40,7 +39,7 @@ def test_the_last_keys_of_the_own_bucket_are_seen():
     assert [set(np.flatnonzero(row)) for row in pattern] == expected
 
 
-def test_a_chunk_sees_itself_and_the_one_before_whatever_their_buckets():
+def test_a_chunk_sees_itself_and_the_chunk_before():
     # By sign and position: 0 2 | 3 5 | 1 4 in chunks of two, each sees the one before and the first the last.
     layer = LSHAttention(1, 1, num_buckets=2, bucket_size=2, selection="chunks", share_qk=False, use_bias=False)
     layer.build((None, None, 1))
@@ -51,8 +50,7 @@ def test_a_chunk_sees_itself_and_the_one_before_whatever_their_buckets():
     assert [set(np.flatnonzero(row)) for row in pattern] == expected
 
 
-@pytest.mark.full
-def test_chunks_under_a_causal_mask_look_ahead_and_say_so_once():
+def test_chunks_under_a_causal_mask_warn_once_that_they_are_not_causal():
     layer, band = built(selection="chunks"), built()
     assert band.pattern.causal_selection is True and layer.pattern.causal_selection is False
     with pytest.warns(UserWarning, match="LSHAttention with selection='chunks' under a causal mask is not causal"):
@@ -62,12 +60,9 @@ def test_chunks_under_a_causal_mask_look_ahead_and_say_so_once():
         layer(draw(), use_causal_mask=True)
         built(selection="chunks")(draw())
         band(draw(), use_causal_mask=True)
-    assert_causal(band, hidden_dim=8)
-    with pytest.raises(CausalityError):
-        assert_causal(layer, hidden_dim=8)
 
 
-def test_a_sequence_of_one_chunk_sees_all_of_itself():
+def test_a_sequence_of_one_chunk_is_dense():
     layer, x = built(selection="chunks", bucket_size=30, mask_self=False), draw()
     assert np.asarray(layer.attention_pattern(x)).all()
     longer = built(selection="chunks", bucket_size=1000, mask_self=False)
@@ -75,15 +70,7 @@ def test_a_sequence_of_one_chunk_sees_all_of_itself():
     np.testing.assert_allclose(longer(x), layer(x), rtol=0, atol=2e-6)
 
 
-def test_more_rounds_see_more():
-    def share(num_rounds):
-        layer = built(num_buckets=2, bucket_size=30, num_rounds=num_rounds, share_qk=False)
-        return np.asarray(layer.attention_pattern(draw())).mean()
-
-    assert share(1) < share(4) < share(40) and share(40) > 0.9
-
-
-def test_rounds_count_a_key_as_often_as_it_shares_a_bucket():
+def test_equal_rounds_equal_one_round():
     layer, once, x = built(num_rounds=2), built(num_rounds=1), draw()
     rotations = np.asarray(layer.rotations)
     layer.rotations.assign(np.stack([rotations[0], rotations[0]]))
@@ -92,47 +79,10 @@ def test_rounds_count_a_key_as_often_as_it_shares_a_bucket():
     np.testing.assert_allclose(layer(x), once(x), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("num_rounds", [1, 3])
-def test_a_token_alone_in_all_its_buckets_sees_itself(num_rounds):
-    layer, x = built(num_rounds=num_rounds), draw(length=1)
-    output, weights = layer(x, return_attention_scores=True)
-    np.testing.assert_allclose(weights, np.ones((2, 2, 1, 1)), rtol=1e-6)
-    assert np.all(np.isfinite(output))
-
-
-def test_axes_are_fixed_by_the_seed_and_saved(tmp_path):
-    inputs, x = keras.Input((None, 8)), draw()
-    model = keras.Model(inputs, LSHAttention(2, 4, num_buckets=4, bucket_size=5)(inputs, use_causal_mask=True))
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(x), model(x))
+def test_axes_follow_the_seed_and_are_not_trained():
     first, second, other = (LSHAttention(2, 4, num_buckets=4, bucket_size=5, seed=seed) for seed in (1, 1, 2))
     for layer in (first, second, other):
-        layer.build(x.shape)
+        layer.build((2, 30, 8))
     np.testing.assert_array_equal(first.rotations, second.rotations)
     assert not np.array_equal(first.rotations, other.rotations)
     assert not any("rotations" in weight.path for weight in first.trainable_weights)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_buckets": 5}, "`num_buckets` must be even. Received: num_buckets=5."),
-        ({"bucket_size": 0}, "`bucket_size` must be a positive integer. Received: bucket_size=0."),
-        ({"num_rounds": 0}, "`num_rounds` must be a positive integer. Received: num_rounds=0."),
-        (
-            {"selection": "chunk"},
-            r"`selection` must be one of \['band', 'chunks'\]. Received: selection='chunk'.",
-        ),
-        ({"share_qk": None}, "`share_qk` must be True or False. Received: share_qk=None."),
-        ({"mask_self": 1}, "`mask_self` must be True or False. Received: mask_self=1."),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        LSHAttention(2, 4, **{"num_buckets": 4, "bucket_size": 5, **options})
-
-
-def test_a_value_of_another_length_is_refused():
-    layer = built(share_qk=False)
-    with pytest.raises(ValueError, match=r"`value` must be as long as `query`. Received: lengths 30 and 20."):
-        layer(draw(), draw(length=20))

@@ -1,4 +1,4 @@
-"""Rematerialisation changes nothing but the memory."""
+"""Rematerialization changes only the memory."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def block_step(remat, jit_compile):
     block.build((2, 13, SIZE))
     with_random_weights(block)
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -53,17 +53,6 @@ def test_every_loss_is_added_once():
         losses.append(sorted(to_numpy(model.losses)))
     assert len(losses[0]) == len(losses[1])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-
-
-def test_outside_training_nothing_is_computed_again_and_nothing_moves():
-    model = stateful_model(remat=True, num_blocks=1)
-    before = to_numpy([variable.value for variable in model.variables])
-    plain = stateful_model(remat=False, num_blocks=1)
-    plain.set_weights(model.get_weights())
-    x = normal(2, 13, SIZE)
-    np.testing.assert_allclose(to_numpy(model(x)), to_numpy(plain(x)), rtol=0, atol=1e-6)
-    for a, b in zip(before, to_numpy([variable.value for variable in model.variables]), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_a_frozen_attention_inside_a_rematerialised_block_stays_as_it_is():

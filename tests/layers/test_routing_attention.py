@@ -1,4 +1,4 @@
-"""Routing attention: a case by hand, its selections, and what it refuses to promise."""
+"""Routing attention: small cases, selections and warnings."""
 
 import warnings
 
@@ -10,9 +10,8 @@ from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_ra
 from tests.draws import first
 from tests.layers.routing_state import X, assert_same_state, ready, routing, state_of
 from tests.oracle.layers import dense_call
-from tf_sparse_attention.analysis import CausalityError, assert_causal
 from tf_sparse_attention.layers import RoutingAttention, SparseAttention
-from tf_sparse_attention.patterns import Nearest, TopKeys, Window
+from tf_sparse_attention.patterns import Nearest
 
 
 def two_clusters(**own):
@@ -33,49 +32,42 @@ def two_clusters(**own):
     return lambda **arguments: to_numpy(layer(x, **arguments))[0, :, 0]
 
 
-def test_a_token_sees_the_last_tokens_of_its_cluster_and_itself_only_if_alone():
+HIDDEN = np.array([[True, True, False, True, True, True]])
+MEANS = np.array([10.5, 10.5, 13, 0, 13, 0])
+# Arguments of the layer, of the call, and the outputs.
+SMALL_CASES = {
     # 0: alone. 1: {0}. 2: alone in B. 3: {1}, for 0 is one too far. 4: {2}. 5: {3}.
-    np.testing.assert_allclose(two_clusters()(use_causal_mask=True), [10, 10, 12, 11, 12, 13], rtol=1e-6)
-
-
-def test_without_self_masking_a_token_sees_itself_among_them():
+    "causal": ({}, {"use_causal_mask": True}, [10, 10, 12, 11, 12, 13]),
     # All scores inside a cluster are equal here, so the weights are halves.
-    expected = [10, 10.5, 12, 12, 13, 14]
-    np.testing.assert_allclose(two_clusters(mask_self=False)(use_causal_mask=True), expected, rtol=1e-6)
-
-
-def test_both_sides_see_the_next_tokens_of_the_cluster_too():
+    "with itself": ({"mask_self": False}, {"use_causal_mask": True}, [10, 10.5, 12, 12, 13, 14]),
     # 0: {1}. 1: {0, 3}. 2: {4}. 3: {1, 5}. 4: {2}. 5: {3}.
-    expected = [11, 11.5, 14, 13, 12, 13]
-    np.testing.assert_allclose(two_clusters(selection="nearest")(), expected, rtol=1e-6)
+    "both sides": ({"selection": "nearest"}, {}, [11, 11.5, 14, 13, 12, 13]),
+    # 0: none. 1: {0}. 2: hidden. 3: {0}, for 1 comes before 2. 4: alone in B. 5: {3}, for 1 is still one of two.
+    "successor values": (
+        {"use_successor_values": True},
+        {"use_causal_mask": True, "key_mask": HIDDEN},
+        [0, 11, 0, 11, 0, 14],
+    ),
+    # Cluster A takes 0 and 1 of the four equal tokens, B has 2 and 4; 3 and 5 are in no cluster.
+    "top_k": ({"selection": "top_k"}, {}, MEANS),
+    "published top_k": ({"selection": "top_k", "reproduce_reference": True}, {}, MEANS / 1.01),
+    # The same keys, and queries 3 and 5 see the keys of A too.
+    "top_keys": ({"selection": "top_keys", "share_qk": False}, {}, [10.5, 10.5, 13, 10.5, 13, 10.5]),
+}
 
 
-def test_a_token_whose_next_one_is_hidden_is_not_seen_and_keeps_its_place():
-    # 0: none. 1: {0}. 2: hidden. 3: {0}, for 1 comes before 2. 4: alone in B. 5: {3}, for 1 is still the other of two.
-    mask = np.array([[True, True, False, True, True, True]])
-    found = two_clusters(use_successor_values=True)(use_causal_mask=True, key_mask=mask)
-    np.testing.assert_allclose(found, [0, 11, 0, 11, 0, 14], rtol=1e-6)
+@pytest.mark.parametrize("name", SMALL_CASES)
+def test_outputs_are_the_means_of_the_visible_tokens(name):
+    layer, call, expected = SMALL_CASES[name]
+    np.testing.assert_allclose(two_clusters(**layer)(**call), expected, rtol=1e-6)
 
 
-def test_top_k_takes_the_first_of_equal_tokens_and_leaves_the_rest_with_zeros():
-    # Cluster A takes 0 and 1 of the four equal ones, B has 2 and 4; 3 and 5 are in no cluster.
-    np.testing.assert_allclose(two_clusters(selection="top_k")(), [10.5, 10.5, 13, 0, 13, 0], rtol=1e-6)
-
-
-def test_a_query_sees_the_best_keys_of_its_cluster_and_of_equal_ones_the_earlier():
-    # Of the keys that are alike A takes 0 and 1, B has 2 and 4; the queries 3 and 5 ask as the others of A do.
-    attend = two_clusters(selection="top_keys", share_qk=False)
-    np.testing.assert_allclose(attend(), [10.5, 10.5, 13, 10.5, 13, 10.5], rtol=1e-6)
-    # Without 0 the next one; B has but one of its own and takes the first of the others.
+def test_clusters_without_enough_keys_take_the_best_of_other_clusters():
+    # Without key 0, A takes 1 and 3; B has only 2 and takes 1 of the others.
     mask = np.array([[False, True, True, True, False, True]])
-    seen = attend(key_mask=mask)
+    seen = two_clusters(selection="top_keys", share_qk=False)(key_mask=mask)
     np.testing.assert_allclose(seen[[0, 1, 3, 5]], 12, rtol=1e-6)
     np.testing.assert_allclose(seen[[2, 4]], (12 * np.exp(2) + 11 * np.exp(-2)) / (np.exp(2) + np.exp(-2)), rtol=1e-5)
-
-
-def test_the_published_mean_divides_by_the_count_and_a_hundredth():
-    expected = np.array([10.5, 10.5, 13, 0, 13, 0]) / 1.01
-    np.testing.assert_allclose(two_clusters(selection="top_k", reproduce_reference=True)(), expected, rtol=1e-6)
 
 
 def test_the_published_code_counts_the_commitment_of_shared_queries_twice():
@@ -87,14 +79,12 @@ def test_the_published_code_counts_the_commitment_of_shared_queries_twice():
     np.testing.assert_allclose(losses[1], 2 * losses[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("selection", ["random", "hash"])
-def test_selections_without_centroids_learn_nothing(selection):
-    layer = routing(selection=selection, num_clusters=4)
-    layer(X, training=True)
-    assert layer.losses == [] and layer.centroids is None
-    assert [weight.name for weight in layer.non_trainable_weights] == (["planes"] if selection == "hash" else [])
-    with pytest.raises(ValueError, match=rf"`selection` must not be one of .* Received: .*'{selection}'"):
-        layer.start_from_data(X)
+def test_selections_without_centroids_learn_nothing():
+    for selection, names in (("random", []), ("hash", ["planes"])):
+        layer = routing(selection=selection, num_clusters=4)
+        layer(X, training=True)
+        assert layer.losses == [] and layer.centroids is None
+        assert [weight.name for weight in layer.non_trainable_weights] == names
 
 
 def test_random_clusters_follow_the_seed():
@@ -106,11 +96,12 @@ def test_random_clusters_follow_the_seed():
     assert np.array_equal(to_numpy(unseeded.attention_pattern(X)), to_numpy(copy.attention_pattern(X)))
 
 
-def test_top_k_under_a_causal_mask_warns_once_and_declares_it():
-    layer = routing(selection="top_k")
-    assert layer.pattern.causal_selection is False
-    with pytest.warns(UserWarning, match="selection='top_k' under a causal mask is not causal"):
-        layer(X, use_causal_mask=True)
+def test_selections_of_all_tokens_under_a_causal_mask_warn_once():
+    for selection in ("top_k", "strided", "hash"):
+        layer = routing(selection=selection, num_clusters=4)
+        assert layer.pattern.causal_selection is False
+        with pytest.warns(UserWarning, match=f"selection='{selection}' under a causal mask is not causal"):
+            layer(X, use_causal_mask=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layer(X, use_causal_mask=True)
@@ -118,35 +109,15 @@ def test_top_k_under_a_causal_mask_warns_once_and_declares_it():
         routing()(X, use_causal_mask=True)
 
 
-def test_keys_that_are_chosen_of_the_whole_sequence_are_refused_under_a_causal_mask():
+def test_a_refused_causal_call_changes_no_state():
     layer = ready(routing(selection="top_keys", share_qk=False))
     before = state_of(layer)
-    message = (
-        r"`use_causal_mask` must be False with RoutingAttention \(TopKeys\), which cannot mask later positions\. .*"
-        r"with selection='nearest'\. Received: use_causal_mask=True, pattern=TopKeys\("
-    )
-    for call in (layer, layer.attention_pattern):
-        with pytest.raises(ValueError, match=message):
-            call(X, use_causal_mask=True)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
         layer(X, use_causal_mask=True, training=True)
     assert_same_state(before, layer)
-    with pytest.raises(ValueError, match="decodes with a cache: RoutingAttention cannot mask later positions"):
-        layer.init_cache(2, 13)
 
 
-def test_documents_of_one_row_are_refused_where_clusters_choose_keys_of_the_whole_row():
-    chosen, segments = routing(selection="top_keys", share_qk=False), np.zeros(X.shape[:2], "int32")
-    for layer in map(ready, (chosen, SparseAttention(2, 4, Window(2) | TopKeys(3, 4)))):
-        for call in (layer, layer.attention_pattern):
-            for value in (None, X[:, ::-1]):
-                with pytest.raises(
-                    ValueError, match=r"`segment_ids` must be None with selection='top_keys' and TopKeys"
-                ):
-                    call(X, value, segment_ids=segments)
-
-
-def test_no_query_has_a_part_in_what_another_gets():
+def test_no_query_changes_the_output_of_another():
     layer, value = ready(routing(selection="top_keys", share_qk=False, position="relative")), normal(2, 9, SIZE, seed=1)
     inputs, first = tf.constant(X), X.shape[1] - 1
     with tf.GradientTape() as tape:
@@ -158,16 +129,6 @@ def test_no_query_has_a_part_in_what_another_gets():
     at_once = layer(X, value)
     for index in (0, 4):  # and alone, if it stays at its position
         assert_close(to_numpy(layer(X[:, : index + 1], value)[:, index]), to_numpy(at_once[:, index]))
-
-
-@pytest.mark.parametrize("selection", ["strided", "hash"])
-def test_selections_of_all_tokens_warn_and_are_found_to_look_ahead(selection):
-    layer = routing(selection=selection, num_clusters=4)
-    assert layer.pattern.causal_selection is False
-    with pytest.warns(UserWarning, match=f"selection='{selection}' under a causal mask is not causal"):
-        layer(X, use_causal_mask=True)
-    with pytest.raises(CausalityError):
-        assert_causal(layer, hidden_dim=X.shape[-1])
 
 
 @pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
@@ -189,13 +150,7 @@ def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):
         np.testing.assert_array_equal(pattern, expected.pattern)
 
 
-@pytest.mark.parametrize("number", [1, 3, 6])
-def test_hash_buckets_need_a_power_of_two(number):
-    with pytest.raises(ValueError, match=f"`num_clusters` must be a power of two.* Received: num_clusters={number}"):
-        routing(selection="hash", num_clusters=number)
-
-
-def test_by_default_every_token_attends_in_calls_that_are_not_causal():
+def test_by_default_every_token_attends_without_a_causal_mask():
     x = normal(2, 128, SIZE)
     sizes = {"num_clusters": 8, "cluster_size": 16, "mask_self": False}
     layer, top_k = (ready(routing(**sizes, **own)) for own in ({}, {"selection": "top_k"}))
@@ -214,7 +169,7 @@ def test_shared_queries_and_keys_have_no_key_kernel():
     assert "key" not in names[0] and names[1].count("key") == 2
 
 
-def test_keys_of_their_own_have_documents_of_their_own():
+def test_separate_keys_have_separate_documents():
     layer = SparseAttention(2, 4, Nearest(1, 6), seed=0)
     query, value = normal(1, 6, SIZE), normal(1, 5, SIZE, seed=1)
     documents, others = np.array([[7, 7, 7, -3, -3, -3]]), np.array([[-3, 7, 7, 7, 7]])
@@ -236,8 +191,3 @@ def test_routing_is_sparse_attention_with_normalized_queries_and_keys(share_qk):
         layer.set_weights(expected.get_weights())
         difference = np.abs(to_numpy(layer(x, use_causal_mask=True)) - to_numpy(expected(x, use_causal_mask=True)))
         assert (difference.max() < 1e-5) == normalize
-
-
-def test_normalize_queries_and_keys_must_be_a_boolean():
-    with pytest.raises(ValueError, match="`normalize_queries_and_keys` must be"):
-        SparseAttention(2, 4, Nearest(3, 4), normalize_queries_and_keys=1)

@@ -59,7 +59,7 @@ pytestmark = [
 ]
 
 
-def test_layers_of_all_patterns_give_what_they_give_on_tensorflow_and_have_gradients(run_python):
+def test_layers_of_all_patterns_equal_tensorflow_and_have_gradients(run_python):
     torch, tensorflow = (
         json.loads(run_python(CODE, KERAS_BACKEND=backend).splitlines()[-1]) for backend in ("torch", "tensorflow")
     )

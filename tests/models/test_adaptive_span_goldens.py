@@ -15,9 +15,9 @@ from tests.goldens import goldens_of, read_case
 from tests.programs import differentiate
 from tf_sparse_attention.models import Backbone, LanguageModel
 
-PLAIN = ["lm_plain", "lm_plain_longblock", "lm_pers8"]
-SPANS = ["lm_span", "lm_span_pers", "lm_span_trim", "lm_span_init0_kink"]
-CASES = ["lm_all_adaptio_tied_span_pers", "lm_pers8", "lm_span_trim", "lm_adaptio_tied"]  # those of the default run
+PLAIN = ["lm_plain"]
+SPANS = ["lm_span_pers", "lm_span_trim"]
+CASES = ["lm_all_adaptio_tied_span_pers", "lm_plain", "lm_span_trim", "lm_adaptio_tied"]  # those of the default run
 CASES += [case for case in [*PLAIN, *SPANS] if case not in CASES]
 
 goldens = goldens_of("torch_peers/all_attention.npz")

@@ -254,81 +254,49 @@ def test_rematerialisation_changes_neither_gradients_nor_state():
         np.testing.assert_allclose(kept, computed_again, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"vocabulary_size": 0}, "`vocabulary_size` must be a positive integer. Received: vocabulary_size=0"),
-        ({"num_layers": 0}, "`num_layers` must be a positive integer"),
-        (
-            {"attention": {"parts": [LOCAL], "num_local_layers": -1}},
-            "`attention.num_local_layers` must be an integer of at least 0. Received: attention.num_local_layers=-1",
-        ),
-        ({"dropout": {"tokens": 1.0}}, r"`dropout.tokens` must be a number in \[0, 1\). Received: dropout.tokens=1.0"),
-        ({"dropout": 1.0}, r"`dropout` must be a number in \[0, 1\). Received: dropout=1.0"),
-        (
-            {"dropout": {"rate": 0.1}},
-            r"`dropout` must be DropoutOptions or a dictionary with the keys \['residual', .*rate",
-        ),
-        (
-            {"attention": {"num_local_layers": 1}},
-            "`attention` must be AttentionOptions or .* Received: attention={'num_",
-        ),
-        ({"embedding": {"div_value": 2}}, "`embedding.cutoffs` must be given with `embedding.div_value`"),
+def test_wrong_arguments_are_named(subtests):
+    cases = [
+        ({"vocabulary_size": 0}, "`vocabulary_size`"),
+        ({"num_layers": 0}, "`num_layers`"),
+        ({"attention": {"parts": [LOCAL], "num_local_layers": -1}}, "`attention.num_local_layers`"),
+        ({"dropout": {"tokens": 1.0}}, "`dropout.tokens`"),
+        ({"dropout": 1.0}, "`dropout`"),
+        ({"dropout": {"rate": 0.1}}, "`dropout`"),
+        ({"attention": {"num_local_layers": 1}}, "`attention`"),
+        ({"embedding": {"div_value": 2}}, "`embedding.cutoffs`"),
         (
             {"attention": LOCAL},
             "one for each of the 2 blocks. Put the dictionary in a list. Received: attention={'layer': 'Local",
         ),
-        ({"attention": []}, "`attention` must be a list of dictionaries"),
-        (
-            {"attention": [{"layer": "Nowhere"}]},
-            r"one of \[.*'LocalAttention', .* as 'layer'. Received: {'layer': 'No",
-        ),
+        ({"attention": []}, "`attention`"),
+        ({"attention": [{"layer": "Nowhere"}]}, r"one of \[.*'LocalAttention', .* as 'layer'. Received: {'layer': 'No"),
         (
             {"attention": [MixedAttention([LocalAttention(2, 4), LocalAttention(1, 4)])]},
             r"must list the parts of a .* with the parts \['LocalAttention', 'LocalAttention'\]",
         ),
         ({"attention": [keras.layers.MultiHeadAttention(2, 4)]}, "as 'layer'. Received: <MultiHeadAttention "),
-        (
-            {"attention": [{**ROUTING, "use_successor_values": True}], "causal": False},
-            r"`causal` must be True with \w+ \(Successors\)",
-        ),
-        (
-            {"attention": [{**LOCAL, "dtype": "float32"}]},
-            "`attention` must not have a dtype; set `dtype` of the model",
-        ),
-        (
-            {"attention": {"parts": [ROUTING, LOCAL], "num_local_layers": 2}},
-            "`num_local_layers` must be less than `num_layers`.* Received: num_local_layers=2, num_layers=2",
-        ),
-        (
-            {"attention": {"parts": [ROUTING], "num_local_layers": 1}},
-            "`num_local_layers` must be 0 unless .* Received: num_local_layers=1",
-        ),
+        ({"attention": [{**ROUTING, "use_successor_values": True}], "causal": False}, "`causal`"),
+        ({"attention": [{**LOCAL, "dtype": "float32"}]}, "`attention`"),
+        ({"attention": {"parts": [ROUTING, LOCAL], "num_local_layers": 2}}, "`num_local_layers`"),
+        ({"attention": {"parts": [ROUTING], "num_local_layers": 1}}, "`num_local_layers`"),
         (
             {"attention": {"parts": [LOCAL, {"layer": "LSHAttention", "key_dim": 16}], "num_local_layers": 1}},
-            "`attention` must have parts with `num_heads` if .* Received: num_local_layers=1",
+            "`attention`",
         ),
-        ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm` must be one of"),
+        ({"attention": [ROUTING, LOCAL], "norm": "none"}, "`norm`"),
         ({"attention": [[LOCAL]]}, r"one for each of the 2 blocks. Received: attention=\[\[{'layer': 'Local"),
         ({"attention": [[LOCAL], []]}, "one for each of the 2 blocks"),
         ({"attention": [[LOCAL], LOCAL]}, "one for each of the 2 blocks"),
-        (
-            {"attention": {"parts": [[LOCAL], [LOCAL]], "num_local_layers": 1}},
-            "`num_local_layers` must be 0 if .* for each block",
-        ),
-        (
-            {"attention": [keras.layers.Dense(3)]},
-            r"a list of attention layers \(`tsa.layers.AttentionLayer`",
-        ),
+        ({"attention": {"parts": [[LOCAL], [LOCAL]], "num_local_layers": 1}}, "`num_local_layers`"),
+        ({"attention": [keras.layers.Dense(3)]}, "`tsa.layers.AttentionLayer`"),
         (
             {"attention": [{"class_name": "Unknown", "config": {}, "module": None, "registered_name": "my>Unknown"}]},
-            "`attention` must have layers of registered classes. First import the module that registers them",
+            "`attention`",
         ),
-    ],
-)
-def test_wrong_arguments_are_named(changes, message):
-    with pytest.raises(ValueError, match=message):
-        small(**changes)
+    ]
+    for changes, message in cases:
+        with subtests.test(str(changes)), pytest.raises(ValueError, match=message):
+            small(**changes)
 
 
 @pytest.mark.parametrize(("inputs", "found"), [(ids(5), r"shape \(5,\)"), ((ids(2, 5), ids(2, 5)), "tuple")])

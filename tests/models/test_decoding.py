@@ -118,7 +118,7 @@ def test_an_empty_memory_is_what_reading_on_takes_it_for(masked):
 
 def test_a_model_without_memory_refuses_one():
     model = make([LOCAL])
-    with pytest.raises(ValueError, match="`memory` must be None for a backbone whose `memory_length` is 0"):
+    with pytest.raises(ValueError, match="`memory`"):
         model.init_cache(2, 9, {"segment_ids": np.zeros((2, 4), "int32")})
 
 
@@ -156,7 +156,7 @@ def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
 def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make([STRIDED], embedding={"grid": (3, 3)}, num_layers=1)
     assert len(model.generate([3], max_length=9, stop_token_ids=None)) == 9
-    with pytest.raises(ValueError, match="`max_length` must be at most the 9 positions of the model"):
+    with pytest.raises(ValueError, match="`max_length`"):
         model.generate([3], max_length=10)
 
 
@@ -168,7 +168,7 @@ def test_a_model_of_both_sides_has_no_cache():
 def test_packed_documents_are_refused():
     model = make([LOCAL])
     inputs = {"token_ids": np.ones((1, 4), "int32"), "segment_ids": np.zeros((1, 4), "int32")}
-    with pytest.raises(ValueError, match="`inputs` must have no 'segment_ids'"):
+    with pytest.raises(ValueError, match="`inputs`"):
         model.prefill(inputs, model.init_cache(1, 9))
 
 

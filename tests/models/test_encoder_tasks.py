@@ -172,31 +172,26 @@ def test_a_span_of_two_tokens_by_hand():
     assert (int(start[0]), int(end[0]), float(score[0])) == (0, 0, 10.0)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SequenceClassifier("x", 3), r"`encoder` must be a model that returns vectors .*Received: encoder='x'"),
+def test_what_does_not_fit_is_refused(subtests):
+    cases = [
+        (lambda: SequenceClassifier("x", 3), "`encoder`"),
         (
             lambda: TokenClassifier(Backbone(V, 1, D, [{"layer": "LocalAttention", "window": 3, **HEADS}]), 3),
-            r"`encoder` must be bidirectional: a `Backbone` with causal=False\. Received: causal=True",
+            "`encoder`",
         ),
-        (lambda: SpanAnswerer(keras.layers.Dense(3)), r"`encoder` must have an attribute `hidden_dim`"),
-        (lambda: SequenceClassifier(backbone(), 0), r"`num_classes` must be a positive integer"),
-        (lambda: TokenClassifier(backbone(), 0), r"`num_classes` must be a positive integer"),
-        (lambda: SequenceClassifier(backbone(), 3, "last"), r"`pooling` must be .*Received: pooling='last'"),
-        (lambda: SequenceClassifier(backbone(), 3, dropout=1.5), r"`dropout` must be"),
-        (lambda: SequenceClassifier(backbone(), 3, poolin="mean"), r"`poolin` is not an argument .*`pooling`"),
-        (lambda: SpanAnswerer(backbone(), 0), r"`max_answer_length` must be a positive integer"),
-        (
-            lambda: SequenceClassifier(backbone(), 3, "pooler")(IDS),
-            r"`pooling` must be 'first' or 'mean' if the encoder has no pooler\. Received: pooling='pooler'",
-        ),
-        (lambda: SequenceClassifier(backbone(), 3)(IDS + V), r"`inputs` must be token ids from 0 to 29"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+        (lambda: SpanAnswerer(keras.layers.Dense(3)), "`encoder`"),
+        (lambda: SequenceClassifier(backbone(), 0), "`num_classes`"),
+        (lambda: TokenClassifier(backbone(), 0), "`num_classes`"),
+        (lambda: SequenceClassifier(backbone(), 3, "last"), "`pooling`"),
+        (lambda: SequenceClassifier(backbone(), 3, dropout=1.5), "`dropout`"),
+        (lambda: SequenceClassifier(backbone(), 3, poolin="mean"), "`poolin`"),
+        (lambda: SpanAnswerer(backbone(), 0), "`max_answer_length`"),
+        (lambda: SequenceClassifier(backbone(), 3, "pooler")(IDS), "`pooling`"),
+        (lambda: SequenceClassifier(backbone(), 3)(IDS + V), "`inputs`"),
+    ]
+    for make, message in cases:
+        with subtests.test(str(make)), pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_the_encoder_of_a_language_model_can_be_classified_with():

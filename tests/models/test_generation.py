@@ -182,14 +182,6 @@ def test_other_weights_make_other_programs():
     assert after.tolist() != before.tolist()
 
 
-@pytest.mark.parametrize(
-    "sampler", [lambda logits, keys: logits, lambda logits, keys: ops.max(logits, -1), lambda logits, keys: np.int32(3)]
-)
-def test_a_function_that_returns_no_ids_is_refused(eager_generator, sampler):
-    with pytest.raises(ValueError, match=r"`sampler` must return ids, int \(B,\) with B=2\. Received: "):
-        eager_generator.generate([[5], [6]], 4, sampler)
-
-
 def test_padding_is_never_generated():
     model = make_model(vocabulary_size=3)
     model.to_vocabulary.bias.assign([9.0, 0.0, 0.0])
@@ -213,52 +205,43 @@ def test_text_goes_in_and_out(model):
     assert texts == [tokenizer.detokenize(row) for row in ids]
 
 
-@pytest.mark.parametrize("prompt", [[258], [-1], [3, 0], [0, 0], [0.0, 3], [1.5], [[3]], [[3], [4, 5]]])
-def test_a_prompt_that_is_not_of_ids_of_the_vocabulary_is_refused(model, prompt):
-    with pytest.raises(ValueError, match=r"`prompts` must be text, or sequences of integers in \[1, 258\)\."):
-        model.generate([[1], prompt], max_length=9)
+def test_wrong_arguments_are_refused(model, subtests):
+    ids = np.ones((2, 3), "int32")
+    bidirectional = make_model(causal=False)
+    cases = [
+        ("prompts", lambda: model.generate([], 3)),
+        ("prompts", lambda: model.generate(np.zeros((0, 4), "int32"), 3)),
+        ("tokenizer", lambda: model.generate("Hi", 9)),
+        ("max_length", lambda: model.generate([[1], [1, 2, 3, 4]], 3)),
+        ("max_length", lambda: model.generate([3], 0)),
+        ("max_length", lambda: model.generate([3], 2.5)),
+        ("padding_mask", lambda: model.generate(ids, 14, padding_mask=[[True, True, True], [True, False, True]])),
+        ("padding_mask", lambda: model.generate(ids, 14, padding_mask=np.ones((2, 2), bool))),
+        ("prompt", lambda: model.stream([[5], [6]], 9)),
+        ("strategy", lambda: next(model.stream([5], 9, strategy="beam"))),
+        ("model", lambda: bidirectional.generate([3], 4)),
+    ]
+    for prompt in ([258], [-1], [3, 0], [0, 0], [0.0, 3], [1.5], [[3]], [[3], [4, 5]]):
+        cases.append(("prompts", lambda prompt=prompt: model.generate([[1], prompt], 9)))
+    for seed in (1.5, [1, 2, 3], [1, [2]], True, None):
+        cases.append(("seed", lambda seed=seed: model.generate([[], []], 3, seed=seed)))
+    for strategy in ("best", 3, None, Sampling):
+        cases.append(("strategy", lambda strategy=strategy: model.generate([3], 4, strategy)))
+    for stop in (1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"):
+        cases.append(("stop_token_ids", lambda stop=stop: model.generate([3], 4, stop_token_ids=stop)))
+    for number, (name, call) in enumerate(cases):
+        with subtests.test(f"{name}, case {number}"), pytest.raises(ValueError, match=f"`{name}`"):
+            call()
 
 
-def test_text_without_a_tokenizer_is_refused(model):
-    with pytest.raises(ValueError, match=r"`tokenizer` must be given for prompts of text\. Received: None, 'Hi'"):
-        model.generate("Hi", max_length=9)
-
-
-def test_a_prompt_that_is_too_long_is_refused(generator):
-    with pytest.raises(ValueError, match=r"`max_length` must be at least .* max_length=3, a prompt of 4 tokens"):
-        generator.generate([[1], [1, 2, 3, 4]], max_length=3)
-
-
-@pytest.mark.parametrize("max_length", [0, 2.5])
-def test_a_length_that_is_no_positive_integer_is_refused(generator, max_length):
-    with pytest.raises(ValueError, match=r"`max_length` must be a positive integer\. Received: max_length="):
-        generator.generate([[]], max_length=max_length)
-
-
-@pytest.mark.parametrize("prompts", [[], np.zeros((0, 4), "int32")], ids=str)
-def test_no_prompts_are_refused(model, prompts):
-    with pytest.raises(ValueError, match=r"`prompts` must not be empty\. Received: prompts="):
-        model.generate(prompts, max_length=3)
-
-
-@pytest.mark.parametrize("seed", [1.5, [1, 2, 3], [1, [2]], True, None])
-def test_a_seed_that_is_no_integer_or_one_a_row_is_refused(generator, seed):
-    with pytest.raises(
-        ValueError, match=r"`seed` must be an integer, or an integer for each of 2 rows\. Received: seed="
+def test_a_sampler_that_returns_no_ids_is_refused(eager_generator):
+    for sampler in (
+        lambda logits, keys: logits,
+        lambda logits, keys: ops.max(logits, -1),
+        lambda logits, keys: np.int32(3),
     ):
-        generator.generate([[], []], max_length=3, seed=seed)
-
-
-@pytest.mark.parametrize("strategy", ["best", 3, None, Sampling])
-def test_an_unknown_strategy_is_refused(generator, strategy):
-    with pytest.raises(ValueError, match=r"`strategy` must be one of random, greedy, beam, .* Received: strategy="):
-        generator.generate([[]], max_length=3, strategy=strategy)
-
-
-@pytest.mark.parametrize("stop_token_ids", [1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"])
-def test_stop_ids_that_are_no_ids_are_refused(generator, stop_token_ids):
-    with pytest.raises(ValueError, match="`stop_token_ids` must be an id, a sequence of ids in"):
-        generator.generate([[]], max_length=3, stop_token_ids=stop_token_ids)
+        with pytest.raises(ValueError, match="`sampler`"):
+            eager_generator.generate([[5], [6]], 4, sampler)
 
 
 def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
@@ -276,16 +259,6 @@ def test_padding_on_either_side_is_taken_off(model, generator):
     mask = [[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 1, 1]]  # the last row has the start id too
     rows = model.generate(ids, max_length=6, seed=2, padding_mask=mask)
     assert [row.tolist() for row in rows] == wanted
-
-
-def test_a_hole_in_a_prompt_and_a_mask_of_another_shape_are_refused(model):
-    ids = np.ones((2, 3), "int32")
-    with pytest.raises(
-        ValueError, match=r"`padding_mask` must be False on the left .* Received: row 1 with 2 runs of tokens"
-    ):
-        model.generate(ids, max_length=14, padding_mask=[[True, True, True], [True, False, True]])
-    with pytest.raises(ValueError, match=r"`padding_mask` must have the shape of `prompts`.* Received: .*\(2, 2\)"):
-        model.generate(ids, max_length=14, padding_mask=np.ones((2, 2), bool))
 
 
 def test_log_probabilities_are_those_of_one_pass(model, eager_generator):
@@ -346,18 +319,6 @@ def test_pieces_of_a_stream_are_what_generate_returns(model):
     pieces = list(model.stream([5, 6], max_length=30, seed=5, chunk_size=8, stop_token_ids=None))
     assert [len(piece) for piece in pieces] == [2, 8, 8, 8, 4]
     np.testing.assert_array_equal(np.concatenate(pieces), model.generate([5, 6], 30, seed=5, stop_token_ids=None))
-
-
-def test_a_stream_takes_one_prompt_and_no_beams(model):
-    with pytest.raises(ValueError, match=r"`prompt` must be one prompt\. Received: 2"):
-        model.stream([[5], [6]], max_length=9)
-    with pytest.raises(ValueError, match="`strategy` must not be a beam search with `chunk_size`"):
-        next(model.stream([5], max_length=9, strategy="beam"))
-
-
-def test_a_model_of_both_sides_is_refused():
-    with pytest.raises(ValueError, match=r"`model` must be causal to generate text.* causal=False"):
-        make_model(causal=False).generate([3], max_length=4)
 
 
 @pytest.mark.full

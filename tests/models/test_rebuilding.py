@@ -75,7 +75,7 @@ def test_changes_that_add_or_drop_weights_are_refused():
     part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
     backbone = Backbone(None, 1, 4, [part], intermediate_dim=4, norm=NormOptions("pre", 1e-3))
     for changes in ({"intermediate_dim": None}, {"norm": "post"}, {"num_layers": 2}):
-        with pytest.raises(ValueError, match="`changes` must keep the weights of the model"):
+        with pytest.raises(ValueError, match="`changes`"):
             rebuilt_backbone(backbone, **changes)
     kept = rebuilt_backbone(backbone, norm="pre", dropout=0.5).get_config()
     assert kept["norm"] == {"placement": "pre", "epsilon": 1e-3} and kept["dropout"]["residual"] == 0.5

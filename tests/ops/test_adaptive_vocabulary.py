@@ -1,6 +1,5 @@
-"""Adaptive input and softmax against one softmax over all words, and against the published numbers."""
+"""Adaptive input and softmax equal one softmax over the vocabulary, and the published numbers."""
 
-import functools
 import textwrap
 
 import keras
@@ -106,8 +105,9 @@ def of_all_words(weights, words, x):
     return -ops.take_along_axis(every, words[:, None], axis=-1)[:, 0]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 64, 200])
-@pytest.mark.parametrize("sizes", [(9,), (3, 5), (4, 1, 6), (2, 3, 20, 30)])
+@pytest.mark.parametrize(
+    ("sizes", "rows"), [((2, 3, 20, 30), 200), ((2, 3, 20, 30), 2), ((4, 1, 6), 7), ((3, 5), 64), ((9,), 1)]
+)
 def test_the_loss_and_its_gradients_are_those_of_one_softmax_over_all_words(sizes, rows):
     rng = np.random.default_rng(rows)
     words = rng.integers(0, sum(sizes), rows).astype("int32")
@@ -122,12 +122,6 @@ def test_the_loss_and_its_gradients_are_those_of_one_softmax_over_all_words(size
     np.testing.assert_allclose(fast[0], slow[0], rtol=1e-12)
     for name, gradient in slow_gradients.items():
         np.testing.assert_allclose(fast_gradients[name], gradient, rtol=0, atol=1e-12, err_msg=name)
-
-
-def test_probabilities_of_all_words_add_up_to_one():
-    x = np.random.default_rng(0).standard_normal((5, 8))
-    every = word_log_probabilities(x, *assemble(draw((4, 5, 6))))
-    np.testing.assert_allclose(np.sum(np.exp(every), axis=-1), 1.0, rtol=1e-12)
 
 
 def test_a_cluster_without_targets_is_not_read():
@@ -145,7 +139,7 @@ def test_a_cluster_without_targets_is_not_read():
         assert np.any(gradient) != name.endswith("2"), name
 
 
-@pytest.mark.parametrize("sizes", [(9,), (3, 5), (4, 1, 6), (2, 3, 20, 30)])
+@pytest.mark.parametrize("sizes", [(9,), (2, 3, 20, 30)])
 def test_the_most_likely_word_is_that_of_all_probabilities(sizes):
     x = 2 * np.random.default_rng(1).standard_normal((500, 8))
     weights = assemble(draw(sizes, seed=2))
@@ -209,35 +203,25 @@ def test_an_unknown_number_of_rows_works():
     import tensorflow as tf
 
     weights = assemble(draw((4, 5, 6), dtype="float32"))
-    words = tf.TensorSpec((None,), "int32")
-    loss = tf.function(functools.partial(_swapped_loss, weights), input_signature=[words, tf.TensorSpec((None, 8))])
+    signature = [tf.TensorSpec((None,), "int32"), tf.TensorSpec((None, 8))]
+    loss = tf.function(lambda words, x: word_loss(x, words, *weights), input_signature=signature, autograph=False)
     for rows in (1, 3, 65, 130):
         rng = np.random.default_rng(rows)
         x, ids = rng.standard_normal((rows, 8)).astype("float32"), rng.integers(0, 15, rows).astype("int32")
         np.testing.assert_allclose(loss(ids, x), word_loss(x, ids, *weights), rtol=1e-5)
 
 
-def _swapped_loss(weights, words, x):
-    return word_loss(x, words, *weights)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 99, 100])
-def test_rows_that_are_not_needed_are_zero(count):
-    needed = np.random.default_rng(0).permutation(100) < count
-    x = np.arange(100.0)
-    (result,) = apply_to_subset(lambda rows, weights, numbers: (rows[0] + 1,), needed, [x], dtypes=("float64",))
-    np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 50, 51, 100])
-def test_at_most_twice_the_needed_rows_are_computed(count):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("on JAX every branch is traced")
-    seen = []
+def test_at_most_twice_the_needed_rows_are_computed_and_other_rows_are_zero():
+    x, seen = np.arange(100.0), []
 
     def function(rows, weights, numbers):
         seen.append(rows[0].shape[0])
-        return (rows[0],)
+        return (rows[0] + 1,)
 
-    apply_to_subset(function, np.arange(100) < count, [np.arange(100.0)], dtypes=("float64",))
-    assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)
+    for count in (0, 1, 2, 3, 50, 51, 99, 100):
+        seen.clear()
+        needed = np.random.default_rng(0).permutation(100) < count
+        (result,) = apply_to_subset(function, needed, [x], dtypes=("float64",))
+        np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
+        if keras.backend.backend() == "tensorflow":  # on JAX every branch is traced
+            assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)

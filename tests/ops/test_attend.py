@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.draws import first
 from tests.ops.attend_numbers import draw, numbers, softmax
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import attend, combine
@@ -28,8 +29,15 @@ def test_the_mask_and_the_bias_change_the_weights():
     np.testing.assert_allclose(numbers(output), [[14], [32], [(8 + 48 + 288) / 13]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", [{}, {"span": True}, {"return_log_sum_exp": True}, {"return_weights": True}])
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("bfloat16", {}),
+        ("float16", {"span": True}),
+        ("float32", {"return_log_sum_exp": True}),
+        ("float64", {"return_weights": True}),
+    ],
+)
 def test_a_query_without_keys_has_zero_output_and_gradient(dtype, options):
     mask = np.array([[True, True, False], [False, False, False]])
     if "span" in options:
@@ -64,19 +72,19 @@ def test_the_log_sum_exp_of_an_empty_row_has_no_gradient():
     assert np.abs(numbers(gradients["key"])[2]).max() == 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_gradient_of_the_bias_is_zero_in_an_empty_row(dtype):
+def test_the_gradient_of_the_bias_is_zero_in_an_empty_row():
     mask, query, key = np.array([[False, False], [True, True]]), draw(2, 3), draw(2, 3, seed=1)
+    for dtype in ("bfloat16", "float64"):
 
-    def run(x):
-        return (attend(query, key, ops.cast(key, dtype), mask=mask, bias=x["bias"]).output,)
+        def run(x, dtype=dtype):
+            return (attend(query, key, ops.cast(key, dtype), mask=mask, bias=x["bias"]).output,)
 
-    _, gradients = differentiate(run, {"bias": draw(2, 2, seed=2).astype("float32")}, ops.ones((2, 3), dtype=dtype))
-    assert np.abs(numbers(gradients["bias"])[0]).max() == 0
-    assert np.abs(numbers(gradients["bias"])[1]).min() > 0
+        _, gradients = differentiate(run, {"bias": draw(2, 2, seed=2).astype("float32")}, ops.ones((2, 3), dtype=dtype))
+        assert np.abs(numbers(gradients["bias"])[0]).max() == 0
+        assert np.abs(numbers(gradients["bias"])[1]).min() > 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", first(DTYPES, 2))
 def test_huge_scores_give_the_value_of_the_best_key(dtype):
     value = ops.cast([[1.0], [2.0], [4.0]], dtype)
     zeros = ops.zeros((1, 1), dtype=dtype), ops.zeros((3, 1), dtype=dtype)
@@ -92,22 +100,13 @@ def test_huge_scores_give_the_value_of_the_best_key(dtype):
 
 
 def test_huge_scores_do_not_unmask_a_key():
-    zeros, value = np.zeros((1, 1)), np.array([[1.0], [2.0]])
+    zeros, value, mask = np.zeros((1, 1)), np.array([[1.0], [2.0]]), np.array([[True, False]])
     for bias in (1e30, -1e30):
-        output = attend(
-            zeros, np.zeros((2, 1)), value, mask=np.array([[True, False]]), bias=np.array([[bias, 1e30]])
-        ).output
+        output = attend(zeros, np.zeros((2, 1)), value, mask=mask, bias=np.array([[bias, 1e30]])).output
         assert numbers(output) == [[1]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_equal_scores_share_evenly(dtype):
-    value = ops.cast(np.arange(16.0)[:, None], dtype)
-    output = attend(ops.full((1, 2), 7, dtype=dtype), ops.full((16, 2), 5, dtype=dtype), value).output
-    assert numbers(output) == [[7.5]]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", first(DTYPES, 2))
 def test_scores_are_computed_in_float32_at_least(dtype):
     # The products reach 256, where bfloat16 steps by 2 and float16 by 0.25; the inputs are exact in all dtypes.
     query, key = ops.cast([[16.0, 1.0]], dtype), ops.cast([[16.0, 0.0], [16.0, 0.125]], dtype)
@@ -115,14 +114,15 @@ def test_scores_are_computed_in_float32_at_least(dtype):
     np.testing.assert_allclose(numbers(weights), softmax(np.array([[256, 256.125]]), np.ones((1, 2))), rtol=1e-5)
 
 
-def test_weights_are_returned_only_on_request():
-    query = draw(2, 3)
-    attended = attend(query, query, query)
-    assert attended.weights is None
-    assert attended.log_sum_exp is None
+def test_weights_and_log_sum_exp_are_returned_only_on_request():
+    rows = draw(2, 3)
+    for options in ({}, {"span": np.ones((2, 2))}):
+        attended = attend(rows, rows, rows, **options)
+        assert attended.weights is None
+        assert attended.log_sum_exp is None
 
 
-def test_the_value_side_sees_the_weights_of_the_keys():
+def test_the_value_bias_is_a_function_of_the_weights():
     query, value = np.zeros((1, 1)), np.array([[1.0], [3.0]])
     attended = attend(query, np.zeros((2, 1)), value, value_bias=lambda w: 10 * ops.sum(w, -1, keepdims=True))
     np.testing.assert_allclose(numbers(attended.output), [[12]], rtol=1e-12)
@@ -178,8 +178,7 @@ def test_the_gradient_of_combined_parts_is_that_of_the_whole():
         np.testing.assert_allclose(numbers(actual[name]), numbers(expected[name]), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("heads", [(), (2,)], ids=["one head", "heads that share keys"])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("heads", "masked"), [((), False), ((2,), True)], ids=["one head", "grouped heads"])
 def test_gradients_of_output_and_log_sum_exp_are_those_of_the_weights(heads, masked):
     inputs = {"query": draw(3, *heads, 5, 4), "key": draw(3, 6, 4, seed=1), "value": draw(3, 6, 2, seed=2)}
     mask = draw(3, *heads, 5, 6, seed=3) > -0.5 if masked else None
@@ -210,7 +209,7 @@ def test_gradients_are_the_same_in_every_program_of_jax(on_jax):
     assert max(differences.values()) < 1e-5  # of numbers up to about 5
 
 
-@pytest.mark.parametrize("dtype", DTYPES[:2])
+@pytest.mark.parametrize("dtype", DTYPES[:1])
 def test_in_half_precision_a_query_that_sees_one_key_has_no_gradient(dtype):
     # Errors of the products with the values cancel, as they do in a softmax by itself.
     inputs = {name: ops.cast(3 + draw(8, 32, seed=seed), dtype) for seed, name in enumerate(("query", "key", "value"))}
@@ -222,9 +221,3 @@ def test_in_half_precision_a_query_that_sees_one_key_has_no_gradient(dtype):
     _, gradients = differentiate(run, inputs, ops.cast(draw(8, 32, seed=3), dtype))
     assert np.abs(numbers(gradients["query"])[0]).max() == 0
     assert np.abs(numbers(gradients["query"])[1:]).max() > 0
-
-
-def test_a_log_sum_exp_is_returned_only_on_request():
-    rows = draw(2, 3)
-    assert attend(rows, rows, rows).log_sum_exp is None
-    assert attend(rows, rows, rows, span=np.ones((2, 2))).log_sum_exp is None

@@ -23,7 +23,7 @@ def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():
     np.testing.assert_array_equal(numbers(first.weights), whole)  # as in Keras, before dropout
 
 
-def test_dropout_falls_on_value_biases_too():
+def test_dropout_applies_to_value_biases():
     # Two keys of weight 1/2 each: what is kept counts 1, and both come and go.
     attended = attend(
         np.zeros((1, 1, 200, 1)),

@@ -9,14 +9,6 @@ from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import attend
 
 
-def test_the_span_multiplies_before_the_sum():
-    # Equal scores: weights 1 and 1/2 over their sum of 3/2.
-    output = attend(
-        np.zeros((1, 1)), np.zeros((3, 1)), np.array([[3.0], [6.0], [9.0]]), span=np.array([[1, 0.5, 0]])
-    ).output
-    np.testing.assert_allclose(numbers(output), [[(3 + 3) / 1.5]], rtol=1e-12)
-
-
 def test_the_span_equals_its_formula_with_a_mask():
     query, key, value = draw(2, 5, 4), draw(2, 7, 4, seed=1), draw(2, 7, 3, seed=2)
     span = np.clip(draw(5, 7, seed=3), 0, 1)
@@ -26,13 +18,7 @@ def test_the_span_equals_its_formula_with_a_mask():
     np.testing.assert_allclose(numbers(output), expected, rtol=0, atol=1e-14)
 
 
-def test_a_span_of_one_changes_nothing():
-    query, mask = draw(5, 4), draw(5, 5, seed=4) > 0
-    plain, spanned = (numbers(attend(query, query, query, mask=mask, span=s).output) for s in (None, np.ones((5, 5))))
-    np.testing.assert_allclose(spanned, plain, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_gradients_are_finite_where_the_span_is_zero(dtype):
     inputs = {name: ops.cast(draw(4, 3, seed=seed), dtype) for seed, name in enumerate(("query", "key", "value"))}
     span = np.array([[1, 0.5, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], "float32")
@@ -45,19 +31,6 @@ def test_gradients_are_finite_where_the_span_is_zero(dtype):
         assert np.isfinite(numbers(x)).all()
     assert np.abs(numbers(output)[2]).max() == 0
     assert np.abs(numbers(gradients["span"])[0]).min() > 0  # a span may grow again from zero
-
-
-def test_the_gradient_of_a_span_of_zero_equals_its_formula():
-    query, key, value = draw(3, 4), draw(5, 4, seed=1), draw(5, 2, seed=2)
-    span = np.array([1, 0.5, 0, 1, 0.0])
-    _, gradients = differentiate(
-        lambda x: (attend(query, key, value, span=x["span"]).output,), {"span": np.tile(span, (3, 1))}, np.ones((3, 2))
-    )
-    exponentials = np.exp(query @ key.T)
-    total = (exponentials * span).sum(-1, keepdims=True)
-    output = exponentials * span @ value / total
-    expected = exponentials / total * (value.sum(-1) - output.sum(-1, keepdims=True))
-    np.testing.assert_allclose(numbers(gradients["span"]), expected, rtol=0, atol=1e-13)
 
 
 def test_the_gradient_of_the_span_equals_finite_differences():

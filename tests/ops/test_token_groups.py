@@ -1,4 +1,4 @@
-"""Groups: the best one of scores, documents that are numbered, the order by group."""
+"""Groups of tokens: the highest score, numbers of documents, and the order by group."""
 
 import numpy as np
 from keras import ops
@@ -19,11 +19,11 @@ def test_the_best_group_has_the_highest_score():
     np.testing.assert_array_equal(best(scores), scores.argmax(-1))
 
 
-def test_of_equals_the_lowest_is_taken_and_zeros_have_no_sign():
+def test_ties_have_the_lowest_group_and_zeros_have_no_sign():
     assert best([[1, 2, 2], [0, 0, 0], [-0.0, 0.0, -1.0], [-np.inf] * 3]).tolist() == [1, 0, 0, 0]
 
 
-def test_a_row_with_nan_has_a_group_that_exists():
+def test_a_row_with_nan_has_a_valid_group():
     assert 0 <= best([[np.nan, 1.0, 2.0]])[0] < 3
 
 
@@ -32,7 +32,7 @@ def test_documents_are_numbered_in_the_order_of_their_ids():
     assert ops.convert_to_numpy(segment_ranks(ids)[0]).tolist() == [[2, 1, 2, 3, 0, 1]]
 
 
-def test_queries_and_keys_number_their_documents_together():
+def test_queries_and_keys_share_the_numbers_of_documents():
     queries, keys = segment_ranks(np.array([[4, 9]]), np.array([[9, 1, 4]]))
     assert ops.convert_to_numpy(queries).tolist() == [[1, 2]]
     assert ops.convert_to_numpy(keys).tolist() == [[2, 0, 1]]

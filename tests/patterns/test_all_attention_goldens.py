@@ -18,7 +18,7 @@ from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns import Window
 
 PLAIN = ["seq_plain", "seq_plain_longblock", "seq_pers8"]
-TRIMMED = ["seq_span_trim", "seq_span_trim_cache128", "seq_span_trim_pers", "seq_span_short_cache"]
+TRIMMED = ["seq_span_trim_cache128", "seq_span_trim_pers", "seq_span_short_cache"]
 CORNERS = ["seq_span_kink", "seq_span_pers_kink"]
 SPANS = ["seq_span", "seq_span_frac", "seq_span_peaky", "seq_span_pers", *CORNERS, *TRIMMED]
 CASES = [*PLAIN, *SPANS]

@@ -1,6 +1,6 @@
-"""Compositions of patterns: what a union is, and what it refuses.
+"""Unions and per-head patterns on small cases.
 
-That they equal dense attention, decode and are causal is tried on the layers of `tests/cases.py` and `tests/drawn.py`.
+The layers of `tests/cases.py` and `tests/drawn.py` test that they equal dense attention, decode and are causal.
 """
 
 import keras
@@ -8,21 +8,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.cases import CASES
-from tests.contracts import SIZE, built, normal
+from tests.draws import first
 from tests.patterns.small_cases import attend_pattern, column, selecting
 from tf_sparse_attention.patterns import Blocks, First, Hashed, Heads, InTurn, Stride, Summary, Union, Window
 from tf_sparse_attention.patterns.group_band import GroupSelection
 from tf_sparse_attention.patterns.pattern import primitives
-
-
-def test_centroids_of_a_union_learn_in_training():
-    layer = built(CASES["sparse_routed"])
-    centroids = next(weight for weight in layer.non_trainable_weights if weight.path.endswith("centroids"))
-    before = ops.convert_to_numpy(centroids).copy()
-    layer(normal(2, 30, SIZE), training=True)
-    assert len(layer.losses) == 1
-    assert np.abs(ops.convert_to_numpy(centroids) - before).max() > 1e-4
 
 
 def test_a_union_counts_each_pair_once():
@@ -42,9 +32,9 @@ def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
         np.testing.assert_allclose(np.exp(ops.convert_to_numpy(found))[0, 0], [1, 2, 3, 3, 3], rtol=1e-6)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [True])
 @pytest.mark.parametrize(
-    "pattern", [Window(3) | First(2), Stride(3), Blocks(4, 1) | Summary(4, 2), Window(2) | Hashed(2, 3)], ids=repr
+    "pattern", first([Window(2) | Hashed(2, 3), Blocks(4, 1) | Summary(4, 2), Stride(3)], 1), ids=repr
 )
 def test_values_may_have_a_lower_precision_than_queries_and_keys(pattern, causal):
     rng = np.random.default_rng(0)
@@ -58,11 +48,11 @@ def test_values_may_have_a_lower_precision_than_queries_and_keys(pattern, causal
     np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(low, "float32")), high, rtol=0, atol=0.03)
 
 
-@pytest.mark.parametrize("first", [[], [Window(4), Window(5)]])
-def test_heads_that_take_turns_stay_in_their_order(first):
+@pytest.mark.parametrize("before", [[], [Window(4), Window(5)]])
+def test_heads_that_take_turns_stay_in_their_order(before):
     turns = [Window(1), Window(2), Window(3)]
-    pattern = InTurn(turns) if not first else Heads([*((1, part) for part in first), (6, InTurn(turns))])
-    expected = [*first, *turns, *turns]
+    pattern = InTurn(turns) if not before else Heads([*((1, part) for part in before), (6, InTurn(turns))])
+    expected = [*before, *turns, *turns]
     zeros = np.zeros((1, len(expected), 7, 1), "float32")
     values = np.random.default_rng(0).normal(size=zeros.shape).astype("float32")
     found = attend_pattern(pattern, zeros, zeros, values, causal=True, return_weights=True)
@@ -73,7 +63,7 @@ def test_heads_that_take_turns_stay_in_their_order(first):
             np.testing.assert_allclose(actual[:, own], wanted, rtol=0, atol=1e-6)
 
 
-def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
+def test_parts_that_count_each_pair_do_so_inside_a_union():
     zeros, values = column([0] * 4), column([1, 2, 4, 8])
     often = Union((Window(2), First(1)), count_each=True)
     # The third part leaves out what the union before it shows.
@@ -82,7 +72,7 @@ def test_parts_that_count_each_pair_keep_to_it_inside_a_union():
 
 
 @pytest.mark.parametrize("hide_self", ["unless_alone", "always"])
-def test_a_token_is_hidden_from_itself_in_whichever_part_shows_it(hide_self):
+def test_a_token_is_hidden_from_itself_in_every_part(hide_self):
     zeros, values = column([0] * 5), column([1, 2, 4, 8, 16])
     for parts in (First(1) | Window(2), Window(2) | First(1)):
         found = attend_pattern(parts, zeros, zeros, values, causal=True, hide_self=hide_self).output
@@ -90,13 +80,8 @@ def test_a_token_is_hidden_from_itself_in_whichever_part_shows_it(hide_self):
         np.testing.assert_allclose(ops.convert_to_numpy(found)[0, 0, :, 0], [alone, 1, 1.5, 2.5, 4.5], rtol=1e-6)
 
 
-def test_a_union_has_no_patterns_per_head():
-    with pytest.raises(ValueError, match=r"`parts` of a union must .*Received"):
-        Window(4) | Heads([(1, Window(3)), (1, Window(4))])
-
-
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_part_that_others_leave_nothing_of_adds_nothing(causal):
+def test_a_part_without_pairs_of_its_own_adds_nothing(causal):
     value = column([3])
     output = attend_pattern(Summary(1, 1) | First(1), value, value, value, causal=causal).output
     np.testing.assert_allclose(ops.convert_to_numpy(output)[0, 0, :, 0], [3], rtol=1e-6)

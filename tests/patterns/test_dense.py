@@ -1,4 +1,4 @@
-"""The dense mask of each pattern is what the oracle makes of its definition, pair by pair."""
+"""The dense reference mask of each pattern equals its definition in the oracle."""
 
 import numpy as np
 from hypothesis import given
@@ -25,14 +25,15 @@ def assert_same(mask, expected):
 
 @draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
-def test_the_dense_window_is_its_definition(num_queries, num_keys, window, causal):
-    expected = definitions.window(num_queries, num_keys, window, causal)
-    assert_same(dense(Window(window), num_queries, num_keys, causal), expected)
+def test_the_dense_window_and_stride_equal_their_definitions(num_queries, num_keys, size, causal):
+    lengths = num_queries, num_keys
+    assert_same(dense(Window(size), *lengths, causal), definitions.window(*lengths, size, causal))
+    assert_same(dense(Stride(size), *lengths, causal), definitions.strided(*lengths, size, "far", causal))
 
 
 @draws(33, 100)
 @given(LENGTH, LENGTH, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3), st.booleans())
-def test_dense_blocks_are_their_definition(num_queries, num_keys, block_size, before, after, causal):
+def test_dense_blocks_equal_their_definition(num_queries, num_keys, block_size, before, after, causal):
     expected = definitions.local_blocks(num_queries, num_keys, block_size, before, after, causal)
     assert_same(dense(Blocks(block_size, before, after), num_queries, num_keys, causal), expected)
 
@@ -55,13 +56,6 @@ def test_dense_blocks_of_an_image_are_their_definition(num_queries, num_keys, wi
     height = max(num_queries, num_keys) // width + 1 if cut else None
     expected = definitions.image_blocks(num_queries, num_keys, width, shape, *around, causal, order, height)
     assert_same(dense(ImageBlocks(width, shape, *around, order, height), num_queries, num_keys, causal), expected)
-
-
-@draws(33, 100)
-@given(LENGTH, LENGTH, st.integers(1, 30), st.booleans())
-def test_the_dense_stride_is_its_definition(num_queries, num_keys, stride, causal):
-    expected = definitions.strided(num_queries, num_keys, stride, "far", causal)
-    assert_same(dense(Stride(stride), num_queries, num_keys, causal), expected)
 
 
 @draws(33, 100)

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from tests.draws import first
+
 CODE = (
     "import json\nfrom tests.patterns.fused_jax import compare\nprint(json.dumps([compare(*each) for each in {cases}]))"
 )
@@ -67,10 +69,10 @@ def check(found, ran=1):
         assert gradient < 3e-6
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", first(KERNELS, 1))
 def test_a_kernel_on_jax_attends_to_the_pairs_of_a_mask_function(run_jax, kernel):
     code = (
-        "from tests.patterns.fused_jax import compare_dense\nprint([compare_dense(window, {!r}) for window in (20, 2)])"
+        "from tests.patterns.fused_jax import compare_dense\nprint([compare_dense(window, {!r}) for window in (20,)])"
     )
     assert max(json.loads(run_jax(code.format(kernel)))) < 2e-6
 

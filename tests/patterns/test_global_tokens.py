@@ -1,4 +1,4 @@
-"""Global tokens are found as a loop over the tokens finds them, and their attention is that of a mask of all pairs."""
+"""Global tokens equal those of a loop over all tokens, and their attention equals dense attention with a mask."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ from tf_sparse_attention.patterns.global_tokens import Global, GlobalQueries, fi
     padded=st.integers(0, 13),
     num_global=st.integers(1, 9),
 )
-def test_they_are_the_first_that_are_marked_and_no_padding(counts, padded, num_global):
+def test_global_tokens_are_the_first_marked_tokens_without_padding(counts, padded, num_global):
     length = len(counts)
     exists = np.arange(length) >= padded
     tokens = find_global(np.array([counts]), exists[None], num_global)

@@ -161,13 +161,13 @@ def of_files(*files):
 
 
 @pytest.fixture
-def case(shared_goldens, file, name):
-    return KINDS[file](shared_goldens, file, name)
+def case(references, file, name):
+    return KINDS[file](references, file, name)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_case_is_compared(shared_goldens, file):
-    goldens = np.load(shared_goldens / "routing_transformer" / f"{file}.npz")
+def test_every_case_is_compared(references, file):
+    goldens = np.load(references / "routing_transformer" / f"{file}.npz")
     assert names_of_cases(goldens) == sorted(FILES[file])
 
 

@@ -1,4 +1,4 @@
-"""Block selection: cases to work out by hand, what it never looks at, and the operations of its programs."""
+"""Block selection on cases that a reader can compute, and the operations of its programs."""
 
 import re
 
@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
+from tests.draws import first
 from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.block_selection import convolve_keys, select_blocks
@@ -27,14 +28,14 @@ def chosen(key, block_size=2, count=1, query=None, **masks):
     return [to_numpy(x)[0, 0].tolist() for x in found]
 
 
-def test_a_query_chooses_the_earlier_block_of_the_largest_mean_key():
+def test_a_query_selects_the_earlier_block_with_the_highest_score():
     # Means 1, 3, 2; the blocks of a query are those before its own.
     assert chosen([0, 2, 3, 3, 2, 2, 9, 9]) == [[-1, -1, 0, 0, 1, 1, 1, 1]]
     assert chosen([0, 2, 3, 3, 2, 2, 9, 9], query=[-1] * 8) == [[-1, -1, 0, 0, 0, 0, 0, 0]]
     assert chosen([0, 2, 3, 3, 2, 2, 9, 9], count=2)[1] == [-1, -1, -1, -1, 0, 0, 2, 2]
 
 
-def test_padding_counts_in_no_mean_and_a_block_of_padding_is_not_chosen():
+def test_padding_counts_in_no_mean_and_a_block_of_padding_is_not_selected():
     mask = [True, False, False, False, True, True]
     assert chosen([1, -9, 5, 5, 0, 0], key_mask=mask) == [[-1, -1, 0, 0, 0, 0]]
     assert chosen([-1, 0, 9, 9, 0, 0], count=2, key_mask=mask)[1] == [-1] * 6
@@ -46,20 +47,20 @@ def test_a_mean_is_over_the_keys_of_the_document_of_the_last_token():
     assert chosen([-9, 3, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 0, -1]]  # that of its first token says nothing
 
 
-def test_scores_that_are_no_numbers_choose_no_later_block():
+def test_scores_that_are_not_finite_select_no_later_block():
     for strange in (np.nan, np.inf, -np.inf):
         (blocks,) = chosen([1, 1, 1, 1, strange, 1, 1, 1])
         assert blocks[:6] == [-1, -1, 0, 0, 0, 0] and max(blocks[6:]) < 3
 
 
-def test_more_blocks_than_there_are_show_all_earlier_keys():
+def test_all_blocks_show_all_earlier_keys():
     query, key, value = normal(3, 2, 2, 37, 4)
     all_blocks = attend_pattern(SelectedBlocks(8, 9), query, key, value, causal=True).output
     dense = attend_pattern(SelectedBlocks(64), query, key, value, causal=True).output
     np.testing.assert_allclose(all_blocks, dense, atol=2e-6)
 
 
-def test_all_queries_may_choose_one_block_and_long_sequences_are_sorted_otherwise(monkeypatch):
+def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
     query, key, value = np.abs(normal(3, 1, 2, 300, 4))
     key[:, :, 16:] -= 9  # all like block 0 best
     value[:, :, 16:] = 0
@@ -73,13 +74,13 @@ def test_all_queries_may_choose_one_block_and_long_sequences_are_sorted_otherwis
 def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     layer, x = BlockSelectedAttention(2, 4, block_size=16, position="rotary"), tf.constant(normal(1, 200, 8))
     layer.build(x.shape)
-    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
+    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True, autograph=False)
     names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
     assert "sort" in names and "gather" in names
     assert not names & {"scatter", "while"}
 
 
-def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
+def test_heads_of_a_group_select_blocks_by_the_sum_of_their_scores():
     key = column([1, 1, 3, 3, 0, 0])
     query = np.concatenate([column([1] * 6), column([-2] * 6)], axis=1)
     for together, last in ((False, [1, 0]), (True, [0, 0])):
@@ -87,7 +88,7 @@ def test_heads_that_share_keys_choose_together_by_the_sum_of_what_they_like():
         assert to_numpy(blocks)[0, :, -1].tolist() == last
 
 
-def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_sorted_once():
+def test_heads_with_a_shared_selection_equal_heads_with_copies_of_the_keys():
     query, (key, value) = normal(1, 4, 37, 4), normal(2, 1, 2, 37, 4)
     pattern, chosen = GivenBlocks(4, 3), select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
     selected, copies = [BlockSelection(chosen)], [np.repeat(x, 2, axis=1) for x in (key, value)]
@@ -97,25 +98,38 @@ def test_heads_that_choose_together_are_those_with_copies_of_the_keys_and_are_so
 
     for own, other in zip(attended(key, value)[:2], attended(*copies)[:2], strict=True):
         np.testing.assert_allclose(own, other, atol=1e-6)
-    run = tf.function(lambda x: attended(x, x).output, jit_compile=True)
-    for keys, heads in ((key, "1,2"), (copies[0], "1,4")):
+
+
+@pytest.mark.full
+def test_a_shared_selection_is_sorted_once_per_key_head():
+    query, key = normal(1, 4, 37, 4), normal(1, 2, 37, 4)[None, 0]
+    blocks = select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
+
+    def attended(x):
+        selected = selecting(BlockSelection(blocks))
+        return attend_pattern(GivenBlocks(4, 3), query, x, x, causal=True, select=selected).output
+
+    run = tf.function(attended, jit_compile=True, autograph=False)
+    for keys, heads in ((key, "1,2"), (np.repeat(key, 2, axis=1), "1,4")):
         program = run.experimental_get_compiler_ir(tf.constant(keys))(stage="hlo")
         assert set(re.findall(r"s32\[(\d+,\d+),\d+\][^ ]* sort\(", program)) == {heads}
 
 
-@pytest.mark.parametrize("size", [5, 64])
-def test_queries_that_choose_chunk_by_chunk_choose_the_same(size):
+def test_chunks_of_queries_select_the_same_blocks():
     query, key = normal(2, 2, 2, 37, 4)
     segments = np.arange(37)[None] // [[11], [30]]
     masks = TokenMasks(key_mask=np.arange(37) < [[37], [33]], query_segments=segments, key_segments=segments)
     for given in (masks, TokenMasks()):
-        whole, chunks = (select_blocks(query, key, given, 4, 3, chunk_size=each) for each in (None, size))
-        np.testing.assert_array_equal(to_numpy(chunks), to_numpy(whole))
+        whole, *chunks = (select_blocks(query, key, given, 4, 3, chunk_size=size) for size in (None, 5, 64))
+        for each in chunks:
+            np.testing.assert_array_equal(to_numpy(each), to_numpy(whole))
 
 
-def test_no_array_has_all_products_of_queries_and_blocks_where_queries_choose_chunk_by_chunk():
+def test_chunks_of_queries_limit_the_size_of_arrays():
     def largest(chunk_size):
-        run = tf.function(lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True)
+        run = tf.function(
+            lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True, autograph=False
+        )
         program = run.experimental_get_compiler_ir(tf.zeros((1, 1, 512, 2)))(stage="hlo")
         sizes = re.findall(r"f32\[([\d,]+)\]", program)
         return max(int(np.prod([int(size) for size in each.split(",")])) for each in sizes)
@@ -124,7 +138,7 @@ def test_no_array_has_all_products_of_queries_and_blocks_where_queries_choose_ch
     assert largest(32) == 32 * 128
 
 
-def test_a_convolution_of_keys_takes_in_the_keys_before_of_the_same_document_that_exist():
+def test_a_convolution_of_keys_uses_unmasked_earlier_keys_of_the_document():
     kernel, silu = np.array([[[1.0]], [[10.0]]], "float32"), lambda x: x / (1 + np.exp(-x))
     masks = TokenMasks(key_mask=np.array([[True, True, False, True, True]]), key_segments=np.array([[0, 0, 0, 0, 1]]))
     found = to_numpy(convolve_keys(column([1, 2, 3, 4, 5]), kernel, masks))[0, 0, :, 0]
@@ -132,16 +146,16 @@ def test_a_convolution_of_keys_takes_in_the_keys_before_of_the_same_document_tha
     np.testing.assert_allclose(found, [1, 2, 3, 4, 5] + silu(sums), rtol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_keys_are_convolved_and_blocks_chosen_chunk_by_chunk_where_a_graph_does_not_know_the_length(jit_compile):
+@pytest.mark.parametrize("jit_compile", first([True, False], 1))
+def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length(jit_compile):
     kernel = normal(5, 1, 2)
 
     def choose(key):
         key = convolve_keys(key, kernel)
         return key, select_blocks(key, key, TokenMasks(), 2, 2, chunk_size=4)
 
-    graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))])
-    run = tf.function(graph.get_concrete_function(), jit_compile=jit_compile)
+    graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))], autograph=False)
+    run = tf.function(graph.get_concrete_function(), jit_compile=jit_compile, autograph=False)
     for length in (1, 9):  # one is less than the kernel looks back
         key = normal(1, 1, length, 2)
         convolved, blocks = run(tf.constant(key))
@@ -151,7 +165,7 @@ def test_keys_are_convolved_and_blocks_chosen_chunk_by_chunk_where_a_graph_does_
             np.testing.assert_array_equal(found, each)
 
 
-def test_a_layer_begins_as_one_without_a_convolution_and_learns_from_there():
+def test_a_convolution_of_zeros_changes_nothing_and_has_gradients():
     layers = [BlockSelectedAttention(2, 4, block_size=4, key_convolution=size) for size in (None, 5)]
     x = normal(1, 11, 8)
     for layer in layers:
@@ -162,25 +176,3 @@ def test_a_layer_begins_as_one_without_a_convolution_and_learns_from_there():
         total = tf.reduce_sum(outputs[1] ** 2)
     np.testing.assert_allclose(*outputs, atol=1e-6)
     assert np.all(tape.gradient(total, layers[1].trainable_weights[-1].value) != 0)
-
-
-@pytest.mark.parametrize("wrong", [{"num_blocks": 0}, {"block_size": 0}, {"block_size": 2.0}, {"key_convolution": 0}])
-def test_sizes_are_positive_integers(wrong):
-    name = next(iter(wrong))
-    if name == "key_convolution":  # of the layer alone
-        with pytest.raises(ValueError, match="`key_convolution` must be a positive integer"):
-            BlockSelectedAttention(2, 4, **wrong)
-        return
-    for make in (SelectedBlocks, lambda **own: BlockSelectedAttention(2, 4, **own)):
-        with pytest.raises(ValueError, match=f"`{name}` must be"):
-            make(**wrong)
-
-
-def test_calls_are_causal_self_attention():
-    layer, x = BlockSelectedAttention(2, 4, block_size=4), normal(1, 9, 8)
-    for call in (layer, layer.attention_pattern):
-        with pytest.raises(ValueError, match=r"`use_causal_mask` must be True with \w+ \(SelectedBlocks\)"):
-            call(x)
-    with pytest.raises(ValueError, match="`value` and `key` must be None"):
-        layer(x, normal(1, 9, 8, seed=1), use_causal_mask=True)
-    assert "causal self-attention" in layer.cross_cache_unsupported_reason

@@ -1,9 +1,10 @@
-"""Routing as published on cases a reader can check: members, their order, the mean over clusters."""
+"""Top-k routing on cases that a reader can compute: members, their order, the mean over clusters."""
 
 import numpy as np
 import pytest
 from keras import ops
 
+from tests.draws import first
 from tests.oracle import definitions
 from tests.patterns.small_cases import attend_members, column
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -38,42 +39,29 @@ def chosen(scores, size, mask=None):
     return ops.convert_to_numpy(found.positions)[0, 0].tolist(), valid
 
 
-def test_a_token_gets_the_mean_over_the_clusters_that_hold_it():
+def test_a_token_gets_the_mean_over_its_clusters(subtests):
     first, second = 13 / 3, 44 / 3
-    np.testing.assert_allclose(means(), [first, 0, (first + second) / 2, (first + second) / 2, 0, second], rtol=1e-6)
-
-
-def test_later_members_are_hidden_if_causal():
-    expected = [1, 0, (2.5 + 4) / 2, (13 / 3 + 6) / 2, 0, 44 / 3]
-    np.testing.assert_allclose(means(causal="position"), expected, rtol=1e-6)
-    np.testing.assert_allclose(means(causal="rank"), expected, rtol=1e-6)
-
-
-def test_with_keys_of_their_own_rank_and_position_hide_different_members():
+    hidden = [1, 0, (2.5 + 4) / 2, (13 / 3 + 6) / 2, 0, 44 / 3]
     queries, keys = [[0, 1, 3]], [[1, 2, 5]]
-    np.testing.assert_allclose(means(queries, keys, causal="position"), [0, 2, 0, 3, 0, 0], rtol=1e-6)
-    np.testing.assert_allclose(means(queries, keys, causal="rank"), [2, 3, 0, 38 / 3, 0, 0], rtol=1e-6)
-
-
-def test_self_is_masked_unless_alone_in_its_cluster():
-    expected = [1, 0, (1 + 4) / 2, (2.5 + 4) / 2, 0, 6]
-    np.testing.assert_allclose(means(causal="position", mask_self=True), expected, rtol=1e-6)
-
-
-def test_the_published_code_divides_by_a_hundredth_more():
-    np.testing.assert_allclose(means(extra_count=0.01)[[0, 1, 2]], [13 / 3 / 1.01, 0, 19 / 2.01], rtol=1e-6)
-
-
-def test_clusters_of_queries_and_keys_may_differ_in_size():
-    np.testing.assert_allclose(means([[1, 4]], [[0, 2, 3]]), [0, 13 / 3, 0, 0, 13 / 3, 0], rtol=1e-6)
+    for name, found, expected in [
+        ("all members", means(), [first, 0, (first + second) / 2, (first + second) / 2, 0, second]),
+        ("causal by position", means(causal="position"), hidden),
+        ("causal by rank", means(causal="rank"), hidden),
+        ("separate, by position", means(queries, keys, causal="position"), [0, 2, 0, 3, 0, 0]),
+        ("separate, by rank", means(queries, keys, causal="rank"), [2, 3, 0, 38 / 3, 0, 0]),
+        ("without itself", means(causal="position", mask_self=True), [1, 0, (1 + 4) / 2, (2.5 + 4) / 2, 0, 6]),
+        ("published count", means(extra_count=0.01)[:3], [13 / 3 / 1.01, 0, 19 / 2.01]),
+        ("other sizes", means([[1, 4]], [[0, 2, 3]]), [0, 13 / 3, 0, 0, 13 / 3, 0]),
+    ]:
+        with subtests.test(name):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_relative_positions_go_by_rank_in_the_cluster():
     # Of cluster 0, 2, 3 the last token sees ranks -2, -1 and 0; the table is clipped at 1.
     position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
-    np.testing.assert_allclose(
-        means([[0, 2, 3]], [[0, 2, 3]], position=position)[3], (13 + 10 + 10 + 20) / 3, rtol=1e-6
-    )
+    found = means([[0, 2, 3]], [[0, 2, 3]], position=position)[3]
+    np.testing.assert_allclose(found, (13 + 10 + 10 + 20) / 3, rtol=1e-6)
 
 
 def test_documents_and_masked_pairs_do_not_see_each_other():
@@ -86,28 +74,13 @@ def test_documents_and_masked_pairs_do_not_see_each_other():
     np.testing.assert_allclose(masked, [13 / 3, 0, 13 / 3, 4.5, 0, 0], rtol=1e-6)
 
 
-def test_members_are_the_best_tokens_by_ascending_position():
+def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert chosen([[5, 9, 1, 7], [0, 1, 2, 3]], 2) == ([[1, 3], [2, 3]], None)
-
-
-def test_of_equal_scores_the_first_tokens_are_taken():
-    assert chosen([[1, 1, 1, 1], [0, 2, 2, 2]], 2) == ([[0, 1], [1, 2]], None)
-
-
-def test_a_cluster_is_no_larger_than_the_sequence():
+    assert chosen([[1, 1, 1, 1], [0, 2, 2, 2]], 2) == ([[0, 1], [1, 2]], None)  # of equal scores the first tokens
     assert chosen([[3, 1, 2]], 8) == ([[0, 1, 2]], None)
-
-
-def test_masked_tokens_are_never_members():
-    positions, valid = chosen([[9, 1, 8, 2]], 2, [False, True, False, True])
-    assert positions == [[1, 3]]
-    assert valid == [[True, True]]
-
-
-def test_masked_tokens_take_no_rank():
+    assert chosen([[9, 1, 8, 2]], 2, [False, True, False, True]) == ([[1, 3]], [[True, True]])
     positions, valid = chosen([[6, 5, 4, 3, 2, 1]], 4, [True, False, True, False, True, False])
-    assert positions[0][:3] == [0, 2, 4]
-    assert valid == [[True, True, True, False]]
+    assert (positions[0][:3], valid) == ([0, 2, 4], [[True, True, True, False]])
 
 
 def test_a_cluster_without_any_token_gives_zeros():
@@ -127,7 +100,7 @@ def test_without_any_mask_every_member_may_attend():
     assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6)) is None
 
 
-def test_what_invalid_members_bring_is_not_averaged():
+def test_invalid_members_are_not_averaged():
     found = Members(
         np.array([[[[0, 1]], [[1, 2]]]], "int32").reshape(1, 1, 2, 2), np.array([[[[True, True], [False, True]]]])
     )
@@ -135,7 +108,7 @@ def test_what_invalid_members_bring_is_not_averaged():
     assert ops.convert_to_numpy(scatter_mean(x, found, 4)).ravel().tolist() == [1, 2, 4, 0]
 
 
-def test_the_weights_are_averaged_like_the_output():
+def test_weights_are_averaged_as_outputs():
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 1, 1, 6, 4)).astype("float32")
     output, weights = attend_members(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)
@@ -143,7 +116,7 @@ def test_the_weights_are_averaged_like_the_output():
     np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0].sum(-1), [1, 0, 1, 1, 0, 1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("causal", [None, "position", "rank"])
+@pytest.mark.parametrize("causal", first(["rank", None, "position"], 1))
 def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
     rng = np.random.default_rng(0)
     scores = [np.round(rng.normal(size=(2, 1, length, 3))).astype("float32") for length in (9, 12)]

@@ -17,9 +17,9 @@ from tf_sparse_attention.ops.members import best_members
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 
 SHARED = [f"shareqk_{kind}_{table}" for kind in ("masked", "full") for table in ("norel", "rel3", "rel12")]
-OWN = [f"qk_{kind}_{table}" for kind in ("masked", "full") for table in ("norel", "rel3", "rel12")]
-FORMS = [f"shareqk_masked_{form}" for form in ("len30", "noema", "padtokens", "window20", "2d_8x8_q4x4")]
-CROSS = ["encdec_q32_m48", "encdec_q48_m32", "encdec_q32_m48_pad"]
+OWN = [f"qk_{kind}_{table}" for kind in ("masked", "full") for table in ("norel", "rel12")]
+FORMS = [f"shareqk_masked_{form}" for form in ("len30", "padtokens", "window20", "2d_8x8_q4x4")]
+CROSS = ["encdec_q48_m32", "encdec_q32_m48_pad"]
 CASES = [*SHARED, *OWN, *FORMS, *CROSS, "qk_masked_noema", "qk_full_padding_bias"]
 VARIABLES = "var/attention_nd/cluster_attention/cluster_attention/"
 TABLES = VARIABLES + "relative_positions_{}/embeddings"

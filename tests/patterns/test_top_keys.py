@@ -1,4 +1,4 @@
-"""Keys that clusters choose on cases a reader can check: members, ranks, gradients, what decoding keeps."""
+"""Top keys of clusters on cases that a reader can compute, and their gradients."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, single_cluster_sets
 from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns import Heads, Nearest, Successors, TopKeys, Window
+from tf_sparse_attention.patterns import Heads, Nearest, TopKeys, Window
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.top_keys import KeySelection
@@ -37,12 +37,12 @@ def means_of(clusters, **options):
     )
 
 
-def test_a_query_sees_what_its_cluster_chose():
+def test_a_query_sees_the_keys_of_its_cluster():
     first, second = 11 / 3, 38 / 3
     np.testing.assert_allclose(means_of([1, 0, 0, 1]), [second, first, first, second], rtol=1e-6)
 
 
-def test_more_queries_of_a_cluster_than_a_block_has_and_none_of_the_others():
+def test_a_cluster_may_have_more_queries_than_a_block():
     np.testing.assert_allclose(means_of([1] * 70), [38 / 3] * 70, rtol=1e-6)
 
 
@@ -52,7 +52,7 @@ def test_relative_positions_go_by_rank_from_the_last_key_that_the_query_passed()
     np.testing.assert_allclose(means_of([0, 0, 0], position=position)[2], 11 / 3 + 20, rtol=1e-6)
 
 
-def test_documents_and_masked_pairs_hide_keys_which_keep_their_place():
+def test_documents_and_masked_pairs_hide_keys_that_still_count():
     segments = np.array([[0, 0, 1, 1, 1, 1]])
     masks = TokenMasks(query_segments=segments, key_segments=segments)
     np.testing.assert_allclose(means_of([0, 1, 0, 1, 1, 0], masks=masks), [1.5, 2, 8, 18, 18, 8], rtol=1e-6)
@@ -72,20 +72,20 @@ def test_a_sequence_whose_keys_are_all_masked_gives_zeros():
     assert found == [0, 0]
 
 
-@pytest.mark.parametrize("num_clusters", [1, 31, 32, 65])
-def test_sets_of_clusters_are_bits_of_as_many_integers_as_they_need(num_clusters):
-    rng = np.random.default_rng(0)
-    is_in, own = rng.random((2, 1, num_clusters, 9)) < 0.3, rng.integers(0, num_clusters, (2, 1, 5), "int32")
-    sets, queries = cluster_sets(is_in), single_cluster_sets(ops.convert_to_tensor(own), num_clusters)
-    assert len(sets) == -(-num_clusters // 31) and list(sets) == list(queries)
-    common = sum((queries[name][..., :, None] & sets[name][..., None, :]) for name in sets) != 0
-    expected = np.take_along_axis(is_in, own[..., None].repeat(9, -1), axis=2)
-    np.testing.assert_array_equal(common, expected)
+def test_sets_of_clusters_are_bits_of_as_many_integers_as_they_need():
+    for num_clusters in (1, 31, 32, 65):
+        rng = np.random.default_rng(0)
+        is_in, own = rng.random((2, 1, num_clusters, 9)) < 0.3, rng.integers(0, num_clusters, (2, 1, 5), "int32")
+        sets, queries = cluster_sets(is_in), single_cluster_sets(ops.convert_to_tensor(own), num_clusters)
+        assert len(sets) == -(-num_clusters // 31) and list(sets) == list(queries)
+        common = sum((queries[name][..., :, None] & sets[name][..., None, :]) for name in sets) != 0
+        expected = np.take_along_axis(is_in, own[..., None].repeat(9, -1), axis=2)
+        np.testing.assert_array_equal(common, expected)
 
 
 @draws(4, 60)
 @given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 999))
-def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twin(
+def test_output_weights_and_gradients_equal_dense_attention_with_the_reference_mask(
     num_queries, num_keys, num_clusters, size, seed
 ):
     rng, pattern = np.random.default_rng(seed), TopKeys(num_clusters, size)
@@ -116,15 +116,10 @@ def test_output_weights_and_gradients_are_those_of_dense_attention_under_the_twi
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-def test_a_causal_call_of_a_composition_is_refused_and_names_what_is_causal():
+def test_a_causal_call_of_a_composition_is_refused():
     for pattern in (Window(2) | TopKeys(3, 4), Heads([(1, Window(2)), (1, TopKeys(3, 4))])):
         layer = SparseAttention(2, 4, pattern)
         assert not layer.pattern.can_be_causal and layer.cross_cache_unsupported_reason is None
         with pytest.raises(ValueError, match=r"must be False with SparseAttention \(TopKeys\), which"):
             layer(np.ones((1, 5, 6), "float32"), use_causal_mask=True)
     assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).pattern.can_be_causal
-
-
-def test_no_successors_of_chosen_keys():
-    with pytest.raises(ValueError, match=r"`pattern` must be .* Received: pattern=TopKeys"):
-        Successors(TopKeys(3, 4))

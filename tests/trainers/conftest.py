@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainers import untrained_run
 from tf_sparse_attention.trainers.configs import demo
@@ -29,6 +30,18 @@ def text_folder(tmp_path_factory):
 def data_dir(tmp_path_factory):
     """A shared folder for prepared data sets."""
     return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def eager(request):
+    """Run functions without graphs, which take longer to create than a few small batches.
+
+    Fixtures of modules and sessions, such as trained runs, are set up before and use graphs. So do tests
+    marked full.
+    """
+    tf.config.run_functions_eagerly(request.node.get_closest_marker("full") is None)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 import signal
 import zipfile
 
-from tf_sparse_attention.trainers.shared import callbacks, evaluation, workdir
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 
 
@@ -21,6 +21,18 @@ def arrays_of(folder, step):
     """Return the arrays of a checkpoint in order, without their names: layers are numbered within a process."""
     with zipfile.ZipFile(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as archive:
         return [archive.read(name) for name in archive.namelist() if name.endswith(".npy")]
+
+
+def check_resumed_run(config, folder, monkeypatch):
+    """Check that a run of 7 steps which is stopped after step 5 and resumed has the weights of a whole run."""
+    config.train.update(num_steps=7, evaluate_every=0)
+    folders = folder / "whole", folder / "stopped"
+    training.train(config, folders[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        assert training.train(config, folders[1]).signal == signal.SIGTERM
+    training.train(config, folders[1])
+    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
 
 
 def stop_evaluation(monkeypatch, chunk, call):

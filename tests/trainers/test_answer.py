@@ -10,6 +10,12 @@ from tf_sparse_attention.trainers.configs import answer
 from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
@@ -96,19 +102,12 @@ def test_rouge_is_that_of_words_in_their_order(make_config):
     assert scores["of_sources"]["rouge_l"] == pytest.approx(100 * 2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
 
 
-def test_what_answers_do_not_have_is_refused(make_config):
-    for variant, section, name, value, message in [
-        ("small", "data", "target_field", None, r"`config\.data\.target_field` must be given for task=answer"),
-        ("small", "model", "memory_length", 8, r"`config\.model\.memory_length` must be unset for task=answer"),
-        (
-            "encoder",
-            "model",
-            "preset",
-            "x",
-            r"`config\.model\.preset` must be unset for task=answer\. Received: pre",
-        ),
+def test_answers_need_a_target_field_and_cannot_have_the_preset_of_a_language_model(make_config):
+    for variant, section, name, value in [
+        ("small", "data", "target_field", None),
+        ("encoder", "model", "preset", "x"),
     ]:
         config = make_config(variant)
         config[section][name] = value
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=rf"`config\.{section}\.{name}`"):
             registry.make_task(config)

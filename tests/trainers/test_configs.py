@@ -1,4 +1,4 @@
-"""Configurations: headers, settings, models and invalid variants."""
+"""Configurations: headers, settings, models, and settings that a task ignores."""
 
 import functools
 import importlib
@@ -28,49 +28,34 @@ from tf_sparse_attention.trainers.configs import (
     translate_documents,
     wikitext103,
 )
-from tf_sparse_attention.trainers.shared import components
+from tf_sparse_attention.trainers.shared import components, overrides
+from tf_sparse_attention.trainers.shared.evaluation import with_overrides
 from tf_sparse_attention.trainers.shared.tokenizers import describe
 from tf_sparse_attention.trainers.tasks import image, registry
 from tf_sparse_attention.trainers.tasks.classify import Task as ClassifyTask
+from tf_sparse_attention.trainers.tasks.settings import COMMON, check_read
 from tf_sparse_attention.trainers.tasks.speech import Task as SpeechTask
 
 FOLDER = Path(base.__file__).parent
-CONFIGURATIONS = (
-    "all_attention_enwik8",
-    "answer",
-    "audio",
-    "books",
-    "classify",
-    "clustered_text",
-    "demo",
-    "enwik8",
-    "images",
-    "images_published",
-    "pg19",
-    "sparse_transformer_enwik8",
-    "speech",
-    "toys",
-    "translate_documents",
-    "wikitext103",
-)
-ALL = [
-    *(("answer", (variant,)) for variant in answer.VARIANTS),
-    *(("audio", (variant,)) for variant in audio.VARIANTS),
-    *(("books", (variant,)) for variant in books.VARIANTS),
-    *(("all_attention_enwik8", (variant,)) for variant in all_attention_enwik8.VARIANTS),
-    *(("classify", (variant,)) for variant in classify.VARIANTS),
-    *(("clustered_text", (variant,)) for variant in clustered_text.VARIANTS),
-    *(("sparse_transformer_enwik8", (variant,)) for variant in sparse_transformer_enwik8.VARIANTS),
-    *(("demo", (variant,)) for variant in demo.VARIANTS),
-    *(("speech", (variant,)) for variant in speech.VARIANTS),
-    *(("toys", (task,)) for task in toys.DATA),
-    *(("translate_documents", (variant,)) for variant in translate_documents.VARIANTS),
-    *(("images", (variant,)) for variant in images.VARIANTS),
-    *(("images_published", (preset,)) for preset in images_published.SIZES),
-    *(("enwik8", (preset,)) for preset in enwik8.SEQUENCE_LENGTHS),
-    *(("wikitext103", (preset,)) for preset in wikitext103.SEQUENCE_LENGTHS),
-    *(("pg19", (preset,)) for preset in ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published")),
-]
+VARIANTS = {
+    "all_attention_enwik8": all_attention_enwik8.VARIANTS,
+    "answer": answer.VARIANTS,
+    "audio": audio.VARIANTS,
+    "books": books.VARIANTS,
+    "classify": classify.VARIANTS,
+    "clustered_text": clustered_text.VARIANTS,
+    "demo": demo.VARIANTS,
+    "enwik8": enwik8.SEQUENCE_LENGTHS,
+    "images": images.VARIANTS,
+    "images_published": images_published.SIZES,
+    "pg19": ("pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published"),
+    "sparse_transformer_enwik8": sparse_transformer_enwik8.VARIANTS,
+    "speech": speech.VARIANTS,
+    "toys": toys.DATA,
+    "translate_documents": translate_documents.VARIANTS,
+    "wikitext103": wikitext103.SEQUENCE_LENGTHS,
+}
+ALL = [(name, (variant,)) for name, variants in VARIANTS.items() for variant in variants]
 SMALL = [
     *(("books", (variant,)) for variant in books.VARIANTS),
     ("demo", ("mixed",)),
@@ -126,34 +111,36 @@ def image_task(config):
     return image.Task(config, {"codec": codec.get_config()})
 
 
-def test_every_file_is_tested():
-    names = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base"}
-    assert names == set(CONFIGURATIONS) == {name for name, _ in ALL}
+def test_every_file_has_a_header_with_command_hardware_time_and_score(subtests):
+    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base"} == set(VARIANTS)
+    for name in VARIANTS:
+        with subtests.test(name):
+            header = importlib.import_module(f"tf_sparse_attention.trainers.configs.{name}").__doc__
+            sections = dict(re.findall(r"^(\w+): +(.*(?:\n +.*)*)", header, re.MULTILINE))
+            assert list(sections) == ["Command", "Hardware", "Time", "Score"]
+            assert all(re.search("[a-z]", text) for text in sections.values())  # a placeholder is in capitals
+            assert all(re.search(r"\d|not run", sections[heading]) for heading in ("Time", "Score"))
+            assert re.search(rf"--config={name}\b", header)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_header_says_command_hardware_time_and_score(name):
-    header = importlib.import_module(f"tf_sparse_attention.trainers.configs.{name}").__doc__
-    sections = dict(re.findall(r"^(\w+): +(.*(?:\n +.*)*)", header, re.MULTILINE))
-    assert list(sections) == ["Command", "Hardware", "Time", "Score"]
-    assert all(re.search("[a-z]", text) for text in sections.values())  # a placeholder is in capitals
-    assert all(re.search(r"\d|not run", sections[heading]) for heading in ("Time", "Score"))
-    assert re.search(rf"--config={name}\b", header)
+def test_every_variant_has_the_settings_of_the_base_that_its_task_reads_and_an_optimizer(subtests):
+    defaults = base.get_config()
+    for name, arguments in ALL:
+        with subtests.test(f"{name}:{arguments[0]}"):
+            config = load(name, arguments)
+            assert set(config) == set(defaults)
+            for section in defaults:
+                if hasattr(defaults[section], "keys"):
+                    assert set(config[section]) == set(defaults[section]), section
+            check_read(config, config.task, registry.find_task_class(config.task).settings)
+            assert components.make_optimizer(config, hidden_dim=8).name
 
 
-@pytest.mark.parametrize(("name", "arguments"), ALL)
-def test_a_configuration_has_the_settings_of_the_base_and_no_other(name, arguments):
-    config, defaults = load(name, arguments), base.get_config()
-    assert set(config) == set(defaults)
-    for section in defaults:
-        if hasattr(defaults[section], "keys"):
-            assert set(config[section]) == set(defaults[section]), section
-
-
-@pytest.mark.parametrize(("name", "arguments"), ALL)
-def test_an_optimizer_can_be_made(name, arguments):
-    optimizer = components.make_optimizer(load(name, arguments), hidden_dim=8)
-    assert optimizer.name
+def test_an_unknown_variant_is_an_error_with_the_names_of_all(subtests):
+    for name, variants in VARIANTS.items():
+        if name != "pg19":  # accepts the name of any preset
+            with subtests.test(name), pytest.raises(ValueError, match=f"{', '.join(variants)}.*=big"):
+                load(name, ("big",))
 
 
 @pytest.mark.parametrize(("name", "arguments"), first_of_each(SMALL, lambda case: case[0]))
@@ -161,17 +148,18 @@ def test_a_small_model_can_be_built(name, arguments):
     assert 100_000 < num_weights(name, arguments) < 5_000_000
 
 
-PUBLISHED = [(name, *given) for name, given in ALL if name in ("enwik8", "pg19", "wikitext103")]
+PUBLISHED = [case for case in ALL if case[0] in ("enwik8", "pg19", "wikitext103")]
+PUBLISHED.append(("sparse_transformer_enwik8", ("published",)))
 
 
-@pytest.mark.parametrize(("name", "preset"), first_of_each(PUBLISHED, lambda case: case[0]))
-def test_a_published_size_can_be_built_with_one_layer(name, preset):
-    config = load(name, (preset,))
-    config.model.num_layers = 1
-    config.model.num_local_layers = 0
+@pytest.mark.parametrize(("name", "arguments"), first_of_each(PUBLISHED, lambda case: case[0]))
+def test_a_published_size_can_be_built_with_one_layer(name, arguments):
+    config = load(name, arguments)
+    config.model.update(num_layers=1, num_local_layers=0)
     backbone = components.make_model(config, vocabulary_size=258).backbone
-    assert backbone.hidden_dim == tsa.models.PRESETS[preset]["arguments"]["hidden_dim"]
-    assert config.data.sequence_length == tsa.models.PRESETS[preset]["sequence_length"]
+    preset = tsa.models.PRESETS[config.model.preset]
+    assert backbone.hidden_dim == preset["arguments"]["hidden_dim"]
+    assert config.data.sequence_length == preset["sequence_length"]
 
 
 def test_the_large_all_attention_model_can_be_built_with_one_layer():
@@ -182,14 +170,7 @@ def test_the_large_all_attention_model_can_be_built_with_one_layer():
     assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
 
 
-def test_the_published_sparse_transformer_has_its_preset():
-    config = load("sparse_transformer_enwik8")
-    assert config.data.sequence_length == tsa.models.PRESETS["sparse_transformer_enwik8"]["sequence_length"]
-    config.model.num_layers = 1
-    assert components.make_model(config, vocabulary_size=258).backbone.hidden_dim == 512
-
-
-@pytest.mark.parametrize("preset", first(images_published.SIZES, 2))
+@pytest.mark.parametrize("preset", first(images_published.SIZES, 1))
 def test_a_published_model_of_images_has_the_positions_of_its_images(preset):
     config = load("images_published", (preset,))
     config.model.num_layers = 1
@@ -207,18 +188,15 @@ def test_the_shallow_model_of_music_has_the_published_width_and_positions():
     assert backbone.get_config()["remat"]
 
 
-def test_models_of_sound_differ_in_their_heads_alone():
-    counts = [num_weights("audio", (variant,)) for variant in audio.SMALL]
+@pytest.mark.parametrize("name", ["audio", "images"])
+def test_variants_of_a_task_of_bytes_differ_only_in_their_heads(name):
+    variants = audio.SMALL if name == "audio" else images.VARIANTS
+    counts = [num_weights(name, (variant,)) for variant in variants]
     assert max(counts) / min(counts) < 1.01
-
-
-def test_models_of_images_differ_in_their_heads_alone():
-    counts = [num_weights("images", (variant,)) for variant in images.VARIANTS]
-    assert max(counts) / min(counts) < 1.01
-    configs = [load("images", (variant,)) for variant in images.VARIANTS]
+    configs = [load(name, (variant,)) for variant in variants]
     for section in ("data", "optimizer", "train", "generate"):
         assert len({str(config[section]) for config in configs}) == 1
-    assert {sum(part["num_heads"] for part in config.model.attention) for config in configs} == {4}
+    assert len({sum(part["num_heads"] for part in config.model.attention) for config in configs}) == 1
 
 
 @pytest.mark.parametrize("name", ["demo", "books", "translate_documents"])
@@ -248,32 +226,58 @@ def test_two_configurations_do_not_share_their_parts():
     assert load("demo").model.attention[0]["num_heads"] != 99
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("answer", "small, encoder, published"),
-        ("audio", "small, routed, music, music_shallow"),
-        ("books", "mixed, local"),
-        ("classify", "full, clustered, improved, local, mixed"),
-        ("demo", "mixed, local, tiny"),
-        ("enwik8", "enwik8_local_cluster8k"),
-        ("all_attention_enwik8", "small, large, tiny"),
-        ("clustered_text", "improved, plain, lsh, tiny"),
-        ("sparse_transformer_enwik8", "published, tiny, tiny_strided"),
-        ("speech", "full, clustered, improved, lsh, local, routed, tiny"),
-        ("toys", "language_model, masked, translate"),
-        ("translate_documents", "mixed, local, translate_local_cluster4k"),
-        ("images", "mixed, local, local_2d, strided, top_k"),
-        ("images_published", "cifar10_local_cluster, cifar10_local1d"),
-        ("wikitext103", "wikitext103_local_cluster4k, wikitext103_local_cluster1k, wikitext103_local4k"),
-    ],
-)
-def test_an_unknown_variant_is_an_error(name, message):
-    with pytest.raises(ValueError, match=rf"must be one of {message}.*Received: .*=big"):
-        load(name, ("big",))
-
-
 def test_a_setting_that_does_not_exist_cannot_be_set():
     config = load("demo").lock()
     with pytest.raises(AttributeError, match='Did you mean "num_steps" instead of "num_step"'):
         config.train.num_step = 3
+
+
+def test_a_task_names_settings_that_exist_and_each_is_read_by_some_task():
+    defaults, read = base.get_config().to_dict(), {section: set(names) for section, names in COMMON.items()}
+    for task in registry.NAMES:
+        for section, names in registry.find_task_class(task).settings.items():
+            assert set(names) <= set(defaults[section]) - set(COMMON.get(section, ())), (task, section)
+            read[section] = read.get(section, set()) | set(names)
+    for section in ("data", "model", "train", "generate"):
+        assert read[section] == set(defaults[section])
+
+
+IGNORED = [
+    ("language_model", "data", "use_flips", True, "False"),
+    ("language_model", "train", "label_smoothing", 0.1, r"0\.0"),
+    ("masked", "model", "memory_length", 8, "0"),
+    ("translate", "model", "causal", False, "True"),
+    ("translate", "data", "mask_rate", 0.1, r"0\.0"),
+    ("answer", "train", "evaluation_windows", 0, "64"),
+    ("answer", "model", "memory_length", 8, "0"),
+    ("image", "generate", "prompt", "a", "''"),
+    ("image", "data", "mask_rate", 0.1, r"0\.0"),
+    ("image", "model", "memory_length", 4, "0"),
+    ("audio", "data", "image_shape", (8, 8, 3), r"\(\)"),
+    ("audio", "data", "mask_rate", 0.1, r"0\.0"),
+    ("audio", "model", "memory_length", 4, "0"),
+    ("speech", "data", "mask_rate", 0.1, r"0\.0"),
+    ("speech", "model", "memory_length", 8, "0"),
+    ("classify", "model", "tie_embeddings", True, "False"),
+    ("classify", "data", "mask_rate", 0.1, r"0\.0"),
+    ("classify", "train", "label_smoothing", 0.1, r"0\.0"),
+]
+
+
+def test_a_setting_that_a_task_ignores_is_an_error_with_its_default(subtests):
+    for task, section, name, value, default in IGNORED:
+        config = base.get_config()
+        config.task, config[section][name] = task, value
+        message = rf"`config\.{section}\.{name}`.* task={task}, .*Received: {name}=.*The default is {default};"
+        with subtests.test(f"{task} {name}"), pytest.raises(ValueError, match=message):
+            registry.make_task(config)
+
+
+def test_an_evaluation_is_not_given_what_its_task_ignores():
+    config, wanted = base.get_config(), overrides.overridable_settings()
+    wanted.data.mask_rate = 0.0  # the default
+    wanted.train.num_beams = 4
+    with pytest.raises(ValueError, match=r"`config\.train\.num_beams` must be unset for task=language_model, which"):
+        with_overrides(config, wanted)
+    config.task = "speech"
+    assert with_overrides(config, wanted).train.num_beams == 4

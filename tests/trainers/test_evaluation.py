@@ -1,26 +1,35 @@
 """Evaluation of a trained model, on its text and on other texts."""
 
 import json
+import re
 import shutil
 from fnmatch import fnmatch
 
 import pytest
 from absl import flags
 
+from tests.trainers import untrained_run
+from tests.trainers.interrupted import stop_evaluation
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
-from tf_sparse_attention.trainers.shared import evaluation, overrides, training
+from tf_sparse_attention.trainers.shared import evaluation, overrides
 from tf_sparse_attention.trainers.shared.evaluation import Progress, ResumableSums
 from tf_sparse_attention.trainers.tasks import language_model
 from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
+
+SETTINGS = {"batch_size": 2, "sequence_length": 64, "use_packing": True, "mask_rate": 0.0, "overlap": 0}
+
 
 @pytest.fixture(scope="module")
-def run(make_plain_config, tmp_path_factory):
-    """A run directory to which tests add evaluations."""
-    folder = tmp_path_factory.mktemp("run")
-    training.train(make_plain_config(), folder)
-    return folder
+def run(text_folder, data_dir, tmp_path_factory):
+    """A run directory with an untrained model, to which tests add evaluations."""
+    return untrained_run.write(tmp_path_factory.mktemp("run"), path=str(text_folder), data_dir=str(data_dir))
 
 
 def changes(**data):
@@ -29,36 +38,39 @@ def changes(**data):
     return settings
 
 
-def test_every_token_of_the_split_is_scored_and_written_down(run, text_folder):
-    result = evaluation.evaluate(run, "test")
+@pytest.fixture(scope="module")
+def of_test_split(run):
+    """Result of an evaluation with the settings of the run."""
+    return evaluation.evaluate(run, "test")
+
+
+def test_every_token_of_the_split_is_scored_and_written_to_a_file(run, of_test_split, text_folder):
+    result = of_test_split
     texts = sorted((path.read_bytes() for path in (text_folder / "test").glob("*.txt")), key=content_digest)
     assert result["bytes"] == sum(len(text) for text in texts)
     assert result["tokens"] == result["bytes"] + len(texts)
     assert result["words"] == sum(len(text.split()) for text in texts)
-    assert result["settings"] == {
-        "batch_size": 2,
-        "sequence_length": 64,
-        "use_packing": True,
-        "mask_rate": 0.0,
-        "overlap": 0,
-    }
+    assert result["settings"] == SETTINGS
     assert {name: result[name] for name in ("gzip -9", "xz -9")} == compressed_bits_per_byte(texts)
     assert 3 < result["bits_per_byte"] < 9
     assert result["path"] == str(run / "evaluation-test.json")
     assert json.loads((run / "evaluation-test.json").read_text()) == result
 
 
-def test_windows_may_be_others_than_in_training(run):
-    result = evaluation.evaluate(run, "validation", changes())
-    assert result["settings"] == {
-        "batch_size": 8,
-        "sequence_length": 128,
-        "use_packing": True,
-        "mask_rate": 0.0,
-        "overlap": 0,
-    }
-    assert result["windows"] == -(-result["tokens"] // 128)
-    assert (run / "evaluation-validation.json").exists()
+@pytest.fixture(scope="module")
+def counted(run):
+    """Result of an evaluation with other windows than in training."""
+    return evaluation.evaluate(run, "validation", changes())
+
+
+def test_windows_can_differ_from_those_of_training_and_the_scores_are_readable(run, counted):
+    assert counted["settings"] == {**SETTINGS, "batch_size": 8, "sequence_length": 128}
+    assert counted["windows"] == -(-counted["tokens"] // 128)
+    assert counted["path"] == str(run / "evaluation-validation.json")
+    rows = {row[:22].strip(): row[22:] for row in evaluation.as_text(counted).splitlines()}
+    assert rows["bits per byte"] == f"{counted['bits_per_byte']:.4f}"
+    assert rows["gzip -9"] == f"{counted['gzip -9']:.4f}"
+    assert rows["bytes, words, tokens"] == f"{counted['bytes']}, {counted['words']}, {counted['tokens']}"
 
 
 def test_another_text_replaces_all_settings_of_the_first_and_has_a_file_of_its_own(run, tmp_path):
@@ -70,27 +82,10 @@ def test_another_text_replaces_all_settings_of_the_first_and_has_a_file_of_its_o
     assert result["words"] == 5 * 400
 
 
+@pytest.mark.full
 def test_a_part_of_a_split_has_a_file_of_its_own(run):
     paths = [evaluation.evaluate(run, split, changes())["path"] for split in ("test[:1]", "test[1:2]")]
     assert len(set(paths)) == 2 and fnmatch(paths[0], str(run / "evaluation-test_1_-????????.json"))
-
-
-def test_figures_are_readable(run):
-    text = evaluation.as_text(evaluation.evaluate(run, "validation", changes()))
-    rows = {row[:22].strip(): row[22:] for row in text.splitlines()}
-    result = json.loads((run / "evaluation-validation.json").read_text())
-    assert rows["bits per byte"] == f"{result['bits_per_byte']:.4f}"
-    assert rows["gzip -9"] == f"{result['gzip -9']:.4f}"
-    assert rows["bytes, words, tokens"] == f"{result['bytes']}, {result['words']}, {result['tokens']}"
-
-
-@pytest.mark.parametrize(("num_words", "said"), [(1, "too large for a float"), (0, "no words")])
-def test_it_is_said_why_there_is_no_perplexity_per_word(num_words, said):
-    row = {"task": "language_model", "split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0}
-    row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words": num_words, "perplexity_per_word": None}
-    row |= {"words_are": "counted", "seconds": 1.0}
-    row["settings"] = {"mask_rate": 0.0}
-    assert f"perplexity per word   {said}\n" in evaluation.as_text(row)
 
 
 def test_what_an_evaluation_does_not_read_is_not_offered():
@@ -112,44 +107,38 @@ def test_flags_change_the_settings_they_name_and_no_others():
     assert read().to_dict() == expected.to_dict()
 
 
-@pytest.mark.parametrize("name", ["train.dtype", "train.evaluation_windows", "data.train_split", "optimizer.name"])
-def test_a_flag_for_another_setting_is_an_error_that_names_it(name):
-    values = flags.FlagValues()
-    overrides.define_flags(values)
-    with pytest.raises(flags.UnrecognizedFlagError, match=rf"Unknown command line flag 'config\.{name}'"):
-        values(["evaluate", f"--config.{name}=1"])
-
-
-def test_a_flag_with_a_value_of_another_kind_is_an_error():
-    values = flags.FlagValues()
-    overrides.define_flags(values)
-    with pytest.raises(flags.IllegalFlagValueError, match=r"--config\.data\.batch_size=many"):
-        values(["evaluate", "--config.data.batch_size=many"])
+def test_flags_for_other_settings_and_values_of_another_kind_are_errors_that_name_them():
+    for flag, error, message in [
+        ("train.dtype=1", flags.UnrecognizedFlagError, "'config.train.dtype'"),
+        ("train.evaluation_windows=1", flags.UnrecognizedFlagError, "'config.train.evaluation_windows'"),
+        ("data.train_split=1", flags.UnrecognizedFlagError, "'config.data.train_split'"),
+        ("optimizer.name=1", flags.UnrecognizedFlagError, "'config.optimizer.name'"),
+        ("data.batch_size=many", flags.IllegalFlagValueError, "--config.data.batch_size=many"),
+    ]:
+        values = flags.FlagValues()
+        overrides.define_flags(values)
+        with pytest.raises(error, match=re.escape(message)):
+            values(["evaluate", f"--config.{flag}"])
 
 
 @pytest.mark.full
-def test_another_text_is_scored_after_that_of_the_training_is_gone(make_plain_config, text_folder, tmp_path):
+def test_another_text_is_scored_after_that_of_the_training_is_gone(text_folder, tmp_path):
     gone, other = tmp_path / "gone", tmp_path / "other"
     shutil.copytree(text_folder, gone)
     shutil.copytree(text_folder / "test", other / "test")
-    config = make_plain_config()
-    config.data.update(path=str(gone), data_dir=str(tmp_path / "data"))
-    training.train(config, tmp_path / "run")
+    run = untrained_run.write(tmp_path / "run", path=str(gone), data_dir=str(tmp_path / "data"))
     shutil.rmtree(gone)
-    result = evaluation.evaluate(tmp_path / "run", "test", changes(path=str(other)))
+    result = evaluation.evaluate(run, "test", changes(path=str(other)))
     name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
-    assert fnmatch(result["path"], str(tmp_path / "run" / name))
-    with pytest.raises(ValueError, match=r"`path` must be an existing folder or file\. Received: path=.*gone"):
-        evaluation.evaluate(tmp_path / "run", "test")
+    assert fnmatch(result["path"], str(run / name))
+    with pytest.raises(ValueError, match=r"`path`.*gone"):
+        evaluation.evaluate(run, "test")
 
 
-def test_an_unknown_split_is_an_error(run):
-    with pytest.raises(ValueError, match=r"`split` must be one of .* Received: split=exam"):
+def test_an_unknown_split_and_a_folder_without_a_run_are_errors(run, tmp_path):
+    with pytest.raises(ValueError, match=r"`split`.*split=exam"):
         evaluation.evaluate(run, "exam")
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"`workdir` must hold config.json"):
+    with pytest.raises(ValueError, match="`workdir`"):
         evaluation.evaluate(tmp_path)
 
 
@@ -174,6 +163,7 @@ def small_pg19(shared_data, tmp_path):
     return folder
 
 
+@pytest.mark.full
 def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
     result = evaluation.evaluate(run, "test", changes(tfds="pg19", local_dir=str(small_pg19), data_dir=str(tmp_path)))
     texts = [path.read_bytes() for path in (small_pg19 / "test").glob("*.txt")]
@@ -184,42 +174,27 @@ def test_pg19_is_scored_by_its_name_offline(run, small_pg19, tmp_path):
 
 
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run):
-    apart = evaluation.evaluate(run, "validation", changes(use_packing=False))
+    separate = evaluation.evaluate(run, "validation", changes(use_packing=False))
     overlapping = evaluation.evaluate(run, "validation", changes(use_packing=False, overlap=96))
-    assert overlapping["tokens"] == apart["tokens"]
-    assert overlapping["windows"] > 3 * apart["windows"]
+    assert overlapping["tokens"] == separate["tokens"]
+    assert overlapping["windows"] > 3 * separate["windows"]
     assert overlapping["settings"]["overlap"] == 96
-    assert overlapping["nats"] != apart["nats"]
+    assert overlapping["nats"] != separate["nats"]
 
 
-class Killed(Exception):
-    """Replaces a signal that ends the process."""
-
-
-def test_an_evaluation_that_is_killed_goes_on_to_the_same_figures(run, monkeypatch, caplog):
+def test_a_killed_evaluation_resumes_to_the_same_scores(run, monkeypatch):
     settings = changes()
     settings.data.update(batch_size=2, sequence_length=32)
-    monkeypatch.setattr(evaluation, "BATCHES_PER_SAVE", 3)
-    whole = evaluation.evaluate(run, "validation", settings)
     partial = run / "evaluation-validation.partial.json"
+    with monkeypatch.context() as patched:
+        predicted = stop_evaluation(patched, chunk=3, call=3)
+        with pytest.raises(KeyboardInterrupt):
+            evaluation.evaluate(run, "validation", settings)
+        assert json.loads(partial.read_text())["batches"] == 6
+        resumed = evaluation.evaluate(run, "validation", settings)
     assert not partial.exists()
-    predicted = []
-
-    def dies(self, batches, steps, **options):
-        predicted.append(steps)
-        if len(predicted) == 3:
-            raise Killed
-        return predict(self, batches, steps=steps, **options)
-
-    predict = evaluation.Scorer.predict
-    monkeypatch.setattr(evaluation.Scorer, "predict", dies)
-    with pytest.raises(Killed):
-        evaluation.evaluate(run, "validation", settings)
-    assert json.loads(partial.read_text())["batches"] == 6
-    resumed = evaluation.evaluate(run, "validation", settings)
-    assert not partial.exists()
-    batches = -(-whole["windows"] // 2)
-    assert sum(predicted[3:]) == batches - 6
+    whole = evaluation.evaluate(run, "validation", settings)
+    assert sum(predicted[3:]) == -(-whole["windows"] // 2) - 6
     same = ("nats", "tokens", "words", "bits_per_byte", "perplexity")
     assert {name: resumed[name] for name in same} == {name: whole[name] for name in same}
 
@@ -234,8 +209,7 @@ def test_sums_of_other_settings_or_of_nothing_are_not_gone_on_with(tmp_path):
     assert partial.load() == (0, None)
 
 
-def test_a_complete_split_is_divided_by_its_official_words(run, monkeypatch):
-    counted = evaluation.evaluate(run, "validation", changes())
+def test_a_complete_split_is_divided_by_its_official_words(run, counted, monkeypatch):
     assert counted["words_are"] == "counted"
     monkeypatch.setattr(language_model, "official_word_count", lambda name, split, num_documents: 10 * counted["words"])
     official = evaluation.evaluate(run, "validation", changes())

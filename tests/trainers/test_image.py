@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +14,17 @@ import tensorflow as tf
 
 from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
-from tests.trainers.interrupted import SignalAt, arrays_of, stop_evaluation
+from tests.trainers.interrupted import check_resumed_run, stop_evaluation
 from tests.trainers.small_images import SHAPE, generate_eagerly
-from tf_sparse_attention.trainers.shared import callbacks, evaluation, exporting, overrides, training, workdir
+from tf_sparse_attention.trainers.shared import evaluation, exporting, overrides, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
+
+# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +82,7 @@ def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
     assert "not_causal" not in scores
 
 
+@pytest.mark.full
 def test_a_killed_evaluation_resumes(finished, monkeypatch):
     expected = evaluation.evaluate(finished, "train")
     calls = stop_evaluation(monkeypatch, chunk=2, call=3)
@@ -95,14 +101,7 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_c
     config.data.update(use_flips=True, image_order="blocks", image_block=(1, 1))
     config.model.attention = [{**config.model.attention[0], "order": "blocks"}]
     config.model.grid = [2, 2, 1, 1, 3]
-    config.train.update(num_steps=7, evaluate_every=0)
-    folders = tmp_path / "whole", tmp_path / "stopped"
-    training.train(config, folders[0])
-    with monkeypatch.context() as patched:
-        patched.setattr(callbacks, "StopOnSignal", SignalAt)
-        assert training.train(config, folders[1]).signal == signal.SIGTERM
-    training.train(config, folders[1])
-    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+    check_resumed_run(config, tmp_path, monkeypatch)
 
 
 def test_tensorboard_shows_images_and_what_a_pixel_attends_to(finished):
@@ -118,63 +117,35 @@ def test_tensorboard_shows_images_and_what_a_pixel_attends_to(finished):
 
 
 @pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
-def test_a_model_without_a_cache_draws_no_images(finished):
-    task = registry.load_task(finished)
-    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
-    task.config.model.attention = [{**part, "selection": "top_k"}]
-    shown = task.validation(task, task.make_model(), "validation").examples()
-    assert "samples" not in shown.pictures and "attention of a pixel" in shown.pictures
-    assert "health" in shown.texts and shown.scalars
-
-
-@pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
-def test_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
+def test_a_model_without_a_cache_draws_no_images_and_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "not_causal")
     task = registry.load_task(folder)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
-    workdir.save_model(folder, task.make_model())
+    model = task.make_model()
+    shown = task.validation(task, model, "validation").examples()
+    assert "samples" not in shown.pictures and "attention of a pixel" in shown.pictures
+    assert "health" in shown.texts and shown.scalars
+    workdir.save_model(folder, model)
     scores = evaluation.evaluate(folder, "validation")
     assert scores["not_causal"]
     assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(scores)
 
 
-@pytest.mark.parametrize(
-    ("section", "settings", "message"),
-    [
-        (
-            "data",
-            {"mask_rate": 0.1},
-            r"`config\.data\.mask_rate` must be unset for task=image, .* Received: mask_rate=0\.1",
-        ),
-        ("model", {"memory_length": 4}, r"`config\.model\.memory_length` must be unset for task=image"),
-        ("model", {"causal": False}, r"`config\.model\.causal` must be True for task=image\. Received: causal=False"),
-        ("data", {"path": None}, r"`config\.data\.path` must be a folder .* for task=image\. Received: path=None"),
-        (
-            "data",
-            {"sequence_length": 64},
-            r"`config\.data\.sequence_length` must be 12 for images of shape \(2, 2",
-        ),
-        (
-            "data",
-            {"image_shape": (4, 5, 3)},
-            r"must hold only images of 4 x 5 pixels with 3 channels\. Received: 12 of 12",
-        ),
-        ("data", {"image_order": "blocks"}, r"`block_shape` must be given for the order 'blocks'"),
-        (
-            "model",
-            {"grid": [4, 3]},
-            r"`config\.model\.grid` must be \[2, 2, 3\] for these .*Received: grid=\[4, 3\]",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_images_raise_an_error(make_config, tmp_path, section, settings, message):
-    config = make_config()
-    config[section].update(settings)
-    if "image_shape" in settings:
-        config.data.sequence_length = 60  # that of this shape
-    with pytest.raises(ValueError, match=message):
-        training.train(config, tmp_path)
+def test_settings_that_do_not_fit_images_are_errors_that_name_them(make_config, tmp_path, subtests):
+    large = {"image_shape": (4, 5, 3), "sequence_length": 60}
+    for section, settings, message in [
+        ("model", {"causal": False}, "`config.model.causal`"),
+        ("data", {"path": None}, "`config.data.path`"),
+        ("data", {"sequence_length": 64}, "`config.data.sequence_length` must be 12"),
+        ("data", large, "must hold only images of 4 x 5 pixels with 3 channels. Received: 12 of 12"),
+        ("data", {"image_order": "blocks"}, "`block_shape`"),
+        ("model", {"grid": [4, 3]}, "`config.model.grid` must be .2, 2, 3. "),
+    ]:
+        config = make_config()
+        config[section].update(settings)
+        with subtests.test(str(settings)), pytest.raises(ValueError, match=message):
+            training.train(config, tmp_path)
 
 
 def test_images_of_another_shape_or_order_raise_an_error(finished, make_config, tmp_path):
@@ -188,12 +159,6 @@ def test_images_of_another_shape_or_order_raise_an_error(finished, make_config, 
     changes.data.path = str(tmp_path / "large.npz")
     with pytest.raises(ValueError, match=r"must have images of shape \(2, 2, 3\), as the model requires\. Received"):
         evaluation.evaluate(finished, "test", changes)
-
-
-def test_a_run_folder_without_the_state_of_its_task_raises_an_error(make_config, tmp_path):
-    workdir.save_config(tmp_path, make_config())
-    with pytest.raises(ValueError, match=r"`workdir` must hold task\.json, which `tsa-train` writes\. Received"):
-        registry.load_task(tmp_path)
 
 
 @pytest.mark.full

@@ -72,12 +72,6 @@ def test_updates_that_are_never_finite_end_the_run():
         model.fit(x, x, batch_size=1, verbose=0, callbacks=[watch])
 
 
-def test_another_mode_is_an_error(tiny_config, tmp_path):
-    tiny_config.train.nonfinite = "ignore"
-    with pytest.raises(ValueError, match=r"`config.train.nonfinite` must be stop or skip. Received: nonfinite=ignore."):
-        training.train(tiny_config, tmp_path)
-
-
 def test_the_first_weight_that_is_not_finite_is_named():
     weights = [keras.Variable(np.ones(2, dtype), dtype=dtype, name=f"of_{dtype}") for dtype in ("int32", "float32")]
     assert nonfinite.find_weight(weights) is None

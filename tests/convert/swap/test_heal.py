@@ -12,7 +12,7 @@ from tf_sparse_attention.layers import LocalAttention, RoutingAttention
 
 @pytest.fixture(scope="module")
 def dense():
-    return transformer(use_causal_mask=True)
+    return transformer(use_causal_mask=True, num_layers=1)
 
 
 def batches(count, first=0):
@@ -23,7 +23,8 @@ def weights_of(model):
     return [keras.ops.convert_to_numpy(weight) for weight in model.weights]
 
 
-def test_errors_fall_and_nothing_but_the_sparse_attention_changes(dense):
+def test_errors_fall_and_nothing_but_the_sparse_attention_changes():
+    dense = transformer(use_causal_mask=True)
     sparse = replace_attention(dense, local(2), print_fn=None)
     sparse.layers[-1].trainable = False
     flags = [weight.trainable for weight in (*dense.weights, *sparse.weights)]
@@ -48,9 +49,7 @@ def test_a_window_that_hides_nothing_has_no_error(dense):
 
 
 @pytest.mark.parametrize("start_from_data", first([True, False], 1))
-def test_centroids_begin_with_tokens_and_move(start_from_data):
-    dense = transformer(use_causal_mask=True, num_layers=1)
-
+def test_centroids_begin_with_tokens_and_move(dense, start_from_data):
     def routed(attention):
         routing = {"num_clusters": 3, "cluster_size": 4, "share_qk": False, "ema_decay": 0.9, "seed": 0}
         return RoutingAttention(**{**arguments_of(attention), **routing})
@@ -70,30 +69,6 @@ def test_centroids_begin_with_tokens_and_move(start_from_data):
     assert difference(seen[0], layer.centroids) > 1e-4
 
 
-def test_what_is_wrong_is_said(dense):
-    sparse = replace_attention(dense, local(2), print_fn=None)
-    for count in (0, 1):
-        with pytest.raises(ValueError, match=f"`dataset` must have at least two batches.* Received: {count}"):
-            heal(dense, sparse, batches(count), verbose=False)
-    with pytest.raises(ValueError, match="`sparse` must be the result of `replace_attention` for `dense`"):
-        heal(dense, transformer(), batches(2))
-    with pytest.raises(ValueError, match="Received: a Sequential for a Functional"):
-        heal(dense, keras.Sequential(sparse.layers[:1]), batches(2))
-    with pytest.raises(ValueError, match="`steps` must be"):
-        heal(dense, sparse, batches(2), steps=0)
-    for dataset, received in [({"ids": ids()}, "dict"), ("text", "str"), (None, "NoneType")]:
-        with pytest.raises(ValueError, match=f"`dataset` must be a list or .* Received: {received}"):
-            heal(dense, sparse, dataset)
-    with pytest.raises(ValueError, match=r"`dataset` must have batches of model inputs.* Received: 'a text'"):
-        heal(dense, sparse, ["a text", "another"])
-    with pytest.raises(ValueError, match=r"`sparse` must be the result .*, without an attention for attention_2"):
-        heal(transformer(use_causal_mask=True, num_layers=3), sparse, batches(2))
-    for layer in sparse.layers:
-        layer.trainable = False
-    with pytest.raises(ValueError, match="`sparse` must have attention with trainable weights: call `heal` before"):
-        heal(dense, sparse, batches(2))
-
-
 def test_padding_and_returned_scores_count_for_nothing():
     inputs, shift = keras.Input((12, 16)), keras.Input((12, 16))
     x = keras.layers.Masking()(inputs)
@@ -107,6 +82,29 @@ def test_padding_and_returned_scores_count_for_nothing():
     healing = heal(dense, sparse, [[*batch], [0 * batch[0], batch[1]]], verbose=False)
     assert healing.before["attention"] == pytest.approx(np.square(found - wanted).sum() / np.square(wanted).sum())
     assert healing.after["attention"] == healing.before["attention"]  # from padding alone there is nothing to learn
+
+
+def test_invalid_arguments_are_errors(dense, subtests):
+    sparse = replace_attention(dense, local(2), print_fn=None)
+    two_layers = transformer(use_causal_mask=True)
+    for message, models, dataset, options in [
+        ("`dataset` must have at least two batches.*: 0", (dense, sparse), [], {}),
+        ("`dataset` must have at least two batches.*: 1", (dense, sparse), batches(1), {}),
+        ("`dataset` must be a list.*: dict", (dense, sparse), {"ids": ids()}, {}),
+        ("`dataset` must be a list.*: str", (dense, sparse), "text", {}),
+        ("`dataset` must be a list.*: None", (dense, sparse), None, {}),
+        ("`dataset` must have batches of model inputs", (dense, sparse), ["a text", "another"], {}),
+        ("`steps`", (dense, sparse), batches(2), {"steps": 0}),
+        ("`sparse` must be the result of `replace_attention`", (dense, dense), batches(2), {}),
+        ("a Sequential for a Functional", (dense, keras.Sequential(sparse.layers[:1])), batches(2), {}),
+        ("`sparse` .*without an attention for attention_1", (two_layers, sparse), batches(2), {}),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            heal(*models, dataset, verbose=False, **options)
+    for layer in sparse.layers:
+        layer.trainable = False
+    with pytest.raises(ValueError, match="`sparse` must have attention with trainable weights"):
+        heal(dense, sparse, batches(2))
 
 
 @pytest.mark.full

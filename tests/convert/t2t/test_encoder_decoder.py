@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t.cases import SCOPE, small_encoder_decoder
+from tests.convert.t2t.cases import SCOPE, Small, small_encoder_decoder
 from tf_sparse_attention.convert.t2t.layout import Layout
-from tf_sparse_attention.convert.t2t.miniature import CHECKPOINT, write_miniature
 from tf_sparse_attention.convert.t2t.plan import make_plan
-from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.models.attention_parts import all_parts
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import translation_arguments
@@ -49,9 +47,16 @@ def plan_of(small):
     return make_plan(shapes_of(small), small.settings)
 
 
-def test_both_sides_are_read_from_names_and_shapes(small_with_encoder):
-    layout = read_layout(shapes_of(small_with_encoder))
+def test_both_sides_are_read_from_names_and_shapes_and_only_the_decoder_shares_queries(small_with_encoder):
+    plan = plan_of(small_with_encoder)
+    layout = plan.layout
     assert (layout.encoder_layers, layout.encoder_routed, layout.num_layers, layout.routed) == (3, (1, 2), 2, (1,))
+    encoder, decoder = plan.encoder_arguments(), plan.backbone_arguments()
+    assert [side["attention"]["parts"][0]["share_qk"] for side in (encoder, decoder)] == [False, True]
+    (local,), (routing, rest) = decoder["cross_attention"]
+    assert routing["share_qk"] is False and "position" not in routing
+    assert (local["num_heads"], rest["num_heads"]) == (3, 2)
+    assert (rest["block_size"], rest["key_block_size"], rest["num_blocks_before"]) == (8, 4, 2)
 
 
 def test_every_weight_has_a_row_of_its_shape_and_every_variable_is_used(small_with_encoder):
@@ -65,34 +70,14 @@ def test_every_weight_has_a_row_of_its_shape_and_every_variable_is_used(small_wi
     assert read == {name for name in small_with_encoder.tensors if name.startswith(SCOPE)} and plan.unused == []
 
 
-def test_routed_heads_share_queries_in_the_decoders_own_sequence_alone(small_with_encoder):
-    plan = plan_of(small_with_encoder)
-    encoder, decoder = plan.encoder_arguments(), plan.backbone_arguments()
-    assert (
-        encoder["attention"]["parts"][0]["share_qk"] is False and decoder["attention"]["parts"][0]["share_qk"] is True
-    )
-    (local,), (routing, rest) = decoder["cross_attention"]
-    assert routing["share_qk"] is False and "position" not in routing
-    assert (local["num_heads"], rest["num_heads"]) == (3, 2)
-    assert (rest["block_size"], rest["key_block_size"], rest["num_blocks_before"]) == (8, 4, 2)
-
-
 def test_distances_of_an_encoder_are_read_where_the_published_code_reads_them(small_with_encoder):
     # The table has the distances -5 to 5; 15 is the largest that blocks of 8 with one on each side show, which the
     # published code reads at 15 - 8; so -3 is at -11, which is clipped.
     row = next(row for row in plan_of(small_with_encoder).rows if row.target.endswith("local_0/relative_key"))
     read = row.compute(np.arange(-5, 6))
     assert len(read) == row.shape[0] == 31
-    assert {distance: read[distance + 15] for distance in (-15, -3, 3, 4, 8, 12, 13, 15)} == {
-        -15: -5,
-        -3: -5,
-        3: -5,
-        4: -4,
-        8: 0,
-        12: 4,
-        13: 5,
-        15: 5,
-    }
+    distances = np.array([-15, -3, 3, 4, 8, 12, 13, 15])
+    assert read[distances + 15].tolist() == [-5, -5, -5, -4, 0, 4, 5, 5]
 
 
 @pytest.mark.full
@@ -143,70 +128,53 @@ def test_causal_routing_reads_the_best_of_the_source_and_not_later_targets(causa
     assert np.abs(found - whole).max() > 1e-3
 
 
-def test_causal_routing_keeps_the_weights_and_the_encoders_selection(causal, model):
+def test_causal_routing_keeps_the_weights_and_ignores_padding_of_the_source(causal, model):
     ours, theirs = weights_by_path(causal), weights_by_path(model)
     assert set(ours) == set(theirs)
     for path, weight in theirs.items():
         np.testing.assert_array_equal(ours[path], weight, err_msg=path)
-    assert [part.selection for block in causal.encoder.blocks[1:] for part in block.attention.parts[:1]] == [
-        "top_k"
-    ] * 2
-
-
-def test_padding_of_the_source_changes_nothing_where_routing_is_causal(causal):
+    selections = [part.selection for block in causal.encoder.blocks[1:] for part in block.attention.parts[:1]]
+    assert selections == ["top_k"] * 2  # the selection of the encoder stays as it was
     whole = np.asarray(causal(INPUTS))
     alone = {**INPUTS, "encoder_features": INPUTS["encoder_features"][:, :9]}
     alone = {name: x[1:] for name, x in alone.items() if name != "encoder_padding_mask"}
     np.testing.assert_allclose(causal(alone), whole[1:], atol=1e-4)
-
-
-def test_a_causal_one_decodes_with_a_cache(causal):
-    encoded, ids = causal.encode(INPUTS), INPUTS["decoder_token_ids"]
-    cache, whole = causal.decoder.init_cache(2, 30, **encoded), np.asarray(causal(INPUTS))
+    encoded, token_ids = causal.encode(INPUTS), INPUTS["decoder_token_ids"]
+    cache = causal.decoder.init_cache(2, 30, **encoded)
     for index in range(5):
-        logits, cache = causal.decoder.decode(ids[:, index : index + 1], cache, index)
+        logits, cache = causal.decoder.decode(token_ids[:, index : index + 1], cache, index)
         np.testing.assert_allclose(logits[:, 0], whole[:, index], atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"memory_query_shape": None}, "name of a preset. Missing: memory_query_shape"),
-        ({"memory_query_shape": [3]}, "memory_query_shape with one axis, and a memory_flange that is a multiple of it"),
-        ({"num_encoder_layers": 2}, "num_encoder_layers=2, but the variables imply 3"),
-        ({"sparsity_skip_first": 2}, "sparsity_skip_first=2, but the variables imply 1"),
-        ({"input_dropout": 0.1}, r"must have \{'input_dropout': 0.0\}; other values are not supported"),
-        ({"cache_padding_bias": True}, r"must have \{'cache_padding_bias': False\}; other values"),
-    ],
-)
-def test_settings_that_matter_with_an_encoder_are_checked(settings, message, small_with_encoder):
-    small_with_encoder.settings |= settings
-    with pytest.raises(ValueError, match=message):
-        plan_of(small_with_encoder)
+def test_checkpoints_and_settings_that_do_not_fit_are_errors(small_with_encoder, subtests):
+    tensors, settings = small_with_encoder.tensors, small_with_encoder.settings
+    for message, change in [
+        ("Missing: memory_query_shape", {"memory_query_shape": None}),
+        ("memory_query_shape with one axis", {"memory_query_shape": [3]}),
+        ("num_encoder_layers=2, but the variables imply 3", {"num_encoder_layers": 2}),
+        ("sparsity_skip_first=2, but the variables imply 1", {"sparsity_skip_first": 2}),
+        (r"'input_dropout': 0\.0.* not supported", {"input_dropout": 0.1}),
+        ("'cache_padding_bias': False", {"cache_padding_bias": True}),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            plan_of(Small(tensors, settings | change))
+    missing = f"{DECODER.format(1)}enc_dec_attention/v/kernel"
+    before = {name.replace("postprocess", "prepostprocess"): x for name, x in tensors.items()}
+    before[f"{SCOPE}layer_prepostprocess/layer_norm/layer_norm_scale"] = np.ones(12)
 
+    def is_routed_in_encoder_layer_1(name):
+        return "encoder_layer_1/" in name and "cluster_attention" in name
 
-def test_attention_to_the_encoder_that_lacks_is_listed(small_with_encoder):
-    name = f"{DECODER.format(1)}enc_dec_attention/v/kernel"
-    del small_with_encoder.tensors[name]
-    with pytest.raises(ValueError, match=f"missing: {name.removeprefix(SCOPE)}"):
-        plan_of(small_with_encoder)
-
-
-def test_an_encoder_with_norms_before_its_sublayers_is_refused(small_with_encoder):
-    renamed = {name.replace("postprocess", "prepostprocess"): x for name, x in small_with_encoder.tensors.items()}
-    small_with_encoder.tensors = renamed | {f"{SCOPE}layer_prepostprocess/layer_norm/layer_norm_scale": np.ones(12)}
-    with pytest.raises(ValueError, match="must be a post-norm model if it has an encoder"):
-        plan_of(small_with_encoder)
-
-
-def test_routed_layers_of_both_sides_begin_at_the_same_number(small_with_encoder):
-    small_with_encoder.tensors = {
-        name: x
-        for name, x in small_with_encoder.tensors.items()
-        if "encoder_layer_1/" not in name or "cluster_attention" not in name
-    }
-    with pytest.raises(ValueError, match=r"routed heads in layers \(2,\) of 3 encoder layers"):
-        plan_of(small_with_encoder)
+    for message, changed in [
+        (f"missing: {missing.removeprefix(SCOPE)}", {name: x for name, x in tensors.items() if name != missing}),
+        ("must be a post-norm model if it has an encoder", before),
+        (
+            r"routed heads in layers \(2,\) of 3 encoder layers",
+            {name: x for name, x in tensors.items() if not is_routed_in_encoder_layer_1(name)},
+        ),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            plan_of(Small(changed, settings))
 
 
 def test_the_preset_for_documents_is_what_a_checkpoint_of_its_sizes_becomes():
@@ -254,11 +222,3 @@ def test_the_preset_for_documents_is_what_a_checkpoint_of_its_sizes_becomes():
                 expected = part | ({"max_distance": own["max_distance"]} if own.get("max_distance") == 511 else {})
                 assert {key: own[key] for key in expected} == expected
     assert plan.settings["optimizer"] == "adam"
-
-
-@pytest.mark.full
-def test_a_miniature_of_one_is_written_to_try_it(tmp_path):
-    assert main(["miniature", str(tmp_path / "new"), "--encoder"]) == 0
-    model = tsa.convert.from_t2t_checkpoint(tmp_path / "new" / CHECKPOINT)
-    assert (len(model.encoder.blocks), len(model.backbone.blocks)) == (3, 3)
-    assert write_miniature(tmp_path / "other", with_encoder=False).is_dir()

@@ -86,7 +86,7 @@ def test_the_loss_of_the_clusters_is_the_published_one_which_tells_means_from_th
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
-def test_the_models_are_the_same_on_jax(case, shared_goldens, run_jax):
+def test_the_models_are_the_same_on_jax(case, references, run_jax):
     far = run_jax(
         f"""
 import pathlib, warnings
@@ -94,7 +94,7 @@ import numpy as np
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import Published
 warnings.simplefilter("ignore")
-published = Published(pathlib.Path({str(shared_goldens / "t2t_checkpoints" / case)!r}))
+published = Published(pathlib.Path({str(references / "t2t_checkpoints" / case)!r}))
 model = tsa.convert.from_t2t_checkpoint(published.prefix)
 print(float(np.abs(np.asarray(model(published.inputs)) - published.arrays["logits"]).max()))
 """

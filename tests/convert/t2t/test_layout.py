@@ -1,6 +1,7 @@
 """Names and shapes of a checkpoint tell the model, and whatever does not fit is an error that lists it."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -32,9 +33,9 @@ def read_names(path, vocabulary_size):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_dry_run_maps_every_variable_of_the_full_size(name, shared_goldens):
+def test_a_plan_of_the_full_size_maps_every_variable_to_the_model_of_the_preset(name, references):
     preset, count, num_weights = MAPS[name]
-    shapes, kinds = read_names(shared_goldens / "t2t_checkpoints" / name, 98_302)
+    shapes, kinds = read_names(references / "t2t_checkpoints" / name, 98_302)
     assert len(shapes) == count
     plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
     read = {plan.layout.scope + source for row in plan.rows for source in row.sources}
@@ -45,20 +46,12 @@ def test_a_dry_run_maps_every_variable_of_the_full_size(name, shared_goldens):
     lines = plan.table().splitlines()
     assert len(lines) == 1 + len(plan.rows) + len(plan.unused) + len(plan.other_variables)
     assert "98302" in lines[1]
-
-
-@pytest.mark.parametrize("name", MAPS)
-def test_the_plan_has_exactly_the_weights_of_the_model(name, shared_goldens):
-    preset = MAPS[name][0]
-    shapes, _ = read_names(shared_goldens / "t2t_checkpoints" / name, 98_302)
-    plan = tsa.convert.plan_t2t_checkpoint(shapes, hparams=preset)
-    arguments = plan.backbone_arguments()
-    published = preset_arguments(preset, reproduce_reference=True)
+    arguments, published = plan.backbone_arguments(), preset_arguments(preset, reproduce_reference=True)
     given = {key: value for key, value in arguments.items() if key in published and key not in GROUPS}
     assert given == {key: published[key] for key in given}
-    for name, kind in GROUPS.items():
-        if name not in ("attention", "norm"):
-            assert as_options(kind, name, arguments[name]) == as_options(kind, name, published[name])
+    for group, kind in GROUPS.items():
+        if group not in ("attention", "norm"):
+            assert as_options(kind, group, arguments[group]) == as_options(kind, group, published[group])
     assert arguments["norm"]["placement"] == published["norm"]
     both = [side["attention"] for side in (arguments, published)]
     assert both[0]["num_local_layers"] == both[1]["num_local_layers"]
@@ -88,52 +81,6 @@ def test_sizes_and_routed_layers_are_read_from_names_and_shapes(small_checkpoint
     assert (layout.local_distance, layout.routing_distance, layout.norm, layout.has_averages) == (5, 5, "post", True)
 
 
-def test_missing_unknown_and_misshapen_variables_are_all_listed(small_checkpoint):
-    shapes = shapes_of(small_checkpoint)
-    layer = f"{SCOPE}decoder_layer_1/self_attention/"
-    del shapes[f"{layer}self_attention/v/kernel"], shapes[f"{layer}ffn/weight2/kernel"]
-    shapes[f"{SCOPE}decoder_layer_0/surprise"] = (3,)
-    shapes[f"{layer}layer_postprocess/layer_norm/layer_norm_bias"] = (13,)
-    with pytest.raises(ValueError, match="exactly the variables of one Routing Transformer") as error:
-        read_layout(shapes)
-    for part in (
-        "layer_1/self_attention/self_attention/v/kernel",
-        "ffn/weight2/kernel",
-        "surprise",
-        r"(13,), not (12,)",
-    ):
-        assert part in str(error.value)
-
-
-def test_a_layer_that_lacks_altogether_is_listed(small_checkpoint):
-    shapes = {name: shape for name, shape in shapes_of(small_checkpoint).items() if "decoder_layer_1/" not in name}
-    with pytest.raises(ValueError, match=r"missing: decoder_layer_1/.*decoder_layer_1/self_attention/self_attention/v"):
-        read_layout(shapes)
-
-
-@pytest.mark.parametrize("name", ["embeddings/embedding", "emb_dense/kernel", "decoder_layer_0/"])
-def test_what_is_no_routing_transformer_says_so(name, small_checkpoint):
-    shapes = shapes_of(small_checkpoint)
-    shapes = {
-        key: shape for key, shape in shapes.items() if name not in key and (name[-1] != "/" or "layer" not in key)
-    }
-    with pytest.raises(ValueError, match="must be a checkpoint of a Routing Transformer"):
-        read_layout(shapes)
-
-
-def test_variables_of_another_model_are_refused(small_checkpoint):
-    shapes = shapes_of(small_checkpoint) | {"resnet/conv/kernel": (3, 3)}
-    with pytest.raises(ValueError, match=r"not have variables of other models.*resnet/conv/kernel"):
-        read_layout(shapes)
-
-
-def test_another_scope_is_found(small_checkpoint):
-    shapes = {name.replace(SCOPE, "other/"): shape for name, shape in shapes_of(small_checkpoint).items()}
-    assert read_layout(shapes).scope == "other/"
-    shapes = {name.replace(SCOPE, ""): shape for name, shape in shapes_of(small_checkpoint).items()}
-    assert read_layout(shapes).scope == ""
-
-
 def test_slots_dummies_and_the_step_are_counted(small_checkpoint):
     shapes = shapes_of(small_checkpoint)
     shapes |= {f"training/{SCOPE}embeddings/embedding/Adafactor": (20,), "losses_avg/problem_0/total_loss": ()}
@@ -142,10 +89,33 @@ def test_slots_dummies_and_the_step_are_counted(small_checkpoint):
     assert "not weights: 1 optimizer slots" in plan.table()
 
 
-def test_routed_layers_have_to_be_the_last_ones(small_checkpoint):
-    shapes = {}
-    for name, shape in shapes_of(small_checkpoint).items():
-        swapped = name.replace("layer_2/", "layer_x/").replace("layer_1/", "layer_2/").replace("layer_x/", "layer_1/")
-        shapes[swapped] = shape
-    with pytest.raises(ValueError, match=r"in all layers after the first.*layers \(1,\) of 3"):
-        make_plan(shapes, small_checkpoint.settings)
+def test_variables_of_other_models_are_errors_that_list_them(small_checkpoint, subtests):
+    shapes = shapes_of(small_checkpoint)
+    layer = f"{SCOPE}decoder_layer_1/self_attention/"
+    wrong = shapes | {
+        f"{SCOPE}decoder_layer_0/surprise": (3,),
+        f"{layer}layer_postprocess/layer_norm/layer_norm_bias": (13,),
+    }
+    del wrong[f"{layer}self_attention/v/kernel"], wrong[f"{layer}ffn/weight2/kernel"]
+    with pytest.raises(ValueError, match="exactly the variables of one Routing Transformer") as error:
+        read_layout(wrong)
+    for part in ("self_attention/v/kernel", "ffn/weight2/kernel", "surprise", "(13,), not (12,)"):
+        assert part in str(error.value)
+
+    def without(part):
+        return {name: shape for name, shape in shapes.items() if part not in name}
+
+    moved = {"layer_1/": "layer_2/", "layer_2/": "layer_1/"}
+    swapped = {re.sub("layer_[12]/", lambda match: moved[match[0]], name): shape for name, shape in shapes.items()}
+    for message, given in [
+        (r"missing: decoder_layer_1/.*decoder_layer_1/self_attention/self_attention/v", without("decoder_layer_1/")),
+        ("a checkpoint of a Routing Transformer", without("embeddings/embedding")),
+        ("a checkpoint of a Routing Transformer", without("emb_dense/kernel")),
+        ("a checkpoint of a Routing Transformer", without("layer")),
+        (r"variables of other models.*resnet/conv/kernel", shapes | {"resnet/conv/kernel": (3, 3)}),
+        (r"in all layers after the first.*layers \(1,\) of 3", swapped),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            make_plan(given, small_checkpoint.settings)
+    for scope in ("other/", ""):
+        assert read_layout({name.replace(SCOPE, scope): shape for name, shape in shapes.items()}).scope == scope

@@ -38,6 +38,9 @@ def test_the_command_writes_the_same_from_the_same_seed(folder, tmp_path, capsys
     assert first.keys() == again.keys() == other.keys()
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not all(np.array_equal(first[name], other[name]) for name in first)
+    assert main(["miniature", str(tmp_path / "encoder"), "--encoder"]) == 0
+    model = from_t2t_checkpoint(tmp_path / "encoder" / CHECKPOINT)
+    assert (len(model.encoder.blocks), len(model.backbone.blocks)) == (3, 3)
 
 
 def arrays_in(folder):

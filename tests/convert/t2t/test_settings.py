@@ -1,5 +1,6 @@
 """Settings come from a file, a dictionary or a preset, and contradict names and shapes at their peril."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -39,43 +40,32 @@ def plan_of(small):
     return make_plan({name: np.shape(value) for name, value in small.tensors.items()}, small.settings)
 
 
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_a_contradiction_names_the_setting_and_both_values(name, small_checkpoint):
-    small_checkpoint.settings[name] = CONTRADICTIONS[name]
-    with pytest.raises(ValueError, match=f"must agree .* {name}={CONTRADICTIONS[name]!r}, but the variables imply"):
-        plan_of(small_checkpoint)
+def changed(small, **settings):
+    return dataclasses.replace(small, settings={**small.settings, **settings})
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_another_kind_of_model_is_refused(name, small_checkpoint):
-    small_checkpoint.settings[name] = UNSUPPORTED[name]
-    with pytest.raises(ValueError, match=f"other values are not supported. Received: .*{name}"):
-        plan_of(small_checkpoint)
+def test_contradicting_unsupported_and_missing_settings_are_errors(small_checkpoint, subtests):
+    for name, value in CONTRADICTIONS.items():
+        message = f"must agree .* {name}={value!r}, but the variables imply"
+        with subtests.test(name), pytest.raises(ValueError, match=message):
+            plan_of(changed(small_checkpoint, **{name: value}))
+    for name, value in UNSUPPORTED.items():
+        with subtests.test(name), pytest.raises(ValueError, match=f"not supported.*{name}"):
+            plan_of(changed(small_checkpoint, **{name: value}))
+    for name in ("query_shape", "memory_flange", "share_qk", "sparsity_cluster_attention_window"):
+        with subtests.test(name), pytest.raises(ValueError, match=f"Missing: {name}"):
+            plan_of(changed(small_checkpoint, **{name: None}))
+    for block, flange in [([8, 8], [8, 8]), ([8], [12]), ([0], [0])]:
+        with subtests.test(block=block, flange=flange), pytest.raises(ValueError, match="query_shape with one axis"):
+            plan_of(changed(small_checkpoint, query_shape=block, memory_flange=flange))
+    # Zero decoder layers leave the number to another setting.
+    assert plan_of(changed(small_checkpoint, num_decoder_layers=0)).layout.num_layers == 3
 
 
-@pytest.mark.parametrize("name", ["query_shape", "memory_flange", "share_qk", "sparsity_cluster_attention_window"])
-def test_what_nothing_tells_is_asked_for(name, small_checkpoint):
-    del small_checkpoint.settings[name]
-    with pytest.raises(ValueError, match=f"name of a preset. Missing: {name}"):
-        plan_of(small_checkpoint)
-
-
-@pytest.mark.parametrize(("block", "flange"), [([8, 8], [8, 8]), ([8], [12]), ([0], [0])])
-def test_blocks_have_one_axis_and_a_flange_of_whole_ones(block, flange, small_checkpoint):
-    small_checkpoint.settings |= {"query_shape": block, "memory_flange": flange}
-    with pytest.raises(ValueError, match="query_shape with one axis, and a memory_flange that is a multiple"):
-        plan_of(small_checkpoint)
-
-
-def test_zero_decoder_layers_leave_the_number_to_another_setting(small_checkpoint):
-    small_checkpoint.settings["num_decoder_layers"] = 0
-    assert plan_of(small_checkpoint).layout.num_layers == 3
-
-
-def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(shared_goldens):
+def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(references):
     from tests.convert.t2t.cases import Published
 
-    published = Published(shared_goldens / "t2t_checkpoints" / "pg19_local_like")
+    published = Published(references / "t2t_checkpoints" / "pg19_local_like")
     heads = {"local_num_heads": 3, "sparsity_cluster_num_heads": 1, "sparsity_skip_first": 3}
     plan = tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads)
     assert plan.backbone_arguments()["attention"]["parts"][0]["num_heads"] == 4
@@ -105,27 +95,18 @@ def test_settings_become_arguments_of_the_model(small_checkpoint):
     assert arguments["dropout"] == {"residual": 0.1, "activation": 0.3, "embedding": 0.4, "tokens": 0.25}
 
 
-def test_a_dictionary_replaces_settings_of_the_file(tmp_path):
-    (tmp_path / "hparams.json").write_text(json.dumps({"a": 1, "b": 2}), encoding="utf-8")
-    assert read_settings({"b": 3}, tmp_path) == {"a": 1, "b": 3}
+def test_settings_are_a_file_a_dictionary_or_a_preset(tmp_path, subtests):
+    path = tmp_path / "hparams.json"
+    path.write_text(json.dumps({"a": 1, "b": 2}), encoding="utf-8")
+    assert read_settings({"b": 3}, tmp_path) == {"a": 1, "b": 3}  # a dictionary replaces settings of the file
     assert read_settings(None, tmp_path) == {"a": 1, "b": 2}
-    assert read_settings(tmp_path / "hparams.json", None) == {"a": 1, "b": 2}
-
-
-@pytest.mark.parametrize("content", ["{", "[1]", b"\xff"])
-def test_a_broken_file_of_settings_is_an_error(content, tmp_path):
-    data = content if isinstance(content, bytes) else content.encode()
-    (tmp_path / "hparams.json").write_bytes(data)
-    with pytest.raises(ValueError, match=r"`hparams` must .* JSON"):
-        read_settings(None, tmp_path)
-
-
-def test_a_name_that_is_no_preset_lists_them():
-    with pytest.raises(ValueError, match=r"presets .*'pg19_routing_published'.*Received: hparams='pg20'"):
+    assert read_settings(path, None) == {"a": 1, "b": 2}
+    for content in (b"{", b"[1]", b"\xff"):
+        path.write_bytes(content)
+        with subtests.test(content=content), pytest.raises(ValueError, match=r"`hparams` must .* JSON"):
+            read_settings(None, tmp_path)
+    with pytest.raises(ValueError, match=r"presets .*'pg19_routing_published'.*hparams='pg20'"):
         read_settings("pg20", None)
-
-
-def test_a_preset_of_another_model_is_refused():
-    names = [name for name in tsa.models.PRESETS if name.endswith("strided") or "sparse" in name]
+    other = next(name for name in tsa.models.PRESETS if name.endswith("strided") or "sparse" in name)
     with pytest.raises(ValueError, match="a preset of the Routing Transformer"):
-        preset_settings(names[0])
+        preset_settings(other)

@@ -53,19 +53,16 @@ def test_an_evaluation_has_each_byte_once():
     assert images_of(elements(image_evaluation_batches(IMAGES, CODEC, 4, max_images=5))) == expected[::2]
 
 
-def test_invalid_arguments_are_an_error():
-    for arguments, message in [
-        (
-            (IMAGES, ImageCodec(6, 4), 2),
-            r"`images` must be uint8 .*\(6, 4, 3\)\. Received: uint8 of sh",
-        ),
-        ((IMAGES.astype("float32"), CODEC, 2), r"Received: float32 of shape \(10, 4, 6, 3\)"),
-        ((IMAGES[:0], CODEC, 2), r"with N > 0 .*Received: uint8 of shape \(0, 4, 6, 3\)"),
-        ((IMAGES, CODEC, 0), r"`batch_size` must be a positive integer"),
-        ((IMAGES, CODEC, 2, -1), r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."),
-        ((IMAGES, CODEC, 2, 0, 1), r"`use_flips` must be"),
+def test_invalid_arguments_are_errors(subtests):
+    for name, arguments in [
+        ("images", (IMAGES, ImageCodec(6, 4), 2)),
+        ("images", (IMAGES.astype("float32"), CODEC, 2)),
+        ("images", (IMAGES[:0], CODEC, 2)),
+        ("batch_size", (IMAGES, CODEC, 0)),
+        ("seed", (IMAGES, CODEC, 2, -1)),
+        ("use_flips", (IMAGES, CODEC, 2, 0, 1)),
     ]:
-        with pytest.raises(ValueError, match=message):
+        with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
             image_batches(*arguments)
-    with pytest.raises(ValueError, match=r"`max_images` must be"):
+    with pytest.raises(ValueError, match="`max_images`"):
         image_evaluation_batches(IMAGES, CODEC, 2, max_images=0)

@@ -82,24 +82,17 @@ def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):
     assert open_speech_store(source, "test", store.labels).num_utterances == 2
 
 
-def test_unusable_recordings_are_counted_and_logged(store, caplog):
+def test_unusable_recordings_are_counted_and_logged(store, tmp_path, caplog):
     buckets = SpeechBuckets(store, batch_size=2, max_length=800, subsampling=4)
     counts = {"unknown_labels": 0, "empty": 1, "missing_transcript": 0, "more_labels_than_frames": 1, "too_long": 1}
     assert buckets.left_out == counts
-    assert "1 of 33 recordings are left out: empty." in caplog.text
-    assert "1 of 33 recordings are left out: more labels than frames." in caplog.text
-    assert (
-        "1 of 32 recordings" not in caplog.text
-        and "1 of 31 recordings are left out: they have more than" in caplog.text
-    )
+    for line in ("1 of 33 recordings are left out: empty", "1 of 33 recordings are left out: more labels"):
+        assert line in caplog.text
+    assert "1 of 32 recordings" not in caplog.text and "1 of 31 recordings are left out" in caplog.text
     assert SpeechBuckets(store, 2, 800, subsampling=2).left_out["more_labels_than_frames"] == 0
-
-
-def test_missing_transcripts_are_counted(tmp_path, caplog):
     missing = [Utterance("m", np.ones((300, F), "float32"), list(text)) for text in ("nan", "<na>", "an", "nanna")]
     buckets = SpeechBuckets(open_speech_store(Source(tmp_path, train=missing), "train"), 2, 800)
     assert buckets.left_out["missing_transcript"] == 2 and buckets.numbers.tolist() == [2, 3]
-    assert "2 of 4 recordings are left out: missing transcript." in caplog.text
 
 
 def test_an_epoch_has_each_recording_once_and_the_next_another_order(store):
@@ -123,39 +116,29 @@ def test_masked_bands_have_limited_widths_and_change_with_the_step():
     assert 50 < max(hidden_times) <= 100 and set(hidden_bands) == {0, 1, 2, 3}
     assert any((one != other).any() for one, other in itertools.pairwise(found))
     np.testing.assert_array_equal(masks.apply(features, fill, (0, 7, 0)), found[7])
-    assert features.all()
+    assert features.all()  # the argument is not changed
     np.testing.assert_array_equal(FeatureMasks().apply(features, fill, (0,)), features)
     short = FeatureMasks(time_masks=1).apply(features[:10], fill, (3,))
     assert (short == 0).all(axis=1).sum() <= 2
+    two_bands = FeatureMasks(frequency_masks=2)
+    found = [two_bands.apply(features[:10, :5], fill[:5], (step,)) for step in range(50)]
+    assert {int(each[0].sum()) for each in found} == {1, 2, 3, 4, 5}  # never all
 
 
-def test_features_are_never_all_masked():
-    masks, fill = FeatureMasks(frequency_masks=2), np.zeros(5, "float32")
-    found = [masks.apply(np.ones((10, 5), "float32"), fill, (step,)) for step in range(50)]
-    assert {int(each[0].sum()) for each in found} == {1, 2, 3, 4, 5}
-
-
-def test_invalid_arguments_and_recordings_are_an_error(store, tmp_path):
-    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\*\*63\)\. Received: seed=-1\."):
-        SpeechBuckets(store, 2, 800).training_batches(seed=-1)
-    with pytest.raises(ValueError, match=r"`time_masks` must be"):
-        SpeechBuckets(store, 2, 800).training_batches(masks=FeatureMasks(time_masks=-1))
-    with pytest.raises(ValueError, match=r"`frequency_width` must be"):
-        SpeechBuckets(store, 2, 800).training_batches(masks=FeatureMasks(frequency_width=0))
-    for number, (utterance, message) in enumerate(
-        [
-            (ODD[0], r"`store` must have usable recordings\. Received: left_out=\{.*'empty': 1"),
-            (
-                Utterance("flat", np.ones((0, F)), ["a"]),
-                r"one or more frames of 4 features\. Received: flat",
-            ),
-            (
-                Utterance("nan", np.full((3, F), np.nan), ["a"]),
-                r"`source` must have finite features\. Rec",
-            ),
-        ]
-    ):
-        with pytest.raises(ValueError, match=message):
-            SpeechBuckets(open_speech_store(Source(tmp_path / str(number), train=[utterance]), "train"), 1, 800)
-    with pytest.raises(ValueError, match=r"`split` must have recordings\. Received: split=train of memory\."):
-        open_speech_store(Source(tmp_path, train=[]), "train")
+def test_invalid_arguments_and_recordings_are_errors(store, tmp_path, subtests):
+    buckets = SpeechBuckets(store, 2, 800)
+    for name, options in [
+        ("seed", {"seed": -1}),
+        ("time_masks", {"masks": FeatureMasks(time_masks=-1)}),
+        ("frequency_width", {"masks": FeatureMasks(frequency_width=0)}),
+    ]:
+        with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
+            buckets.training_batches(**options)
+    for name, utterances, message in [
+        ("unusable", [ODD[0]], "`store` must have usable recordings"),
+        ("flat", [Utterance("flat", np.ones((0, F)), ["a"])], "4 features.*flat"),
+        ("nan", [Utterance("nan", np.full((3, F), np.nan), ["a"])], "`source` must have finite features"),
+        ("none", [], "`split` must have recordings"),
+    ]:
+        with subtests.test(name), pytest.raises(ValueError, match=message):
+            SpeechBuckets(open_speech_store(Source(tmp_path / name, train=utterances), "train"), 1, 800)

@@ -29,20 +29,12 @@ def test_every_window_of_an_epoch_is_visited_once(random_store):
         found.append(targets_of_epoch(batches, epoch, num_windows, 4).tolist())
         assert sorted(found[epoch]) == sorted(expected)
     assert sorted(found[0]) != sorted(found[1]) and found[0] != sorted(found[0])
-
-
-def test_an_epoch_has_all_tokens_except_for_an_incomplete_window(random_store):
-    store = random_store()
-    targets = targets_of_epoch(training_batches(store, 4, 16), 0, store.num_tokens // 16, 4)
-    missing = np.bincount(store.tokens, minlength=258) - np.bincount(targets.ravel(), minlength=258)
-    assert missing.min() >= 0
-    assert missing.sum() == store.num_tokens % 16
-
-
-def test_batches_depend_only_on_the_seed(random_store):
-    first, again, other = (training_batches(random_store(), 4, 16, seed=seed)[5][1] for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    # An epoch has all tokens except for those of an incomplete window.
+    missing = np.bincount(store.tokens, minlength=258) - np.bincount(np.ravel(found[0]), minlength=258)
+    assert missing.min() >= 0 and missing.sum() == store.num_tokens % 16
+    again, other = (training_batches(random_store(), 4, 16, seed=seed)[5][1] for seed in (3, 2))
+    np.testing.assert_array_equal(again, batches[5][1])
+    assert (other != again).any()
 
 
 def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
@@ -60,41 +52,6 @@ def test_inputs_depend_on_packing_and_steps_per_epoch_is_rounded_up(make_store):
     assert training_batches(store, 3, 10).steps_per_epoch == 4
     assert set(training_batches(store, 3, 10)[0][0]) == {"token_ids", "segment_ids"}
     assert set(training_batches(store, 3, 10, use_packing=False)[0][0]) == {"token_ids"}
-
-
-@pytest.mark.parametrize("make", [training_batches, evaluation_batches])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"sequence_length": 0}, "`sequence_length` must be a positive integer"),
-        ({"mask_rate": 1.0}, r"`mask_rate` must be a number in \[0, 1\)"),
-        ({"mask_rate": -0.1}, r"`mask_rate` must be a number in \[0, 1\)"),
-    ],
-)
-def test_wrong_sizes_and_rates_are_errors(make, arguments, message, random_store):
-    with pytest.raises(ValueError, match=message):
-        make(random_store(), **{"batch_size": 1, "sequence_length": 1, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_windows": 0}, "`max_windows` must be a positive integer"),
-        ({"overlap": -1}, "`overlap` must be 0"),
-        ({"overlap": 10}, "`overlap` must be 0"),
-        ({"overlap": 3, "mask_rate": 0.1}, "`overlap` must be 0"),
-    ],
-)
-def test_wrong_arguments_of_an_evaluation_are_errors(arguments, message, random_store):
-    with pytest.raises(ValueError, match=message):
-        evaluation_batches(random_store(), 2, 10, **arguments)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63])
-def test_a_seed_out_of_range_is_an_error(seed, random_store):
-    with pytest.raises(ValueError, match=rf"`seed` must be in \[0, 2\*\*63\). Received: seed={seed}."):
-        training_batches(random_store(), 1, 1, seed=seed)
 
 
 def elements(batches):
@@ -122,6 +79,11 @@ def test_rows_that_fill_the_last_batch_have_no_weight(make_store):
     inputs, targets, weights = batches[3]
     assert weights.sum(axis=1).tolist() == [10, 0, 0]
     assert not targets[1:].any() and not inputs["segment_ids"][1:].any()
+    # A text within one window needs no second window, whatever the overlap.
+    for length, overlap, count in [(10, 9, 1), (10, 0, 1), (9, 8, 2)]:
+        assert (
+            evaluation_batches(make_store([b"x" * 9], fingerprint="x"), 1, length, overlap=overlap).num_batches == count
+        )
 
 
 def test_max_windows_are_spread_over_the_stream(random_store):
@@ -141,46 +103,30 @@ def test_tokens_after_the_first_window_see_the_overlap(make_store):
     assert weights.tolist() == [[1] * 10, [0] * 6 + [1] * 4, [0] * 6 + [1] * 4]
 
 
-@pytest.mark.parametrize(("length", "overlap", "count"), [(10, 9, 1), (10, 0, 1), (9, 8, 2)])
-def test_a_text_within_one_window_needs_no_second_one(length, overlap, count, make_store):
-    assert evaluation_batches(make_store([b"x" * 9]), 1, length, overlap=overlap).num_batches == count
-
-
 def packed(row, **arguments):
     inputs, targets, weights = pack_windows(np.array([row], "int32"), **arguments)
     assert inputs.pop("padding_mask")[0].tolist() == [token != 0 for token in row]
     return {name: value[0].tolist() for name, value in {**inputs, "targets": targets, "w": weights}.items()}
 
 
-def test_two_documents_and_padding_by_hand():
-    assert packed([A, B, END, C, END, 0]) == {
-        "token_ids": [0, A, B, 0, C, 0],
-        "segment_ids": [1, 1, 1, 2, 2, 0],
-        "targets": [A, B, END, C, END, 0],
-        "w": [1, 1, 1, 1, 1, 0],
-    }
-
-
-def test_a_window_that_starts_inside_a_document_starts_without_context():
-    assert packed([B, END, C])["token_ids"] == [0, B, 0]
-    assert packed([B, END, C])["segment_ids"] == [1, 1, 2]
-
-
-def test_empty_documents_are_segments_of_one():
-    assert packed([END, END, C])["segment_ids"] == [1, 2, 3]
-    assert packed([END, END, C])["token_ids"] == [0, 0, 0]
-
-
-def test_without_packing_there_are_no_segments_and_the_end_id_is_an_input():
+def test_documents_of_a_window_are_segments_without_context_by_hand(subtests):
+    for row, expected in [
+        (
+            [A, B, END, C, END, 0],
+            {"token_ids": [0, A, B, 0, C, 0], "segment_ids": [1, 1, 1, 2, 2, 0], "w": [1, 1, 1, 1, 1, 0]},
+        ),
+        ([B, END, C], {"token_ids": [0, B, 0], "segment_ids": [1, 1, 2], "w": [1, 1, 1]}),  # begins in a document
+        ([END, END, C], {"token_ids": [0, 0, 0], "segment_ids": [1, 2, 3], "w": [1, 1, 1]}),  # empty documents
+        ([0, 0], {"token_ids": [0, 0], "segment_ids": [0, 0], "w": [0, 0]}),
+    ]:
+        with subtests.test(row=row):
+            assert packed(row) == {**expected, "targets": row}
+    # Without packing, there are no segments and the end id is an input.
     assert packed([A, END, C, END, 0], use_packing=False) == {
         "token_ids": [0, A, END, C, 0],
         "targets": [A, END, C, END, 0],
         "w": [1, 1, 1, 1, 0],
     }
-
-
-def test_an_empty_row_has_no_segment_and_no_weight():
-    assert packed([0, 0]) == {"token_ids": [0, 0], "segment_ids": [0, 0], "targets": [0, 0], "w": [0, 0]}
 
 
 def test_packing_does_not_change_the_inputs_of_a_document(make_store):
@@ -225,15 +171,32 @@ def test_masked_positions_depend_on_the_seed_and_the_window_alone():
     assert np.mean(masked_positions(range(100), 200, 0.15)) == pytest.approx(0.15, abs=0.01)
 
 
-def test_masked_positions_change_with_the_epoch(make_store):
+def test_training_masks_change_with_the_epoch_and_those_of_an_evaluation_do_not(make_store, random_store):
     batches = training_batches(make_store([b"abcdefghijklmnopqrstuvwxyzabcde"]), 1, 32, mask_rate=0.3)
     assert batches.steps_per_epoch == 1
     assert np.any(batches[0][2] != batches[1][2])
-
-
-def test_an_evaluation_masks_the_same_tokens_each_time(random_store):
     store = random_store()
     first, second = (elements(evaluation_batches(store, 2, 32, mask_rate=0.2)) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one[2], other[2])
     assert sum(weights.sum() for *_, weights in first) / store.num_tokens == pytest.approx(0.2, abs=0.05)
+
+
+def test_invalid_arguments_are_errors(random_store, subtests):
+    both = [
+        ("batch_size", {"batch_size": 0}),
+        ("sequence_length", {"sequence_length": 0}),
+        ("mask_rate", {"mask_rate": 1.0}),
+        ("mask_rate", {"mask_rate": -0.1}),
+    ]
+    training = [("seed", {"seed": -1}), ("seed", {"seed": 2**63})]
+    evaluation = [
+        ("max_windows", {"max_windows": 0}),
+        ("overlap", {"overlap": -1}),
+        ("overlap", {"overlap": 10}),
+        ("overlap", {"overlap": 3, "mask_rate": 0.1}),
+    ]
+    for make, cases in [(training_batches, both + training), (evaluation_batches, both + evaluation)]:
+        for name, options in cases:
+            with subtests.test(make.__name__, options=options), pytest.raises(ValueError, match=f"`{name}`"):
+                make(random_store(), **{"batch_size": 2, "sequence_length": 10, **options})

@@ -10,27 +10,17 @@ from tf_sparse_attention.data import AudioCodec
 
 CODEC = AudioCodec(8000)
 EVERY_SAMPLE = np.arange(-32768, 32768).astype(np.int16)
-EVERY_ID = np.arange(1, 257)
 
 
-def test_every_byte_has_a_round_trip():
-    np.testing.assert_array_equal(CODEC.encode(CODEC.decode(EVERY_ID)), EVERY_ID)
-
-
-@pytest.mark.parametrize("sample", [-32768, -20000, -300, -1, 0, 1, 5, 77, 4000, 32767])
-def test_a_sample_has_the_byte_of_the_formula(sample):
-    companded = math.copysign(math.log(1 + 255 * abs(sample) / 32768) / math.log(256), sample)
-    assert CODEC.encode(np.int16(sample)) == 1 + math.floor((companded + 1) / 2 * 255 + 0.5)
-
-
-def test_decoded_samples_are_within_the_documented_error():
-    back = CODEC.decode(CODEC.encode(EVERY_SAMPLE)).astype(int)
+def test_ids_are_those_of_the_formula_and_have_a_round_trip():
+    ids = CODEC.encode(EVERY_SAMPLE)
+    companded = [math.copysign(math.log(1 + 255 * abs(x) / 32768) / math.log(256), x) for x in EVERY_SAMPLE.tolist()]
+    np.testing.assert_array_equal(ids, [1 + math.floor((value + 1) / 2 * 255 + 0.5) for value in companded])
+    back = CODEC.decode(ids).astype(int)
     size = np.abs(EVERY_SAMPLE.astype(int))
-    assert (np.abs(back - EVERY_SAMPLE) <= np.where(size < 100, 5, 0.05 * size)).all()
-
-
-def test_louder_samples_have_larger_ids():
-    assert set(np.diff(CODEC.encode(EVERY_SAMPLE)).tolist()) == {0, 1}
+    assert (np.abs(back - EVERY_SAMPLE) <= np.where(size < 100, 5, 0.05 * size)).all()  # the documented error
+    np.testing.assert_array_equal(CODEC.encode(CODEC.decode(np.arange(1, 257))), np.arange(1, 257))
+    assert AudioCodec.from_config(CODEC.get_config()).sample_rate == 8000
 
 
 def test_a_graph_equals_numpy():
@@ -44,15 +34,11 @@ def test_a_graph_equals_numpy():
     np.testing.assert_array_equal(CODEC.decode(tf.constant([0, 999])), CODEC.decode([1, 256]))
 
 
-def test_invalid_samples_and_ids_are_an_error():
-    with pytest.raises(ValueError, match=r"`samples` must be int16\. Received: float64 of shape \(3,\)"):
+def test_invalid_arguments_are_errors():
+    with pytest.raises(ValueError, match="`samples`"):
         CODEC.encode(np.zeros(3))
     for wrong in (0, 257):
-        with pytest.raises(ValueError, match=rf"`ids` must be in \[1, 257\)\. Received: id {wrong}"):
+        with pytest.raises(ValueError, match="`ids`"):
             CODEC.decode([5, wrong])
-    with pytest.raises(ValueError, match=r"`sample_rate` must be a positive integer\. Received: sample_rate=0"):
+    with pytest.raises(ValueError, match="`sample_rate`"):
         AudioCodec(0)
-
-
-def test_a_config_round_trip_gives_an_equal_codec():
-    assert AudioCodec.from_config(CODEC.get_config()).sample_rate == 8000

@@ -1,6 +1,7 @@
 """Recordings of TFDS, folders and files of arrays: each once, in a fixed order, and errors name invalid recordings."""
 
 import io
+import tempfile
 import wave
 
 import numpy as np
@@ -51,87 +52,62 @@ def test_folders_of_splits_are_the_splits(folder, tmp_path):
     for split, own in recordings.items():
         assert_equal_recordings(source.recordings(split), own)
     assert_equal_recordings(source.recordings("train[34%:]+test"), recordings["train"][1:] + recordings["test"])
-
-
-def test_several_channels_are_mixed_down(folder):
-    path, _ = folder
+    # Several channels are mixed down; 2.5 is rounded to 2.
     (path / "test" / "deep" / "0.wav").write_bytes(as_wav(np.array([[1, 4], [-7, 7], [32767, 32767]])))
-    assert_equal_recordings(open_audio(path=path).recordings("test"), [[2, 0, 32767]])  # 2.5 is rounded to 2
+    assert_equal_recordings(open_audio(path=path).recordings("test"), [[2, 0, 32767]])
 
 
 def stored(source, split, tmp_path):
     return open_token_store(source, AudioCodec(source.sample_rate), split, tmp_path / "stores")
 
 
-def test_padding_separates_recordings_in_a_store(folder, tmp_path):
+def test_every_sample_is_scored_once_and_padding_separates_recordings(folder, tmp_path):
     path, recordings = folder
     store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
     for number, samples in enumerate(recordings["train"]):
         np.testing.assert_array_equal(store.document(number), [*codec.encode(samples), 0])
     assert (store.num_bytes, store.num_tokens, store.end_id) == (62, 65, 0)
-
-
-@pytest.mark.parametrize("use_packing", [True, False])
-def test_every_sample_is_scored_once(folder, tmp_path, use_packing):
-    path, recordings = folder
-    store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
-    batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
-    inputs = np.concatenate([batch[0]["token_ids"].ravel() for batch in batches])
-    targets, weights = (np.concatenate([batch[place].ravel() for batch in batches]) for place in (1, 2))
-    np.testing.assert_array_equal(
-        targets[weights == 1], np.concatenate([codec.encode(samples) for samples in recordings["train"]])
-    )
-    before = np.concatenate([[0], targets[:-1]])
-    before[::16] = 0  # where a window begins
-    np.testing.assert_array_equal(inputs[weights == 1], before[weights == 1])
-    if use_packing:  # two recordings of a window are two sequences: the first ends at 30, in the second window
-        segments = batches[0][0]["segment_ids"][1]
-        assert segments[13] != segments[15] and segments[14] == 0
-
-
-def test_padding_between_recordings_is_masked_in_training(folder, tmp_path):
-    path, _ = folder
-    inputs, targets, weights = training_batches(stored(open_audio(path=path), "train", tmp_path), 4, 16)[0]
+    samples = np.concatenate([codec.encode(samples) for samples in recordings["train"]])
+    for use_packing in (True, False):
+        batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
+        inputs = np.concatenate([batch[0]["token_ids"].ravel() for batch in batches])
+        targets, weights = (np.concatenate([batch[place].ravel() for batch in batches]) for place in (1, 2))
+        np.testing.assert_array_equal(targets[weights == 1], samples)
+        before = np.concatenate([[0], targets[:-1]])
+        before[::16] = 0  # where a window begins
+        np.testing.assert_array_equal(inputs[weights == 1], before[weights == 1])
+        if use_packing:  # two recordings of a window are two sequences: the first ends at 30, in the second window
+            segments = batches[0][0]["segment_ids"][1]
+            assert segments[13] != segments[15] and segments[14] == 0
+    inputs, targets, weights = training_batches(store, 4, 16)[0]
     assert (targets == 0).any()
     np.testing.assert_array_equal(inputs["padding_mask"], targets != 0)
     np.testing.assert_array_equal(weights, targets != 0)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            as_wav(drawn(5), rate=11025),
-            r"of 8000 samples per second\. Received: 1 of 3 .*/1\.wav, of 11025 samples",
-        ),
-        (as_wav(drawn(0)), r"train/deep/1\.wav, without samples"),
-        (b"", r"train/deep/1\.wav, which cannot be read: it is incomplete"),
-        (b"RIFF or so, but nothing", r"train/deep/1\.wav, which cannot be read: "),
-        (
-            as_wav(drawn(50))[:17] + b"\xff" * 3 + as_wav(drawn(50))[20:],
-            r"train/deep/1\.wav, which cannot be read: it is incomplete",
-        ),
-        (as_wav(drawn(50))[:100], r"train/deep/1\.wav, which cannot be read: it has 28 of 50 samples"),
-        (as_wav(np.arange(9), width=1), r"train/deep/1\.wav, which has 8 bits per sample, not 16"),
-    ],
-    ids=["rate", "silent", "empty", "no_sound", "broken", "cut_off", "coarse"],
-)
-def test_the_error_names_an_invalid_recording_and_nothing_is_written(folder, tmp_path, content, message):
+def test_the_error_names_an_invalid_recording_and_nothing_is_written(folder, tmp_path, subtests):
     path, recordings = folder
-    (path / "train" / "deep" / "1.wav").write_bytes(content)
-    source = open_audio(path=path)
-    with pytest.raises(ValueError, match=message):
-        stored(source, "train", tmp_path)
-    assert not list((tmp_path / "stores").iterdir())
-    assert_equal_recordings(source.recordings("test"), recordings["test"])
-
-
-def test_all_invalid_recordings_are_counted(folder):
-    path, _ = folder
-    with pytest.raises(ValueError, match=r"of 16000 samples per second\. Received: 3 of 3 are invalid, the first"):
+    whole = as_wav(drawn(50))
+    for content, message in [
+        (as_wav(drawn(5), rate=11025), "of 11025 samples"),
+        (as_wav(drawn(0)), "without samples"),
+        (b"", "cannot be read: it is incomplete"),
+        (b"RIFF or so, but nothing", "cannot be read: "),
+        (whole[:17] + b"\xff" * 3 + whole[20:], "cannot be read: it is incomplete"),
+        (whole[:100], "cannot be read: it has 28 of 50 samples"),
+        (as_wav(np.arange(9), width=1), "8 bits per sample, not 16"),
+    ]:
+        (path / "train" / "deep" / "1.wav").write_bytes(content)
+        source = open_audio(path=path)
+        with subtests.test(message):
+            with pytest.raises(ValueError, match=rf"1 of 3 .*1\.wav, .*{message}"):
+                stored(source, "train", tmp_path)
+            assert not list((tmp_path / "stores").iterdir())
+            assert_equal_recordings(source.recordings("test"), recordings["test"])
+    with pytest.raises(ValueError, match=r"of 16000 samples per second.* 3 of 3 are invalid, the first"):
         list(open_audio(path=path, sample_rate=16000).recordings("train"))
     (path / "train" / "deep" / "0.wav").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"`path` must hold readable recordings\. Received: train/deep/0\.wav"):
+    with pytest.raises(ValueError, match=r"`path`.*0\.wav"):
         _ = open_audio(path=path).sample_rate
 
 
@@ -149,41 +125,29 @@ def test_arrays_of_a_file_are_recordings(tmp_path):
     assert open_audio(path=tmp_path / "all.npz").splits == ("train",)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"audio": np.zeros(20)}, r"`audio` as int16 \(S,\)\. Received: .*odd\.npz with float64 of shape \(20,\)"),
-        (
-            {"offsets": np.array([0, 12, 5, 20], "uint64")},
-            r"`offsets` that rise from 0 to 20, the length of `audio`\. Re",
-        ),
-        ({"offsets": np.array([0, 5])}, r"`offsets` that rise from 0 to 20, .*: 2 offsets, .* \[0, 5\], in .*odd\.npz"),
-        (
-            {"is_test": np.zeros(2, bool)},
-            r"`is_test` as bool \(3,\), .* Received: .*odd\.npz with bool of shape \(2,\)",
-        ),
-        ({"sample_rate": None}, r"the arrays audio, offsets, sample_rate\. Received: .*odd\.npz, without sample_rate"),
-    ],
-)
-def test_invalid_arrays_are_an_error(tmp_path, arrays, message):
-    given = {name: array for name, array in {**ARRAYS, **arrays}.items() if array is not None}
-    np.savez(tmp_path / "odd.npz", **given)
-    with pytest.raises(ValueError, match=message):
-        open_audio(path=tmp_path / "odd.npz")
-
-
-def test_invalid_sources_are_an_error(tmp_path):
-    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
-    for arguments, message in [
-        ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
-        ({"path": "no_such.npz"}, r"`path` must be an existing folder of WAV files, or a file NAME\.npz"),
-        ({"path": "no_such"}, r"`path` must be an existing folder of WAV files, or a file NAME\.npz"),
-        ({"path": tmp_path / "broken.npz"}, r"`path` must be a complete file NAME\.npz\. Received: .*broken\.npz: "),
-        ({"path": tmp_path}, r"`path` must hold files \.wav\. Received"),
-        ({"tfds": "tiny_shakespeare", "data_dir": tmp_path}, r"must be a data set with a recording in each example"),
+def test_invalid_arrays_and_arguments_are_errors(tmp_path, subtests):
+    for name, arrays in [
+        ("`audio`", {"audio": np.zeros(20)}),
+        ("`offsets`", {"offsets": np.array([0, 12, 5, 20], "uint64")}),
+        ("`offsets`", {"offsets": np.array([0, 5])}),
+        ("`is_test`", {"is_test": np.zeros(2, bool)}),
+        ("without sample_rate", {"sample_rate": None}),
     ]:
-        with pytest.raises(ValueError, match=message):
-            open_audio(**arguments)
+        given = {key: array for key, array in {**ARRAYS, **arrays}.items() if array is not None}
+        np.savez(tmp_path / "a.npz", **given)
+        with subtests.test(name, arrays=arrays), pytest.raises(ValueError, match=f"`path`.*{name}"):
+            open_audio(path=tmp_path / "a.npz")
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    for name, options in [
+        ("`tfds` and `path`", {}),
+        ("`path` must be an existing", {"path": "no_such.npz"}),
+        ("`path` must be an existing", {"path": "no_such"}),
+        ("`path` .*broken.npz", {"path": tmp_path / "broken.npz"}),
+        ("`path` must hold files .wav", {"path": tmp_path}),
+        ("a recording in each example", {"tfds": "tiny_shakespeare", "data_dir": tmp_path}),
+    ]:
+        with subtests.test(name, options=options), pytest.raises(ValueError, match=name):
+            open_audio(**options)
 
 
 class TinySounds(tfds.core.GeneratorBasedBuilder):
@@ -212,7 +176,7 @@ def open_tiny_sounds(tmp_path, monkeypatch):
     def opened(sample_rate=None, **attributes):
         for name, value in attributes.items():
             monkeypatch.setattr(TinySounds, name, value)
-        return open_audio(tfds="tiny_sounds", data_dir=tmp_path, sample_rate=sample_rate)
+        return open_audio(tfds="tiny_sounds", data_dir=tempfile.mkdtemp(dir=tmp_path), sample_rate=sample_rate)
 
     return opened
 
@@ -226,21 +190,14 @@ def test_a_data_set_of_tfds_has_its_recordings(open_tiny_sounds):
         list(source.recordings("test"))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "samples", "message"),
-    [
-        (np.float32, np.array([0.5]), r"recording 0 of train of .*, of float32 instead of 16-bit integers"),
-        (np.int64, np.array([0, 40000]), r"recording 0 of train of .*, from 0 to 40000, beyond 16 bits"),
-    ],
-)
-def test_samples_of_tfds_must_have_16_bits(open_tiny_sounds, dtype, samples, message):
-    source = open_tiny_sounds(dtype=dtype, recordings=[samples])
-    with pytest.raises(ValueError, match=message):
+def test_a_data_set_of_tfds_needs_a_sample_rate_and_16_bits(open_tiny_sounds, monkeypatch):
+    source = open_tiny_sounds(dtype=np.float32, recordings=[np.array([0.5])])
+    with pytest.raises(ValueError, match=r"recording 0 .*of float32 instead of 16-bit"):
         list(source.recordings("train"))
-
-
-def test_a_data_set_without_a_sample_rate_needs_one(open_tiny_sounds, monkeypatch):
     monkeypatch.setattr(TinySounds, "sample_rate", None)
-    with pytest.raises(ValueError, match=r"`sample_rate` must be given for a data set without a sample rate\. Rec"):
-        open_tiny_sounds(recordings=[drawn(3)])
-    assert open_tiny_sounds(sample_rate=8000).sample_rate == 8000
+    with pytest.raises(ValueError, match="`sample_rate`"):
+        open_tiny_sounds(dtype=np.int64, recordings=[np.array([0, 40000])])
+    source = open_tiny_sounds(sample_rate=8000)
+    assert source.sample_rate == 8000
+    with pytest.raises(ValueError, match=r"recording 0 .*from 0 to 40000, beyond 16 bits"):
+        list(source.recordings("train"))

@@ -74,43 +74,32 @@ def test_the_fingerprint_depends_on_contents_and_splits(folder, tmp_path):
     assert len(set(found)) == 3 and found[2] == open_images(path=path).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (
-            lambda path: write(path, drawn(1, (4, 6, 3))[0]),
-            r"must hold only images of 4 x 5 pixels with 3 channels\. Received: 1 of 5 are invalid, the first is "
-            r"train/deep/3\.png, of 4 x 6 pixels with 3 channels\.",
-        ),
-        (lambda path: write(path, drawn(1, (4, 5, 1))[0]), r"train/deep/3\.png, of 4 x 5 pixels with 1 channel\."),
-        (lambda path: path.write_bytes(b"GIF or so"), r"1 of 5 .*deep/3\.png, which cannot be read: \w[^{]*\w\.$"),
-        (lambda path: path.write_bytes(path.read_bytes()[:70]), r"train/deep/3\.png, which cannot be read: "),
-        (
-            lambda path: path.write_bytes(tf.io.encode_png(np.zeros((4, 5, 3), np.uint16)).numpy()),
-            r"train/deep/3\.png, which has 16 bits per channel",
-        ),
-    ],
-    ids=["size", "channels", "no_image", "cut_off", "deep"],
-)
-def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_path, spoil, message):
+def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_path, subtests):
     path, images = folder
-    spoil(path / "train" / "deep" / "3.png")
-    source = open_images(path=path, data_dir=tmp_path / "data")
-    with pytest.raises(ValueError, match=message):
-        source.array("train")
-    assert not list((tmp_path / "data").rglob("*.*"))
+    options = {"path": path, "data_dir": tmp_path / "data"}
+    spoiled = path / "train" / "deep" / "3.png"
+    png = spoiled.read_bytes()
+    for content, message in [
+        (tf.io.encode_png(drawn(1, (4, 6, 3))[0]).numpy(), "of 4 x 6 pixels with 3 channels"),
+        (tf.io.encode_png(drawn(1, (4, 5, 1))[0]).numpy(), "of 4 x 5 pixels with 1 channel"),
+        (b"GIF or so", r"cannot be read: \w[^{]*\w\.$"),
+        (png[:70], "cannot be read: "),
+        (tf.io.encode_png(np.zeros((4, 5, 3), np.uint16)).numpy(), "16 bits per channel"),
+    ]:
+        spoiled.write_bytes(content)
+        source = open_images(**options)
+        with subtests.test(message):
+            with pytest.raises(ValueError, match=rf"1 of 5 .*3\.png.*{message}"):
+                source.array("train")
+            assert not list((tmp_path / "data").rglob("images.bin"))
     np.testing.assert_array_equal(source.array("test"), images["test"])
-
-
-def test_all_invalid_images_are_counted(folder, tmp_path):
-    path, _ = folder
-    source = open_images(path=path, image_shape=(5, 4, 3), data_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"Received: 5 of 5 are invalid, the first is train/deep/0\.png"):
+    source = open_images(**options, image_shape=(5, 4, 3))
+    with pytest.raises(ValueError, match=r"5 of 5 .*0\.png"):
         source.array("train")
     (path / "train" / "deep" / "0.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"`path` must hold readable images\. Received: train/deep/0\.png, wh"):
-        _ = open_images(path=path, data_dir=tmp_path).shape
-    with pytest.raises(ValueError, match=r"`path` must not change while it is being read\. Received: changed file"):
+    with pytest.raises(ValueError, match=r"`path` must hold readable images.*0\.png"):
+        _ = open_images(**options).shape
+    with pytest.raises(ValueError, match="`path` must not change"):
         source.array("train")
 
 
@@ -125,51 +114,6 @@ def test_arrays_of_a_file_are_splits(tmp_path):
         source.array("test")
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        (
-            {"x_train": np.zeros((3, 4, 4, 3))},
-            r"`x_train` as uint8 \(N, H, W, C\)\. Received: .*odd\.npz with float64 of",
-        ),
-        ({"x_train": np.zeros((3, 4, 4), np.uint8)}, r"Received: .*odd\.npz with uint8 of shape \(3, 4, 4\)"),
-        ({"train": np.zeros((3, 4, 4, 3), np.uint8)}, r"`path` must hold arrays with names such as x_train\. Received"),
-    ],
-)
-def test_invalid_arrays_are_an_error(tmp_path, arrays, message):
-    np.savez(tmp_path / "odd.npz", **arrays)
-    with pytest.raises(ValueError, match=message):
-        open_images(path=tmp_path / "odd.npz")
-
-
-def test_invalid_sources_are_an_error(tmp_path):
-    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
-    (tmp_path / "two").mkdir()
-    for name in ("a", "b"):
-        write(tmp_path / "two" / f"{name}.png", np.zeros((2, 2, 3), np.uint8))
-    (tmp_path / "none").mkdir()
-    for arguments, message in [
-        ({}, r"One of `tfds` and `path` must be given\. Received: tfds=None, path=None"),
-        ({"path": "no_such.npz"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
-        ({"path": "no_such"}, r"`path` must be an existing folder of images, or a file NAME\.npz"),
-        ({"path": tmp_path / "broken.npz"}, r"`path` must be a complete file NAME\.npz\. Received: .*broken\.npz: "),
-        ({"path": tmp_path / "none"}, r"`path` must hold files \.png, \.jpg, \.jpeg\. Received"),
-        ({"path": tmp_path / "two"}, r"`path` must hold 3 or more different images.*with 1\."),
-        (
-            {"tfds": "tiny_shakespeare", "data_dir": tmp_path},
-            r"`tfds` must be a data set with an image in each example",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            open_images(**arguments)
-    write(tmp_path / "two" / "train" / "c.png", np.zeros((2, 2, 3), np.uint8))
-    with pytest.raises(ValueError, match=r"`image_shape` must be \(height, width, channels\)\. Received: image_shape="):
-        open_images(path=tmp_path / "two", image_shape=(2, 2))
-    source = open_images(path=tmp_path / "two", data_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"`split` must have images\. Received: split=train\[:0\] of two"):
-        source.array("train[:0]")
-
-
 def test_the_error_for_a_changed_array_says_what_to_delete(folder, tmp_path, monkeypatch):
     source = open_images(path=folder[0], data_dir=tmp_path / "data")
     source.array("train")
@@ -179,42 +123,6 @@ def test_the_error_for_a_changed_array_says_what_to_delete(folder, tmp_path, mon
     monkeypatch.setattr(array_store, "_checked", set())
     with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with invalid content"):
         source.array("train")
-
-
-def test_cifar10_of_tfds_is_read_by_its_name(tmp_path):
-    with tfds.testing.mock_data(num_examples=3):
-        source = open_images(tfds="cifar10", data_dir=tmp_path)
-        assert (
-            source.shape == (32, 32, 3) and source.fingerprint.startswith("cifar10/") and "#image" in source.fingerprint
-        )
-        found = source.array("train")
-        assert found.shape == (3, 32, 32, 3) and found.std() > 0
-        np.testing.assert_array_equal(found, np.stack([*source.images("train")]))
-
-
-def test_the_first_image_of_imagenet_has_the_shape(tmp_path):
-    images = drawn(3, (64, 64, 3))
-
-    def as_dataset(self, *arguments, **options):
-        return tf.data.Dataset.from_tensor_slices({"image": images})
-
-    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
-        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
-        assert source.shape == (64, 64, 3)
-        np.testing.assert_array_equal(source.array("validation"), images)
-
-
-def test_images_of_16_bits_are_an_error(tmp_path):
-    images = drawn(3, (64, 64, 3)).astype("uint16") * 257
-
-    def as_dataset(self, *arguments, **options):
-        return tf.data.Dataset.from_tensor_slices({"image": images})
-
-    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
-        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path)
-        with pytest.raises(ValueError, match=r"3 of 3 are invalid, .* image 0 .*, of uint16 instead of 8 bits"):
-            source.array("validation")
-    assert not list((tmp_path / "images").iterdir())
 
 
 class Squares(tfds.core.GeneratorBasedBuilder):
@@ -241,11 +149,54 @@ def test_a_builder_is_prepared_and_has_each_image_once(tmp_path):
     assert source.splits == ("train",)
     found = source.array("train")
     assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in Squares.images)
-    with pytest.raises(ValueError, match=r"`split` must be one of train in squares/1\.0\.0, or a part .*split=test\."):
+    with pytest.raises(ValueError, match=r"`split` must be one of train in squares/1\.0\.0"):
         source.array("test")
 
 
-def test_the_excerpt_of_cifar10_is_read(shared_data, tmp_path):
-    path = shared_data / "images_cifar10" / "cifar10_excerpt.npz"
-    images = open_images(path=path, data_dir=tmp_path).array("train")
-    assert images.shape == (2000, 32, 32, 3) and images[0, 0, 0].tolist() == [59, 62, 63]
+def test_the_first_image_of_imagenet_has_the_shape_and_eight_bits(tmp_path):
+    images = drawn(3, (64, 64, 3))
+
+    def as_dataset(self, *arguments, **options):
+        return tf.data.Dataset.from_tensor_slices({"image": images})
+
+    with tfds.testing.mock_data(as_dataset_fn=as_dataset):
+        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path / "right")
+        assert source.shape == (64, 64, 3)
+        assert source.fingerprint.startswith("downsampled_imagenet/") and "#image" in source.fingerprint
+        np.testing.assert_array_equal(source.array("validation"), images)
+        images = images.astype("uint16") * 257
+        source = open_images(tfds="downsampled_imagenet/64x64", data_dir=tmp_path / "wrong")
+        with pytest.raises(ValueError, match=r"3 of 3 are invalid, .* image 0 .*of uint16 instead of 8 bits"):
+            source.array("validation")
+    assert not list((tmp_path / "wrong" / "images").iterdir())
+
+
+def test_invalid_arrays_and_arguments_are_errors(tmp_path, subtests):
+    for message, arrays in [
+        ("`x_train` as uint8 .*float64", {"x_train": np.zeros((3, 4, 4, 3))}),
+        (r"`x_train` as uint8 .*\(3, 4, 4\)", {"x_train": np.zeros((3, 4, 4), np.uint8)}),
+        ("names such as x_train", {"train": np.zeros((3, 4, 4, 3), np.uint8)}),
+    ]:
+        np.savez(tmp_path / "a.npz", **arrays)
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            open_images(path=tmp_path / "a.npz")
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    (tmp_path / "none").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "two" / f"{name}.png", np.zeros((2, 2, 3), np.uint8))
+    for message, options in [
+        ("`tfds` and `path`", {}),
+        ("`path` must be an existing", {"path": "no_such.npz"}),
+        ("`path` must be an existing", {"path": "no_such"}),
+        ("`path` .*broken.npz", {"path": tmp_path / "broken.npz"}),
+        ("`path` must hold files .png, .jpg, .jpeg", {"path": tmp_path / "none"}),
+        ("`path` must hold 3 or more different images.*with 1", {"path": tmp_path / "two"}),
+        ("`tfds` .*an image in each example", {"tfds": "tiny_shakespeare", "data_dir": tmp_path}),
+    ]:
+        with subtests.test(message, options=options), pytest.raises(ValueError, match=message):
+            open_images(**options)
+    write(tmp_path / "two" / "train" / "c.png", np.zeros((2, 2, 3), np.uint8))
+    with pytest.raises(ValueError, match="`image_shape`"):
+        open_images(path=tmp_path / "two", image_shape=(2, 2))
+    with pytest.raises(ValueError, match="`split` must have images"):
+        open_images(path=tmp_path / "two", data_dir=tmp_path).array("train[:0]")

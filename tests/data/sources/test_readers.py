@@ -4,7 +4,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data.sources.media_files import MediaSource
-from tf_sparse_attention.data.sources.readers import ListReader, parse_split
+from tf_sparse_attention.data.sources.readers import ListReader
 
 SPLITS = {"train": range(13), "test": range(100, 103), "empty": ()}
 
@@ -18,38 +18,33 @@ def numbers(reader, split):
     return [example["number"] for example in reader.examples(split)]
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        *("train", "train[:50%]", "train[50%:]", "train[33%:67%]", "train[-10%:]", "train[:12.5%]", "train[100%:]"),
-        *("train[3:5]", "train[-2:]", "train[:-2]", "train[5:3]", "train[:13]", "train[-13:1]"),
-        *("train+test", "test + train[:1]", "train[:2]+train[:2]"),
-    ],
-)
-def test_parts_and_sums_are_those_of_tfds(reader, split):
+PARTS = [
+    *("train", "train[:50%]", "train[50%:]", "train[33%:67%]", "train[-10%:]", "train[:12.5%]", "train[100%:]"),
+    *("train[3:5]", "train[-2:]", "train[:-2]", "train[5:3]", "train[:13]", "train[-13:1]"),
+    *("train+test", "test + train[:1]", "train[:2]+train[:2]"),
+]
+
+
+def test_parts_and_sums_are_those_of_tfds(reader, subtests):
     sizes = [
         tfds.core.SplitInfo(name=name, shard_lengths=[len(SPLITS[name])], num_bytes=0, filename_template=None)
         for name in ("train", "test")
     ]
-    parts = tfds.core.ReadInstruction.from_spec(split).to_absolute({info.name: info for info in sizes})
-    expected = [number for part in parts for number in SPLITS[part.splitname][part.from_ : part.to]]
-    assert numbers(reader, split) == expected
+    for split in PARTS:
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute({info.name: info for info in sizes})
+        expected = [number for part in parts for number in SPLITS[part.splitname][part.from_ : part.to]]
+        with subtests.test(split=split):
+            assert numbers(reader, split) == expected
 
 
-def test_splits_without_items_are_left_out(reader):
-    assert reader.splits == ("train", "test")
-
-
-@pytest.mark.parametrize("split", ["dev", "empty", "train[", "train[:x]", "train[1]", "train+", "", "train[:5]+dev"])
-def test_an_unknown_split_is_an_error_at_once(reader, split):
-    with pytest.raises(ValueError, match=r"`split` must be one of train, test in numbers, or a part .* split="):
-        reader.examples(split)
-
-
-@pytest.mark.parametrize("split", ["train[:14]", "train[-14:]", "train[:110%]"])
-def test_a_part_beyond_the_examples_is_an_error(reader, split):
-    with pytest.raises(ValueError, match=r"`split` must have bounds of at most 13, the size of train\. Received: "):
-        list(reader.examples(split))
+def test_unknown_splits_and_parts_beyond_the_examples_are_errors(reader, subtests):
+    assert reader.splits == ("train", "test")  # those with items
+    for split in ("dev", "empty", "train[", "train[:x]", "train[1]", "train+", "", "train[:5]+dev"):
+        with subtests.test(split=split), pytest.raises(ValueError, match="`split` must be one of train, test"):
+            reader.examples(split)  # at once, before an example is read
+    for split in ("train[:14]", "train[-14:]", "train[:110%]"):
+        with subtests.test(split=split), pytest.raises(ValueError, match="`split` must have bounds of at most 13"):
+            list(reader.examples(split))
 
 
 def test_items_are_read_lazily():
@@ -67,9 +62,3 @@ def test_items_after_an_invalid_one_are_checked_and_not_yielded():
     message = r"must hold only numbers\. Received: 2 of 4 are invalid, the first is .* 1 of train of numbers, cannot be"
     with pytest.raises(ValueError, match=message):
         next(found)
-
-
-def test_parts_are_parsed():
-    (part,) = parse_split("train[10%:]", "a", ["train"])
-    assert part == ("train", "10%", "") and part.is_slice and list(part.indices(10)) == list(range(1, 10))
-    assert not parse_split("train", "a", ["train"])[0].is_slice

@@ -19,57 +19,47 @@ from tf_sparse_attention.data.sources import tfds_reader as preparation
 from tf_sparse_attention.data.sources.tfds_reader import find_text_feature
 
 
-def features(**strings):
+def features(*strings):
     return tfds.features.FeaturesDict({name: tfds.features.Text() for name in strings} | {"label": tf.int64})
 
 
-def test_the_only_string_is_the_text():
-    assert find_text_feature(features(anything=1)) == "anything"
+def test_the_text_is_the_given_the_only_or_a_known_string_feature(subtests):
+    image = tfds.features.Image()
+    with_id = tfds.features.FeaturesDict({"image": image, "id": tfds.features.Text()})
+    for found, given, expected in [
+        (features("anything"), None, "anything"),
+        (features("title", "book_text"), None, "book_text"),
+        (features("url", "text", "content"), None, "text"),
+        (features("title", "text"), "title", "title"),
+        (with_id, "id", "id"),
+    ]:
+        with subtests.test(features=found, given=given):
+            assert find_text_feature(found, given) == expected
+    for found, given, message in [
+        (features("summary", "abstract"), None, "string features: summary, abstract"),
+        (features("text"), "label", "=label"),
+        (with_id, None, "string features: id"),
+        (tfds.features.FeaturesDict({"image": image}), None, "string features: none, all features: image"),
+        (tfds.features.FeaturesDict({"text": tfds.features.Sequence(tfds.features.Text())}), None, "none"),
+    ]:
+        with subtests.test(features=found, given=given), pytest.raises(ValueError, match=f"`text_feature`.*{message}"):
+            find_text_feature(found, given)
 
 
-def test_a_known_name_is_chosen_among_several_strings():
-    assert find_text_feature(features(title=1, book_text=1)) == "book_text"
-    assert find_text_feature(features(url=1, text=1, content=1)) == "text"
-
-
-def test_a_given_name_has_priority():
-    assert find_text_feature(features(title=1, text=1), "title") == "title"
-
-
-def test_several_unknown_strings_are_an_error_that_lists_them():
-    with pytest.raises(ValueError, match=r"Received: text_feature=None, string features: summary, abstract, all"):
-        find_text_feature(features(summary=1, abstract=1))
-
-
-def test_a_name_that_is_not_a_string_feature_is_an_error():
-    with pytest.raises(ValueError, match=r"`text_feature` must be a string feature of the data set. .*=label"):
-        find_text_feature(features(text=1), "label")
-
-
-def test_a_data_set_without_text_is_an_error():
-    with pytest.raises(ValueError, match=r"string features: none, all features: image"):
-        find_text_feature(tfds.features.FeaturesDict({"image": tfds.features.Image()}))
-
-
-def test_a_list_of_strings_is_not_text():
-    with pytest.raises(ValueError, match=r"string features: none"):
-        find_text_feature(tfds.features.FeaturesDict({"text": tfds.features.Sequence(tfds.features.Text())}))
-
-
-def test_name_and_path_together_are_an_error():
-    with pytest.raises(ValueError, match=r"`tfds` and `path` must not both be given. Received: tfds=pg19, path=x."):
-        open_source(tfds="pg19", path="x")
-
-
-def test_a_missing_local_folder_is_an_error():
-    with pytest.raises(ValueError, match=r"`local_dir` must be an existing folder. Received: local_dir=/no/such."):
-        open_source(tfds="pg19", local_dir="/no/such")
-
-
-def test_a_folder_that_is_not_pg19_is_an_error(tmp_path):
+def test_invalid_arguments_are_errors_of_one_line(tmp_path, subtests):
     (tmp_path / "train").mkdir()
-    with pytest.raises(ValueError, match=r"must have metadata.csv and .* without metadata.csv, validation, test."):
-        open_source(tfds="pg19", local_dir=tmp_path)
+    for message, options in [
+        ("`tfds` and `path`", {"tfds": "pg19", "path": "x"}),
+        ("`local_dir`", {"tfds": "pg19", "local_dir": "/no/such"}),
+        ("without metadata.csv, validation, test", {"tfds": "pg19", "local_dir": tmp_path}),
+        (r"`tfds` must name a configuration of wiki40b: .*\bde\b.*=wiki40b/xx", {"tfds": "wiki40b/xx"}),
+        ("`tfds` .*use `path` for a file or a folder", {"tfds": "/nosuch"}),
+        ("`tfds` .*Did you mean .*pg19", {"tfds": "pg18"}),
+    ]:
+        with subtests.test(options=options):
+            with pytest.raises(ValueError, match=message) as error:
+                open_source(**options)
+            assert "\n" not in str(error.value)
 
 
 def test_without_tensorflow_datasets_the_error_names_the_extra(monkeypatch):
@@ -102,6 +92,15 @@ def test_a_split_a_part_and_a_sum_of_tfds_are_read(tmp_path):
         source.documents("train+dev")
 
 
+def test_opening_prepares_nothing_and_fingerprints_depend_on_data_set_and_features(tmp_path):
+    source = open_source(tfds="tiny_shakespeare", data_dir=tmp_path)
+    assert source.name == "tiny_shakespeare/1.0.0"
+    books = open_source(tfds="pg19", data_dir=tmp_path)
+    titles = open_source(tfds="pg19", data_dir=tmp_path, text_feature="book_title")
+    assert len({source.fingerprint, books.fingerprint, titles.fingerprint}) == 3
+    assert not list(tmp_path.iterdir())
+
+
 def test_concurrent_preparations_keep_the_first_result(tmp_path, monkeypatch):
     generate, others = Letters._generate_examples, [Letters(data_dir=tmp_path)]
 
@@ -113,11 +112,9 @@ def test_concurrent_preparations_keep_the_first_result(tmp_path, monkeypatch):
     monkeypatch.setattr(Letters, "_generate_examples", generate_after_another_process)
     assert len(list(open_source(tfds="letters", data_dir=tmp_path).documents("train"))) == 4
     assert not others
-
-
-def test_data_that_another_process_prepared_after_opening_are_read(tmp_path):
-    source = open_source(tfds="letters", data_dir=tmp_path)
-    preparation.prepare(Letters(data_dir=tmp_path))
+    # Another process prepares the data after this process has opened them.
+    source = open_source(tfds="letters", data_dir=tmp_path / "other")
+    preparation.prepare(Letters(data_dir=tmp_path / "other"))
     assert len(list(source.documents("train"))) == 4
 
 
@@ -151,21 +148,6 @@ def test_the_error_for_damaged_files_says_what_to_delete(tmp_path):
         open_source(tfds="letters", data_dir=tmp_path)
 
 
-def test_opening_a_source_prepares_nothing(tmp_path):
-    source = open_source(tfds="tiny_shakespeare", data_dir=tmp_path)
-    assert source.name == "tiny_shakespeare/1.0.0"
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_fingerprint_depends_on_features_and_data_set(tmp_path):
-    fingerprints = {
-        open_source(tfds="tiny_shakespeare", data_dir=tmp_path).fingerprint,
-        open_source(tfds="pg19", data_dir=tmp_path).fingerprint,
-        open_source(tfds="pg19", data_dir=tmp_path, text_feature="book_title").fingerprint,
-    }
-    assert len(fingerprints) == 3
-
-
 def test_tiny_shakespeare_is_prepared_offline_from_its_file(shared_data, tmp_path):
     arguments = {"tfds": "tiny_shakespeare", "local_dir": shared_data / "tinyshakespeare", "data_dir": tmp_path}
     documents = [b"".join(load_documents(split, **arguments)) for split in ("train", "validation", "test")]
@@ -187,62 +169,20 @@ def corpus(shared_data, tmp_path):
 
 
 def test_pg19_is_prepared_offline_from_a_part_of_the_corpus(corpus, tmp_path):
-    source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
+    options = {"tfds": "pg19", "local_dir": corpus, "data_dir": tmp_path}
+    source = open_source(**options)
     assert source.text_feature == "book_text"
     for split in ("train", "validation", "test"):
         (file,) = (corpus / split).iterdir()
         assert list(source.documents(split)) == [file.read_bytes().strip()]
-
-
-def test_another_part_of_pg19_is_another_data_set(corpus, tmp_path):
-    first = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
-    list(first.documents("test"))
-    (corpus / "test" / "860.txt").write_text("A book.")
-    second = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
-    assert first.fingerprint != second.fingerprint
-    assert b"A book." in list(second.documents("test"))
-
-
-def test_reading_a_local_corpus_leaves_the_builder_on_its_bucket(corpus, tmp_path):
-    list(load_documents("test", tfds="pg19", local_dir=corpus, data_dir=tmp_path))
-    module = sys.modules[type(tfds.builder("pg19", data_dir=tmp_path)).__module__]
-    assert str(module._DATA_DIR).startswith("gs://")
-
-
-def test_the_error_for_an_unknown_split_lists_the_splits(corpus, tmp_path):
-    source = open_source(tfds="pg19", local_dir=corpus, data_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"must be one of .*validation.* in pg19/0.1.1, or a part .* split=dev."):
+    with pytest.raises(ValueError, match=r"one of .*validation.* in pg19/0.1.1, .* split=dev."):
         source.documents("dev")
-
-
-def test_a_part_of_a_split_is_read(tmp_path):
-    (tmp_path / "texts" / "train").mkdir(parents=True)
-    for number in range(4):
-        (tmp_path / "texts" / "train" / f"{number}.txt").write_text(str(number))
-    source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
-    assert len(list(source.documents("train[:50%]"))) == 2
-
-
-def test_the_order_of_documents_is_the_same_each_time(tmp_path):
-    (tmp_path / "texts" / "train").mkdir(parents=True)
-    for number in range(50):
-        (tmp_path / "texts" / "train" / f"{number}.txt").write_text(str(number))
-    first, second = (open_source(path=tmp_path / "texts", data_dir=tmp_path / name) for name in "ab")
-    assert list(first.documents("train")) == list(second.documents("train")) == list(first.documents("train"))
-
-
-def test_a_file_name_is_not_text():
-    images = tfds.features.FeaturesDict({"image": tfds.features.Image(), "id": tfds.features.Text()})
-    with pytest.raises(ValueError, match=r"must be a string feature .* string features: id"):
-        find_text_feature(images)
-    assert find_text_feature(images, "id") == "id"
-
-
-def test_the_error_for_an_unknown_configuration_lists_all():
-    message = r"`tfds` must name a configuration of wiki40b: .*\bde\b.* Received: tfds=wiki40b/xx\."
-    with pytest.raises(ValueError, match=message) as error:
-        open_source("wiki40b/xx")
-    assert "\n" not in str(error.value)
+    (corpus / "test" / "860.txt").write_text("A book.")
+    other = open_source(**options)  # another part is another data set
+    assert source.fingerprint != other.fingerprint
+    assert b"A book." in list(other.documents("test"))
+    module = sys.modules[type(tfds.builder("pg19", data_dir=tmp_path)).__module__]
+    assert str(module._DATA_DIR).startswith("gs://")  # the builder is left as it was
 
 
 def test_the_error_for_an_unreachable_catalogue_has_one_line(monkeypatch):
@@ -252,15 +192,6 @@ def test_the_error_for_an_unreachable_catalogue_has_one_line(monkeypatch):
     monkeypatch.setattr(tfds, "builder", builder)
     with pytest.raises(ConnectionError, match=r"reachable .* Received: tfds=huggingface:imdb, with no route\."):
         open_source("huggingface:imdb")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("/nosuch", "use `path` for a file or a folder"), ("pg18", r"Did you mean .*pg19")]
-)
-def test_the_error_for_an_unknown_data_set_has_a_hint(name, said):
-    with pytest.raises(ValueError, match=rf"`tfds` must be the name of .*{said}.* Received: tfds={name}") as error:
-        open_source(name)
-    assert len(str(error.value)) < 250
 
 
 class _Builder:
@@ -276,27 +207,28 @@ class _Builder:
         self._prepare()
 
 
-def test_the_error_names_a_missing_package():
-    def prepare():
-        raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
-
-    with pytest.raises(ModuleNotFoundError, match=r"big_text/1.0.0 needs the package apache_beam: pip in"):
-        preparation._download_and_prepare(_Builder(prepare), None, False)
+def chained(error, cause):
+    error.__cause__ = cause
+    return error
 
 
-@pytest.mark.parametrize(
-    ("cause", "said"),
-    [
-        (tf.errors.ResourceExhaustedError(None, None, "/nowhere/x.tfrecord; No space left on device"), "No space left"),
-        (OSError(errno.EROFS, "Read-only file system", "/nowhere/x"), "Read-only file system"),
-    ],
-)
-def test_the_error_names_a_full_or_read_only_disk(cause, said):
-    def prepare():
-        raise RuntimeError("Failed to finalize writing") from cause
+def test_a_failed_preparation_names_a_missing_package_or_the_disk(subtests):
+    full = tf.errors.ResourceExhaustedError(None, None, "/nowhere/x.tfrecord; No space left on device")
+    read_only = OSError(errno.EROFS, "Read-only file system", "/nowhere/x")
+    beam = ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
+    for error, expected, message in [
+        (beam, ModuleNotFoundError, "needs the package apache_beam: pip in"),
+        (chained(RuntimeError("failed"), full), OSError, "`data_dir` .*No space left"),
+        (chained(RuntimeError("failed"), read_only), OSError, "`data_dir` .*Read-only file system"),
+        # An input file that cannot be read is no error of the disk.
+        (PermissionError(errno.EACCES, "Permission denied", "/elsewhere/a"), PermissionError, "'/elsewhere/a'"),
+    ]:
 
-    with pytest.raises(OSError, match=rf"`data_dir` must be .* room for big_text/1.0.0. .*: /nowhere, with {said}"):
-        preparation._download_and_prepare(_Builder(prepare), None, False)
+        def prepare(error=error):
+            raise error
+
+        with subtests.test(error=error), pytest.raises(expected, match=message):
+            preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
 def test_the_error_names_a_full_disk_without_tensorflow(monkeypatch):
@@ -308,14 +240,6 @@ def test_the_error_names_a_full_disk_without_tensorflow(monkeypatch):
     with pytest.raises(
         OSError, match=r"`data_dir` must be .* room for big_text/1.0.0. .* with No space left on device"
     ):
-        preparation._download_and_prepare(_Builder(prepare), None, False)
-
-
-def test_an_unreadable_input_file_is_not_a_disk_error():
-    def prepare():
-        raise PermissionError(errno.EACCES, "Permission denied", "/elsewhere/text.txt")
-
-    with pytest.raises(PermissionError, match=r"Permission denied: '/elsewhere/text.txt'"):
         preparation._download_and_prepare(_Builder(prepare), None, False)
 
 

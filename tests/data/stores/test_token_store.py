@@ -28,19 +28,19 @@ def folders(path):
     return sorted(folder.name for folder in (path / "token_stores").iterdir())
 
 
-def test_each_document_ends_with_the_end_id(make_store):
+def test_a_store_has_documents_with_the_end_id_and_counts_of_tokens_bytes_and_words(make_store):
     store = make_store([b"ab", "", "é"])
     np.testing.assert_array_equal(store.tokens, [99, 100, 1, 1, 0xC3 + 2, 0xA9 + 2, 1])
     np.testing.assert_array_equal(store.document_offsets, [0, 3, 4, 7])
     np.testing.assert_array_equal(store.document(2), [0xC3 + 2, 0xA9 + 2, 1])
-
-
-def test_metadata_counts_documents_tokens_bytes_and_words(make_store):
-    store = make_store(["one two\nthree", "é\u00a0e"])
+    store = make_store(["one two\nthree", "é\u00a0e"], fingerprint="words")
     assert (store.num_documents, store.num_bytes, store.num_words) == (2, 13 + 5, 3 + 2)
     assert store.num_tokens == store.num_bytes + store.num_documents
     tokenizer = {"class_name": "ByteTokenizer", "config": {}}
-    assert store.metadata["identity"] == {"source": "list", "split": "train", "tokenizer": tokenizer}
+    assert store.metadata["identity"] == {"source": "words", "split": "train", "tokenizer": tokenizer}
+    store = make_store([b"\xa9 tail \xc3"], fingerprint="bytes")  # not UTF-8
+    assert ByteTokenizer().detokenize_bytes(store.tokens) == b"\xa9 tail \xc3"
+    assert store.num_words == 3
 
 
 def test_words_are_counted_as_pg19_counts_them(shared_data, make_store):
@@ -52,17 +52,12 @@ def test_words_are_counted_as_pg19_counts_them(shared_data, make_store):
     assert str(store.num_words) in words[path.stem]
 
 
-def test_bytes_that_are_not_utf8_are_kept(make_store):
-    store = make_store([b"\xa9 tail \xc3"])
-    assert ByteTokenizer().detokenize_bytes(store.tokens) == b"\xa9 tail \xc3"
-    assert store.num_words == 3
-
-
-@pytest.mark.parametrize(("size", "dtype"), [(256, "uint8"), (258, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
-def test_tokens_have_the_smallest_dtype_for_the_vocabulary(size, dtype, make_source):
-    store = open_token_store(make_source([b"ab"]), CountingTokenizer(size), "train")
-    assert store.tokens.dtype == dtype
-    assert isinstance(store.tokens, np.memmap)
+def test_tokens_have_the_smallest_dtype_for_the_vocabulary(make_source, subtests):
+    for size, dtype in [(256, "uint8"), (258, "uint16"), (65_536, "uint16"), (65_537, "uint32")]:
+        with subtests.test(size=size):
+            store = open_token_store(make_source([b"ab"]), CountingTokenizer(size), "train")
+            assert store.tokens.dtype == dtype
+            assert isinstance(store.tokens, np.memmap)
 
 
 def test_one_document_at_a_time_is_in_memory(make_source):
@@ -77,10 +72,10 @@ def test_one_document_at_a_time_is_in_memory(make_source):
     assert open_token_store(make_source(documents()), ByteTokenizer(), "train").num_documents == 5
 
 
-def test_a_store_is_built_once(make_source):
-    first = open_token_store(make_source([b"one"]), ByteTokenizer(), "train")
-    again = open_token_store(make_source([b"never read"]), ByteTokenizer(), "train")
-    np.testing.assert_array_equal(first.tokens, again.tokens)
+def test_a_store_is_built_and_verified_once(make_store, monkeypatch):
+    first = make_store([b"one"])
+    monkeypatch.setattr(array_store, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
+    np.testing.assert_array_equal(make_store([b"never read"]).tokens, first.tokens)
 
 
 def test_another_source_split_or_tokenizer_is_another_store(make_source, tmp_path):
@@ -92,6 +87,8 @@ def test_another_source_split_or_tokenizer_is_another_store(make_source, tmp_pat
     other = open_token_store(make_source([b"two"]), CountingTokenizer(300, offset=5), "train")
     np.testing.assert_array_equal(other.tokens, [ord("t") + 7, ord("w") + 7, ord("o") + 7, 1])
     assert len(folders(tmp_path)) == 4
+    open_token_store(make_source([b"one"]), ByteTokenizer(), "train", folder=tmp_path / "here")
+    assert len(list((tmp_path / "here").iterdir())) == 1
 
 
 def test_a_build_that_fails_midway_leaves_nothing(make_source, tmp_path):
@@ -121,18 +118,15 @@ def killed_build(make_source, tmp_path, monkeypatch):
     return left
 
 
-def test_an_incomplete_build_is_never_used(killed_build, make_store):
+def test_an_incomplete_build_is_never_used_and_is_removed_after_a_day(killed_build, make_store):
     with pytest.raises(ValueError, match=r"metadata.json, which is missing"):
         TokenStore(next(killed_build.iterdir()))
     assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
-    assert killed_build.exists()  # Another process could still be writing it.
-
-
-def test_an_incomplete_build_is_removed_after_a_day(killed_build, make_store):
+    assert killed_build.exists()  # another process could still be writing it
     yesterday = time.time() - 25 * 3600
     for path in (*killed_build.rglob("*"), killed_build):
         os.utime(path, (yesterday, yesterday))
-    make_store([b"two"])
+    make_store([b"three"], fingerprint="other")
     assert not killed_build.exists()
 
 
@@ -148,25 +142,31 @@ def test_concurrent_builds_leave_one_valid_store(make_source, tmp_path):
     assert len(folders(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("name", ["tokens.bin", "documents.bin", "metadata.json"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
-def test_the_error_for_a_damaged_store_says_what_to_delete(name, damage, make_store, tmp_path, monkeypatch):
+def test_the_error_for_a_damaged_store_says_what_to_delete(make_store, tmp_path, monkeypatch, subtests):
     make_store([b"one"])
     (folder,) = (tmp_path / "token_stores").iterdir()
-    content = (folder / name).read_bytes()
-    changed = {"cut": content[:-3], "changed": content.replace(b"1", b"2") if name[0] == "m" else b"\7" + content[1:]}
-    (folder / name).unlink()
-    if damage in changed:
-        (folder / name).write_bytes(changed[damage])
-    monkeypatch.setattr(array_store, "_checked", set())  # a test can be faster than the resolution of file times
-    found = "which is missing" if damage == "missing" else "with invalid content"
-    with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name, content in whole.items():
+        changed = content.replace(b"1", b"2") if name == "metadata.json" else b"\7" + content[1:]
+        for damage, damaged in [("cut", content[:-3]), ("changed", changed), ("missing", None)]:
+            (folder / name).unlink()
+            if damaged is not None:
+                (folder / name).write_bytes(damaged)
+            monkeypatch.setattr(array_store, "_checked", set())  # as in a new process
+            found = "which is missing" if damage == "missing" else "with invalid content"
+            message = rf"delete {folder} to prepare .* {folder}/{name}, {found}"
+            with subtests.test(name=name, damage=damage):
+                with pytest.raises(ValueError, match=message):
+                    TokenStore(folder)
+                if (damage, name) == ("missing", "metadata.json"):  # which is written last
+                    assert ByteTokenizer().detokenize(make_store([b"one"]).tokens) == "one"
+                else:
+                    with pytest.raises(ValueError, match=message):
+                        make_store([b"one"])
+            (folder / name).write_bytes(content)
+    monkeypatch.setattr(array_store, "FORMAT", 0)
+    with pytest.raises(ValueError, match=r"metadata.json, with invalid content"):
         TokenStore(folder)
-    if (damage, name) == ("missing", "metadata.json"):  # which is written last
-        assert ByteTokenizer().detokenize(make_store([b"two"]).tokens) == "two"
-    else:
-        with pytest.raises(ValueError, match=rf"delete {folder} to prepare .* {folder}/{name}, {found}"):
-            make_store([b"one"])
 
 
 def test_swapped_stores_are_an_error(make_source, tmp_path):
@@ -180,31 +180,9 @@ def test_swapped_stores_are_an_error(make_source, tmp_path):
         open_token_store(make_source([b"train"]), ByteTokenizer(), "train")
 
 
-def test_checksums_are_verified_once_per_process(make_store, monkeypatch):
-    make_store([b"one"])
-    monkeypatch.setattr(array_store, "_crc32", lambda file: pytest.fail(f"{file} was read again"))
-    make_store([b"one"])
-
-
-def test_a_store_of_another_format_is_not_read(make_store, tmp_path, monkeypatch):
-    make_store([b"one"])
-    (folder,) = (tmp_path / "token_stores").iterdir()
-    monkeypatch.setattr(array_store, "FORMAT", 0)
-    with pytest.raises(ValueError, match=r"metadata.json, with invalid content"):
-        TokenStore(folder)
-
-
-def test_a_split_without_documents_is_an_error(make_source):
-    with pytest.raises(ValueError, match=r"`split` must have documents. Received: split=test of list."):
+def test_splits_without_documents_and_ids_outside_the_vocabulary_are_errors(make_source, subtests):
+    with pytest.raises(ValueError, match="`split` must have documents"):
         open_token_store(make_source([]), ByteTokenizer(), "test")
-
-
-@pytest.mark.parametrize("offset", [-2 - ord("a"), -1 - ord("a"), -300, 300])
-def test_special_ids_and_ids_outside_the_vocabulary_are_errors(offset, make_source):
-    with pytest.raises(ValueError, match=r"`tokenizer` must convert text to ids in \[0, 258\) .* Received: id -?\d+"):
-        open_token_store(make_source([b"a"]), CountingTokenizer(offset=offset), "train")
-
-
-def test_the_folder_of_stores_can_be_given(make_source, tmp_path):
-    open_token_store(make_source([b"one"]), ByteTokenizer(), "train", folder=tmp_path / "here")
-    assert len(list((tmp_path / "here").iterdir())) == 1
+    for offset in (-2 - ord("a"), -1 - ord("a"), -300, 256 - ord("a")):  # special ids, and ids outside
+        with subtests.test(offset=offset), pytest.raises(ValueError, match=r"`tokenizer` .*id -?\d+"):
+            open_token_store(make_source([b"a"]), CountingTokenizer(offset=offset), "train")

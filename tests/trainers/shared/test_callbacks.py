@@ -1,4 +1,4 @@
-"""Callbacks of `fit`: counting steps, stopping on a signal, reports of centroids and spans."""
+"""Callbacks of `fit`: step counts, signals, loss spikes, reports of centroids and spans."""
 
 import os
 import signal
@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.optimizers import GradientNorm
 from tf_sparse_attention.trainers.shared import callbacks, sampling, signals
+from tf_sparse_attention.trainers.shared.callbacks import LossSpikes, Report
 from tf_sparse_attention.trainers.shared.devices import OneDevice
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
@@ -33,44 +37,26 @@ class Recorder(callbacks.StepCallback):
             self.passed.append(self.step)
 
 
-def fit(callback, num_steps, **compile_arguments):
+def fit(used, num_steps, **compile_arguments):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", loss="mse", **compile_arguments)
-    model.fit(np.ones((num_steps, 1)), np.ones((num_steps, 1)), batch_size=1, verbose=0, callbacks=[callback])
-    return model
+    model.compile("sgd", loss="mse", run_eagerly=not compile_arguments, **compile_arguments)
+    model.fit(np.ones((num_steps, 1)), np.ones((num_steps, 1)), batch_size=1, verbose=0, callbacks=used)
 
 
-def test_steps_include_those_before_a_resume():
-    recorder = Recorder(start=3, every=2)
-    fit(recorder, num_steps=4)
-    assert recorder.calls == [(3, 4), (4, 5), (5, 6), (6, 7)]
-    assert recorder.passed == [4, 6]
+def test_steps_include_those_before_a_resume_and_all_of_an_execution():
+    single, several, never = Recorder(start=3, every=2), Recorder(start=2, every=4), Recorder(every=0)
+    fit([single, never], num_steps=4)
+    assert single.calls == [(3, 4), (4, 5), (5, 6), (6, 7)]
+    assert single.passed == [4, 6] and never.passed == []
+    fit([several], num_steps=5, steps_per_execution=3)
+    assert several.calls == [(2, 5), (5, 7)] and several.passed == [5]
 
 
-def test_executions_of_several_steps_count_all_steps_up_to_the_end_of_fit():
-    recorder = Recorder(start=2, every=4)
-    fit(recorder, num_steps=5, steps_per_execution=3)
-    assert recorder.calls == [(2, 5), (5, 7)]
-    assert recorder.passed == [5]
-
-
-def test_zero_steps_between_calls_means_never():
-    recorder = Recorder(every=0)
-    fit(recorder, num_steps=3)
-    assert recorder.passed == []
-
-
-def test_checkpoints_are_saved_at_multiples_of_every():
-    saved = []
-    fit(callbacks.SaveCheckpoints(1, saved.append, every=3), num_steps=8)
-    assert saved == [3, 6, 9]
-
-
-@pytest.mark.parametrize(("every", "steps"), [(3, [3, 6, 8]), (4, [4, 8]), (0, [])])
-def test_validation_runs_at_multiples_of_every_and_after_the_last_step(every, steps):
-    validated = []
-    fit(callbacks.Validate(1, validated.append, every), num_steps=7)
-    assert validated == steps
+def test_checkpoints_are_saved_at_multiples_of_every_and_validation_also_runs_after_the_last_step():
+    saved, validated = [], {3: [], 4: [], 0: []}
+    used = [callbacks.Validate(1, steps.append, every) for every, steps in validated.items()]
+    fit([callbacks.SaveCheckpoints(1, saved.append, every=3), *used], num_steps=7)
+    assert saved == [3, 6] and validated == {3: [3, 6, 8], 4: [4, 8], 0: []}
 
 
 class Kick(Recorder):
@@ -85,27 +71,21 @@ class Kick(Recorder):
             os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_fit_after_the_running_step(number, capfd):
-    before = signal.getsignal(number)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", loss="mse")
-    with callbacks.StopOnSignal(OneDevice()) as stop:
-        kick = Kick(2, number)
-        model.fit(np.ones((9, 1)), np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[kick, stop])
-    assert (stop.step, stop.agreed) == (2, number)
-    assert signal.getsignal(number) is before
-    assert f"{number.name}: stopping after this step" in capfd.readouterr().err
+def test_a_signal_ends_fit_after_the_running_step(capfd):
+    for number in SIGNALS:
+        before = signal.getsignal(number)
+        with callbacks.StopOnSignal(OneDevice()) as stop:
+            fit([Kick(2, number), stop], num_steps=9)
+        assert (stop.step, stop.agreed) == (2, number)
+        assert signal.getsignal(number) is before
+        assert f"{number.name}: stopping after this step" in capfd.readouterr().err
 
 
-def test_a_second_interrupt_raises_keyboard_interrupt():
+def test_a_second_interrupt_raises_keyboard_interrupt_and_a_second_hangup_is_ignored():
     with callbacks.StopOnSignal(OneDevice()), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 1)  # Python runs handlers between two of its own steps.
-
-
-def test_a_second_hangup_is_ignored():
     with callbacks.StopOnSignal(OneDevice()) as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
@@ -123,21 +103,21 @@ def test_an_ignored_hangup_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_generation_with_the_samples_so_far(number):
-    written = []
+def test_a_signal_ends_a_generation_with_the_samples_so_far():
+    for number in SIGNALS:
+        written = []
 
-    def snapshots(numbers):
-        yield [{"seed": seed, "text": "a"} for seed in numbers]
-        if numbers[0] > 0:
-            os.kill(os.getpid(), number)
-            signal.sigtimedwait([], 1)
+        def snapshots(seeds, number=number):
+            yield [{"seed": seed, "text": "a"} for seed in seeds]
+            if seeds[0] > 0:
+                os.kill(os.getpid(), number)
+                signal.sigtimedwait([], 1)
 
-    with signals.InterruptOnSignal() as stop:
-        samples = sampling.draw(snapshots, 10, written.append)
-    assert (stop.received, stop.status) == (number, 128 + number)
-    assert [sample["interrupted"] for sample in samples] == [False] * 8 + [True] * 2
-    assert written[-1] == samples
+        with signals.InterruptOnSignal() as stop:
+            samples = sampling.draw(snapshots, 10, written.append)
+        assert (stop.received, stop.status) == (number, 128 + number)
+        assert [sample["interrupted"] for sample in samples] == [False] * 8 + [True] * 2
+        assert written[-1] == samples
 
 
 def test_a_signal_before_the_first_sample_has_its_exit_status():
@@ -162,47 +142,92 @@ def test_a_signal_ends_a_prediction_too():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     with callbacks.StopOnSignal(OneDevice()) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (
-            len(model.predict(np.ones((9, 1)), batch_size=1, verbose=0, callbacks=[callbacks.StopPrediction(stop)]))
-            == 1
-        )
+        used = [callbacks.StopPrediction(stop)]
+        assert len(model.predict(np.ones((9, 1)), batch_size=1, verbose=0, callbacks=used)) == 1
+
+
+def spikes_after(*groups):
+    """Return the scalars of `LossSpikes` after each group of losses. Each group has a running mean of its own."""
+    spikes, found = LossSpikes(), []
+    for losses in groups:
+        for count in range(1, len(losses) + 1):
+            spikes.add(float(np.mean(losses[:count])))
+        if np.isfinite(losses).all():  # a loss of NaN resets the mean
+            spikes.reset_mean()
+        found.append(spikes.pop_scalars())
+    return found
+
+
+def test_a_loss_far_above_earlier_losses_is_a_spike():
+    calm = np.random.default_rng(0).normal(3.0, 0.1, 60)
+    # 3.4 is four deviations above the median.
+    assert spikes_after(calm, [3.0, 4.5, 3.1, 3.4], []) == [
+        {"loss_peak": pytest.approx(max(calm)), "loss_spikes": 0},
+        {"loss_peak": pytest.approx(4.5), "loss_spikes": 1},
+        {"loss_spikes": 0},
+    ]
+
+
+def test_falling_losses_rounding_first_losses_and_nan_are_no_spikes():
+    for expected, *groups in [
+        ([0, 0], np.linspace(9.0, 2.0, 200), [2.0] * 200 + [2.01]),
+        ([0, 1], [1.0] * 19 + [50.0], [50.0]),
+        ([0, 0, 1], [1.0] * 20, [float("nan")], [2.0, 1.0]),
+    ]:
+        assert [scalars["loss_spikes"] for scalars in spikes_after(*groups)] == expected
+
+
+class MeasuredSGD(GradientNorm, keras.optimizers.SGD):
+    """Optimizer with a gradient norm, as in training."""
+
+
+class Kept(list):
+    """Writer that records scalars."""
+
+    def progress(self, step, loss):
+        pass
+
+    def write(self, step, scalars):
+        self.append((step, scalars))
+
+
+def test_a_report_has_the_spikes_of_single_steps():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(MeasuredSGD(0.0), loss="mse")
+    losses = np.ones((60, 1))
+    losses[33], losses[52] = 16.0, 9.0
+    written = Kept()
+    report = Report(0, [written], 20, 1)
+    model.fit(np.ones((60, 1)), np.sqrt(losses), batch_size=1, verbose=0, shuffle=False, callbacks=[report])
+    found = [(step, scalars["loss_peak"], scalars["loss_spikes"]) for step, scalars in written]
+    assert found == [
+        (20, pytest.approx(1), 0),
+        (40, pytest.approx(16, rel=1e-5), 1),
+        (60, pytest.approx(9, rel=1e-5), 1),
+    ]
 
 
 def test_normalized_entropy_is_one_for_equal_counts_and_zero_for_a_single_used_centroid():
     counts = np.array([[2.0, 2.0, 2.0, 2.0], [5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
     np.testing.assert_allclose(callbacks.normalized_entropy(counts), [1.0, 0.0, 0.5], atol=1e-12)
+    assert callbacks.normalized_entropy(np.array([[3.0]])).tolist() == [1.0]  # a single centroid
 
 
-def test_normalized_entropy_of_a_single_centroid_is_one():
-    assert callbacks.normalized_entropy(np.array([[3.0]])).tolist() == [1.0]
-
-
-def test_routing_scalars_name_each_layer_and_count_its_used_centroids():
-    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 4, "cluster_size": 4}
-    model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
-    clusters = model.backbone.blocks[1].attention.parts[0]._clusters
-    clusters.unused.assign([[0, 3, 1, 0]])
-    clusters.counts.assign([[1.0, 0.0, 0.0, 1.0]])
-    scalars = callbacks.routing_scalars(model)
-    assert len(scalars) == 4
-    names = sorted({name.rsplit("/", 1)[0] for name in scalars})
-    assert [name.split("/")[-3:] for name in names] == [["block_0", "attention", "routing_0"]] + [
-        ["block_1", "attention", "routing_0"]
-    ]
-    assert scalars[f"{names[1]}/used"] == 0.5
-    assert scalars[f"{names[1]}/entropy"] == pytest.approx(0.5)
-    assert scalars[f"{names[0]}/used"] == 1.0
-
-
-def test_span_scalars_name_each_layer_and_count_positions():
-    part = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 32, "adaptive_span": {"ramp": 4}}
-    model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
-    model.backbone.blocks[1].attention.parts[0].span.fraction.assign([0.25, 0.5])
-    scalars = callbacks.span_scalars(model)
-    names = sorted({name.rsplit("/", 1)[0] for name in scalars})
-    assert [name.split("/")[-3:] for name in names] == [
-        ["block_0", "attention", "local_0"],
-        ["block_1", "attention", "local_0"],
-    ]
-    assert [scalars[f"{names[0]}/{what}"] for what in ("mean", "longest")] == [4, 4]
-    assert [scalars[f"{names[1]}/{what}"] for what in ("mean", "longest")] == [16, 20]
+def test_scalars_of_routing_and_spans_name_each_layer():
+    routing = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 4, "cluster_size": 4}
+    span = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 32, "adaptive_span": {"ramp": 4}}
+    model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [routing, span], seed=0))
+    second = model.backbone.blocks[1].attention.parts
+    second[0]._clusters.unused.assign([[0, 3, 1, 0]])
+    second[0]._clusters.counts.assign([[1.0, 0.0, 0.0, 1.0]])
+    second[1].span.fraction.assign([0.25, 0.5])
+    for scalars, layer, expected in [
+        (callbacks.routing_scalars(model), "routing_0", [{"used": 1.0}, {"used": 0.5, "entropy": 0.5}]),
+        (callbacks.span_scalars(model), "local_1", [{"mean": 4, "longest": 4}, {"mean": 16, "longest": 20}]),
+    ]:
+        assert len(scalars) == 4
+        names = sorted({name.rsplit("/", 1)[0] for name in scalars})
+        assert [name.split("/")[-3:] for name in names] == [[f"block_{at}", "attention", layer] for at in range(2)]
+        for name, values in zip(names, expected, strict=True):
+            for kind, value in values.items():
+                assert scalars[f"{name}/{kind}"] == pytest.approx(value)

@@ -1,5 +1,7 @@
-"""The scores of a language model: every token once, in nats."""
+"""The scores of a language model: every token once, in nats, and the compression it is compared with."""
 
+import gzip
+import lzma
 import math
 import types
 
@@ -8,7 +10,6 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.draws import first
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import evaluation
 from tf_sparse_attention.trainers.shared.devices import OneDevice, choose_devices
@@ -57,30 +58,22 @@ def score(task, devices, limit=None):
     return validation, {**totals, **validation.metrics(totals)}
 
 
-@pytest.mark.parametrize(("batch_size", "limit"), first([(5, None), (2, 3), (4, None)], 2))
-def test_nats_equal_those_of_single_windows(make_task, batch_size, limit):
-    validation, found = score(make_task(batch_size, 100), OneDevice(), limit)
-    store = validation.store
-    num_windows = -(-store.num_tokens // 100) if limit is None else limit
-    expected = nats_one_by_one(validation.model, store, 100, num_windows)
-    assert found["nats"] == pytest.approx(expected, rel=1e-6)
-    assert found["tokens"] == min(100 * num_windows, store.num_tokens)
-
-
-def test_the_whole_text_has_its_own_counts(make_task):
-    validation, found = score(make_task(8, 64), OneDevice())
-    store, details = validation.store, validation.details(None, found)
-    assert (details["bytes"], details["words"]) == (store.num_bytes, store.num_words)
-    assert found["tokens"] == store.num_tokens == details["bytes"] + store.num_documents
-    assert details["windows"] == -(-store.num_tokens // 64)
-
-
-def test_two_replicas_score_as_one_device(make_task):
+def test_nats_equal_those_of_single_windows_on_one_device_and_two_replicas(make_task):
     config = base.get_config()
     config.train.num_logical_cpus = 2
-    results = [score(make_task(4, 100), devices)[1] for devices in (OneDevice(), choose_devices(config))]
-    assert results[1]["nats"] == pytest.approx(results[0]["nats"], rel=1e-6)
-    assert results[1]["tokens"] == results[0]["tokens"]
+    for devices, batch_size, limit in [(OneDevice(), 5, None), (OneDevice(), 2, 3), (choose_devices(config), 4, None)]:
+        validation, found = score(make_task(batch_size, 100), devices, limit)
+        store = validation.store
+        num_windows = -(-store.num_tokens // 100)
+        if limit is None:
+            details = validation.details(None, found)
+            assert (details["bytes"], details["words"]) == (store.num_bytes, store.num_words)
+            assert found["tokens"] == store.num_tokens == details["bytes"] + store.num_documents
+            assert details["windows"] == num_windows
+        with devices.scope():
+            expected = nats_one_by_one(make_model(), store, 100, limit or num_windows)
+        assert found["nats"] == pytest.approx(expected, rel=1e-6)
+        assert found["tokens"] == min(100 * (limit or num_windows), store.num_tokens)
 
 
 def metrics_for(nats, num_tokens, num_bytes, num_words):
@@ -92,24 +85,36 @@ def metrics_for(nats, num_tokens, num_bytes, num_words):
     return language_model.Validation.metrics(validation, {"nats": nats, "tokens": num_tokens})
 
 
-def test_metrics_for_a_text_worked_by_hand():
+def test_scores_of_a_text_worked_by_hand():
     # Eight tokens of seven bytes and two words, each token predicted with probability 1/4.
     metrics = metrics_for(8 * math.log(4), num_tokens=8, num_bytes=7, num_words=2)
-    assert metrics["loss"] == pytest.approx(math.log(4))
-    assert metrics["bits_per_byte"] == pytest.approx(16 / 7)
-    assert metrics["perplexity"] == pytest.approx(4)
-    assert metrics["perplexity_per_word"] == pytest.approx(4**4)
+    names = "loss", "bits_per_byte", "perplexity", "perplexity_per_word"
+    assert [metrics[name] for name in names] == pytest.approx([math.log(4), 16 / 7, 4, 4**4])
+    certain = metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=2)
+    assert [certain[name] for name in names] == [0.0, 0.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("num_words", [0, 1])
-def test_a_perplexity_too_large_for_a_float_is_none(num_words):
-    assert metrics_for(1000.0, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"] is None
+def test_a_perplexity_per_word_without_words_or_too_large_for_a_float_is_none_with_the_reason():
+    row = {"task": "language_model", "split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0}
+    row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words_are": "counted", "seconds": 1.0}
+    row["settings"] = {"mask_rate": 0.0}
+    for nats, num_words, reason in [
+        (1000.0, 0, "no words"),
+        (1000.0, 1, "too large for a float"),
+        (0.0, 0, "no words"),
+    ]:
+        value = metrics_for(nats, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"]
+        assert value is None
+        text = evaluation.as_text({**row, "words": num_words, "perplexity_per_word": value})
+        assert f"perplexity per word   {reason}\n" in text
 
 
-def test_a_text_with_probability_one_has_perplexity_one():
-    metrics = metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=2)
-    assert (metrics["bits_per_byte"], metrics["perplexity"], metrics["perplexity_per_word"]) == (0.0, 1.0, 1.0)
-
-
-def test_a_text_without_words_has_no_perplexity_per_word():
-    assert metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=0)["perplexity_per_word"] is None
+def test_gzip_and_xz_compress_the_documents_as_one_stream():
+    generator = np.random.default_rng(0)
+    documents = [bytes(generator.integers(97, 105, 500, dtype=np.uint8)) for _ in range(4)]
+    joined = b"".join(documents)
+    assert language_model.compressed_bits_per_byte(iter(documents)) == {
+        "gzip -9": 8 * len(gzip.compress(joined, 9)) / len(joined),
+        "xz -9": 8 * len(lzma.compress(joined, preset=9)) / len(joined),
+    }
+    assert language_model.compressed_bits_per_byte([]) == {"gzip -9": None, "xz -9": None}

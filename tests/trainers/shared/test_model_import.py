@@ -32,10 +32,11 @@ def model_file(tmp_path_factory):
     return path
 
 
-def test_an_imported_model_is_evaluated_and_sampled_from(make_tiny_config, model_file, tmp_path):
-    config = make_tiny_config()
+def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_tiny_config, model_file, tmp_path):
+    config, changes = make_tiny_config(), overrides.overridable_settings()
+    changes.data.path, config.data.path = config.data.path, str(tmp_path / "missing")
     model = model_import.import_model(config, model_file, tmp_path / "run")
-    result = evaluation.evaluate(tmp_path / "run", "test")
+    result = evaluation.evaluate(tmp_path / "run", "test", changes)
     assert 4 < result["bits_per_byte"] < 10 and "not_causal" not in result
     # The training text is unknown, so the file name contains the evaluation text.
     name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
@@ -59,26 +60,11 @@ def test_scores_of_heads_that_are_not_causal_are_marked(make_tiny_config, tmp_pa
     assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(result)
 
 
-def test_the_text_of_the_configuration_may_be_missing(make_tiny_config, model_file, text_folder, tmp_path):
-    config = make_tiny_config()
-    config.data.path = str(tmp_path / "elsewhere")
-    model_import.import_model(config, model_file, tmp_path / "run")
-    changes = overrides.overridable_settings()
-    changes.data.path = str(text_folder)
-    assert evaluation.evaluate(tmp_path / "run", "test", changes)["tokens"] > 0
-
-
 def test_ids_that_the_tokenizer_lacks_log_a_warning(make_tiny_config, tmp_path, caplog):
     large = tsa.models.LanguageModel(tsa.models.Backbone(300, 1, 8, [PART], intermediate_dim=16))
     large.save(tmp_path / "large.keras")
     model_import.import_model(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
     assert "The model has 42 ids more than the tokenizer" in caplog.text
-
-
-def test_a_folder_with_a_run_is_an_error(make_tiny_config, model_file, tmp_path):
-    model_import.import_model(make_tiny_config(), model_file, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"`workdir` must not contain a run"):
-        model_import.import_model(make_tiny_config(), model_file, tmp_path / "run")
 
 
 def continuing(config, model_file, **settings):
@@ -108,9 +94,8 @@ def test_continued_training_uses_the_dtype_of_the_configuration(make_tiny_config
     assert np.isfinite(model(np.ones((1, 20), "int32"))).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_setting_that_differs_from_the_model_is_named(model_file, subtests):
+    for name, value in [
         ("memory_length", 7),
         ("causal", False),
         ("num_layers", 2),
@@ -121,42 +106,33 @@ def test_continued_training_uses_the_dtype_of_the_configuration(make_tiny_config
         ("dropout", 0.5),
         ("tie_embeddings", True),
         ("preset", "pg19_local_cluster8k"),
-    ],
-)
-def test_a_setting_that_differs_from_the_model_is_named(name, value, model_file):
-    config = continuing(base.get_config(), model_file, **{name: value})
-    config.data.mask_rate = 0.0 if config.model.causal else 0.1
-    with pytest.raises(ValueError, match=rf"`config.model.{name}` must be unset, or match .*Received: {name}="):
-        components.make_model(config, 258)
+    ]:
+        config = continuing(base.get_config(), model_file, **{name: value})
+        config.data.mask_rate = 0.0 if config.model.causal else 0.1
+        message = rf"`config\.model\.{name}` .*Received: {name}="
+        with subtests.test(f"{name}={value}"), pytest.raises(ValueError, match=message):
+            components.make_model(config, 258)
+    same = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "attention": [PART], "norm": "pre"}
+    assert components.make_model(continuing(base.get_config(), model_file, **same), 258).backbone.num_layers == 1
 
 
-def test_settings_that_match_the_model_are_accepted(model_file):
-    settings = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "attention": [PART], "norm": "pre"}
-    config = continuing(base.get_config(), model_file, **settings)
-    assert components.make_model(config, 258).backbone.num_layers == 1
-
-
-def test_a_truncated_file_is_an_error(model_file, tmp_path):
-    (tmp_path / "half.keras").write_bytes(model_file.read_bytes()[:1000])
-    config = continuing(base.get_config(), tmp_path / "half.keras")
-    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a complete file .* 1000 bytes"):
-        components.make_model(config, 258)
-
-
-def test_a_missing_file_another_model_and_a_small_vocabulary_are_errors(make_tiny_config, model_file, tmp_path):
-    config = make_tiny_config()
-    with pytest.raises(ValueError, match=r"`model` must be a file NAME.keras. Received: .*missing.keras"):
-        model_import.import_model(config, tmp_path / "missing.keras", tmp_path / "run")
+def test_a_file_without_a_fitting_model_and_a_folder_with_a_run_are_errors(make_tiny_config, model_file, tmp_path):
+    config, run = make_tiny_config(), tmp_path / "run"
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
-    with pytest.raises(ValueError, match=r"must hold a `LanguageModel`. Received: a Sequential"):
-        model_import.import_model(config, tmp_path / "other.keras", tmp_path / "run")
-    small = tsa.models.LanguageModel(tsa.models.Backbone(100, 1, 8, [PART], intermediate_dim=16))
-    small.save(tmp_path / "small.keras")
-    with pytest.raises(
-        ValueError, match=r"must be the tokenizer of the model.s training.*258 ids, a model with 100 ids"
-    ):
-        model_import.import_model(config, tmp_path / "small.keras", tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    config.model.start_from = "nowhere.keras"
-    with pytest.raises(ValueError, match=r"`config.model.start_from` must be a file NAME.keras"):
-        training.train(config, tmp_path / "run")
+    tsa.models.LanguageModel(tsa.models.Backbone(100, 1, 8, [PART])).save(tmp_path / "small.keras")
+    for name, message in [
+        ("missing", "`model`.*missing.keras"),
+        ("other", "must hold a `LanguageModel`. Received: a Sequential"),
+        ("small", "must be the tokenizer of the model.s training.*258 ids, a model with 100 ids"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model_import.import_model(config, tmp_path / f"{name}.keras", run)
+    assert not run.exists()
+    model_import.import_model(config, model_file, run)
+    with pytest.raises(ValueError, match=r"`workdir` must not contain a run"):
+        model_import.import_model(config, model_file, run)
+    (tmp_path / "half.keras").write_bytes(model_file.read_bytes()[:1000])
+    for name, reason in (("half", "1000 bytes"), ("nowhere", "NAME.keras")):
+        config = continuing(base.get_config(), tmp_path / f"{name}.keras")
+        with pytest.raises(ValueError, match=rf"`config\.model\.start_from`.*{reason}"):
+            components.make_model(config, 258)

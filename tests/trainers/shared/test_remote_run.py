@@ -65,15 +65,6 @@ def remote(address, step):
     return remote_files.remote_path(address) / "checkpoints" / f"step_{step:09d}.npz"
 
 
-def test_the_newest_checkpoint_is_fetched_with_the_files_of_the_run(address):
-    make_run(address, [2, 4])
-    assert fetched(address) == 4
-
-
-def test_a_new_run_finds_nothing_at_its_address(address):
-    assert fetched(address) is None
-
-
 def test_an_incomplete_upload_is_skipped(address, monkeypatch, caplog):
     run = make_run(address, [2])
     save(run, 4)
@@ -87,20 +78,20 @@ def test_an_incomplete_upload_is_skipped(address, monkeypatch, caplog):
     assert fetched(address) == 4
 
 
-@pytest.mark.parametrize("position", [100, -2000, -30])
-def test_a_checkpoint_with_a_flipped_bit_is_skipped(position, address, caplog):
+def test_the_newest_checkpoint_without_a_flipped_bit_is_fetched_with_the_files_of_the_run(address, caplog):
+    assert fetched(address) is None  # a new run
     make_run(address, [2, 4])
-    content = bytearray(remote_files.read_bytes(remote(address, 4)))
-    content[position] ^= 1
-    remote_files.write_bytes(remote(address, 4), bytes(content))
-    assert fetched(address) == 2
-    assert "step_000000004.npz is damaged and skipped" in caplog.text
-
-
-def test_only_damaged_checkpoints_are_an_error(address):
-    make_run(address, [2])
+    assert fetched(address) == 4
+    content = remote_files.read_bytes(remote(address, 4))
+    for position in (100, -2000, -30):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        remote_files.write_bytes(remote(address, 4), bytes(damaged))
+        caplog.clear()
+        assert fetched(address) == 2
+        assert "step_000000004.npz is damaged and skipped" in caplog.text
     remote_files.write_bytes(remote(address, 2), b"?")
-    with pytest.raises(ValueError, match=r"`workdir` must have a readable checkpoint.*Received: 1 damaged"):
+    with pytest.raises(ValueError, match=r"`workdir`.*Received: 2 damaged"):
         RemoteRun(address).fetch()
 
 
@@ -175,10 +166,8 @@ def test_an_interrupted_reader_finds_its_files_until_the_next_checkpoint(address
 
 
 def test_an_address_without_a_checkpoint_is_an_error_for_readers(address):
-    with (
-        pytest.raises(ValueError, match=rf"`workdir` must hold a checkpoint. Received: workdir={address}"),
-        remote_run.reading(address),
-    ):
+    assert isinstance(remote_files.remote_path(address), remote_paths.RemotePath)
+    with pytest.raises(ValueError, match=rf"`workdir`.*Received: workdir={address}"), remote_run.reading(address):
         pass
 
 
@@ -186,8 +175,3 @@ def test_a_local_folder_is_read_directly(tmp_path):
     with remote_run.reading(tmp_path) as folder:
         assert folder is tmp_path
     assert type(remote_run.open_run(tmp_path)) is remote_run.LocalRun
-
-
-def test_paths_of_the_tests_are_those_of_epath(address):
-    assert isinstance(remote_files.remote_path(address), remote_paths.RemotePath)
-    assert str(remote_files.remote_path(address) / "a") == f"{address}/a"

@@ -17,21 +17,20 @@ from tf_sparse_attention.trainers.shared import workdir, writers
 SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
 
 
-def test_a_line_has_the_scalars_and_the_means_over_routing_layers():
-    assert writers.line(7, SCALARS) == "step 7: loss 1.2346, centroids used 0.75, centroids entropy 0.25"
-
-
-def test_a_line_has_spikes_if_any():
-    assert writers.line(7, {"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 0}) == "step 7: loss 2"
-    assert writers.line(8, {"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 1}) == "step 8: loss 2, loss spikes 1"
-
-
-def test_a_line_has_the_means_over_layers_with_spans():
+def test_a_line_has_the_scalars_and_the_means_over_layers():
     spans = {"span/a/mean": 10.0, "span/b/mean": 30.0, "span/a/longest": 40.0, "gradient_norm": 2.0}
-    assert writers.line(7, spans) == "step 7: gradient norm 2, span mean 20, span longest 40"
+    validation = {"validation/bits_per_byte": 4.5, "validation/perplexity_per_word": 1e12}
+    for scalars, line in [
+        (SCALARS, "loss 1.2346, centroids used 0.75, centroids entropy 0.25"),
+        ({"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 0}, "loss 2"),
+        ({"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 1}, "loss 2, loss spikes 1"),
+        (spans, "gradient norm 2, span mean 20, span longest 40"),
+        (validation, "validation bits per byte 4.5"),
+    ]:
+        assert writers.line(7, scalars) == f"step 7: {line}"
 
 
-def test_a_log_gets_a_line_with_the_remaining_time(caplog, monkeypatch):
+def test_a_log_gets_a_line_with_the_remaining_time_except_at_the_end(caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="absl")
     now = [100.0]
     monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
@@ -40,20 +39,9 @@ def test_a_log_gets_a_line_with_the_remaining_time(caplog, monkeypatch):
     lines.progress(10, 1.0)
     now[0] = 150.0
     lines.write(20, {"loss": 2.0})
-    assert caplog.messages == ["step 10/50: loss 1, compiled in 30 s", "step 20/50: loss 2, 0:01:00 left"]
-
-
-def test_the_last_line_has_no_remaining_time(caplog):
-    caplog.set_level(logging.INFO, logger="absl")
-    lines = writers.Lines(num_steps=20)
-    lines.progress(10, 1.0)
-    lines.write(20, {"loss": 2.0})
-    assert caplog.messages[1:] == ["step 20/20: loss 2"]
-
-
-def test_a_line_has_no_perplexity_per_word():
-    scalars = {"validation/bits_per_byte": 4.5, "validation/perplexity_per_word": 1e12}
-    assert writers.line(7, scalars) == "step 7: validation bits per byte 4.5"
+    lines.write(50, {"loss": 1.5})
+    expected = ["10/50: loss 1, compiled in 30 s", "20/50: loss 2, 0:01:00 left", "50/50: loss 1.5"]
+    assert caplog.messages == [f"step {line}" for line in expected]
 
 
 def test_a_terminal_of_width_zero_gets_a_bar(monkeypatch):
@@ -88,19 +76,14 @@ def test_json_lines_later_than_the_step_of_a_resume_are_deleted(tmp_path):
     assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 9.0)]
 
 
-def test_tensorboard_gets_every_scalar_at_its_step(tmp_path):
+def test_tensorboard_gets_every_scalar_at_its_step_and_infinity_beyond_float32(tmp_path):
     writer = writers.TensorBoard(tmp_path, 0, {})
-    writer.write(5, SCALARS | {"validation/loss": 9.0})
-    assert [tag for _, tag, _ in events_of(tmp_path / "validation")] == ["loss"]  # in one chart with that of training
+    writer.write(5, SCALARS | {"validation/loss": 9.0, "validation/perplexity_per_word": 1e300})
+    # Validation has the same tag, and so the same chart, as training.
+    assert events_of(tmp_path / "validation") == [(5, "loss", 9.0), (5, "perplexity_per_word", np.inf)]
     events = events_of(tmp_path / "train")
     assert sorted((step, tag) for step, tag, _ in events) == sorted((5, tag) for tag in SCALARS)
     assert {tag: value for _, tag, value in events} == SCALARS
-
-
-def test_tensorboard_gets_infinity_for_values_too_large_for_float32(tmp_path):
-    writers.TensorBoard(tmp_path, 0, {}).write(5, {"validation/perplexity_per_word": 1e300})
-    ((step, tag, value),) = events_of(tmp_path / "validation")
-    assert (step, tag, value) == (5, "perplexity_per_word", np.inf)
 
 
 def test_tensorboard_gets_the_settings_texts_pictures_and_sounds(tmp_path):
@@ -138,11 +121,11 @@ def events_of(folder):
     return [(step, value.tag, pytest.approx(value.simple_value)) for step, value in summaries(folder)]
 
 
-@pytest.mark.parametrize(("is_terminal", "kind"), [(True, writers.Bar), (False, writers.Lines)])
-def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch, is_terminal, kind):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    opened = writers.open_writers(tmp_path, num_steps=3, start_step=0, settings={})
-    assert [type(writer) for writer in opened] == [kind, writers.JsonLines, writers.TensorBoard]
+def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch):
+    for is_terminal, kind in ((True, writers.Bar), (False, writers.Lines)):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer, raising=False)
+        opened = writers.open_writers(tmp_path, num_steps=3, start_step=0, settings={})
+        assert [type(writer) for writer in opened] == [kind, writers.JsonLines, writers.TensorBoard]
 
 
 @pytest.mark.pages
