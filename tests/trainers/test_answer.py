@@ -6,15 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+from tests.trainers.eager import EAGER
 from tf_sparse_attention.trainers.configs import answer
 from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import check_resumed_run, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
 from tf_sparse_attention.trainers.configs import classify
@@ -15,11 +16,7 @@ from tf_sparse_attention.trainers.tasks import classify as classification
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 

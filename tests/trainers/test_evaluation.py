@@ -9,6 +9,7 @@ import pytest
 from absl import flags
 
 from tests.trainers import untrained_run
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import stop_evaluation
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
@@ -17,11 +18,7 @@ from tf_sparse_attention.trainers.shared.evaluation import Progress, ResumableSu
 from tf_sparse_attention.trainers.tasks import language_model
 from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 SETTINGS = {"batch_size": 2, "sequence_length": 64, "use_packing": True, "mask_rate": 0.0, "overlap": 0}
 

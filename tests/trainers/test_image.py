@@ -14,17 +14,14 @@ import tensorflow as tf
 
 from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
-from tests.trainers.interrupted import check_resumed_run, stop_evaluation
+from tests.trainers.eager import EAGER
+from tests.trainers.interrupted import check_resumed_run
 from tests.trainers.small_images import SHAPE, generate_eagerly
 from tf_sparse_attention.trainers.shared import evaluation, exporting, overrides, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,19 +77,6 @@ def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
     assert json.loads((finished / "evaluation-test.json").read_text()) == scores
     assert f"bits per dimension    {scores['bits_per_dim']:.4f}" in evaluation.as_text(scores)
     assert "not_causal" not in scores
-
-
-@pytest.mark.full
-def test_a_killed_evaluation_resumes(finished, monkeypatch):
-    expected = evaluation.evaluate(finished, "train")
-    calls = stop_evaluation(monkeypatch, chunk=2, call=3)
-    with pytest.raises(KeyboardInterrupt):
-        evaluation.evaluate(finished, "train")
-    assert list(finished.glob("*.partial.json"))
-    found = evaluation.evaluate(finished, "train")
-    assert calls == [2, 2, 2, 2]  # of 6 batches
-    assert found["bytes"] == expected["bytes"] and found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
-    assert not list(finished.glob("*.partial.json"))
 
 
 @pytest.mark.full

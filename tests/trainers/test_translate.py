@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import check_resumed_run
 from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import translate_documents
@@ -19,11 +20,7 @@ from tf_sparse_attention.trainers.shared import (
 )
 from tf_sparse_attention.trainers.tasks import generated_targets, registry
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
