@@ -64,7 +64,7 @@ def nats_of(task, model, line, use_source):
     return -log_probs[np.arange(len(target)), target].sum()
 
 
-def test_answers_alone_are_scored_given_their_question_and_without_it(finished, path):
+def test_only_answers_are_scored_with_and_without_their_question(finished, path):
     task, model = registry.load_task(finished), workdir.load_model(finished)
     wanted = overrides.overridable_settings()
     wanted.train.generated_targets = -1

@@ -88,7 +88,7 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_c
     check_resumed_run(config, tmp_path, monkeypatch)
 
 
-def test_tensorboard_shows_images_and_what_a_pixel_attends_to(finished):
+def test_tensorboard_shows_images_and_the_attention_of_a_pixel(finished):
     task, model = registry.load_task(finished), generate_eagerly(workdir.load_model(finished))
     shown = task.validation(task, model, "validation").examples()
     assert set(shown.pictures) == {"samples", "completions", "attention of a pixel"}
