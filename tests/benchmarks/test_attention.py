@@ -64,7 +64,7 @@ def test_memory_is_measured_in_the_fastest_mode_plain_and_rematerialised(capsys)
     ]
 
 
-def test_layers_without_a_core_are_measured_with_layers_alone(capsys):
+def test_layers_without_a_core_are_measured_only_as_layers(capsys):
     lines = ["--lengths", "64", "--cases", "native", "--no-memory"]
     with pytest.raises(SystemExit):
         attention.main(lines, run=fake_run)
@@ -82,7 +82,7 @@ def test_a_worker_measures_time_in_every_mode_and_skips_what_does_not_fit_into_m
     assert skipped["skipped"].startswith("needs about")
 
 
-def test_dense_layers_are_timed_beside_others_where_all_of_it_has_room(monkeypatch):
+def test_dense_layers_are_timed_with_others_if_memory_suffices(monkeypatch):
     monkeypatch.setattr(worker, "least_seconds", lambda timed, repeats: dict.fromkeys(timed, 1.0))
     wanted = worker.Measurement("time", "local", 32, whole_layers=True, modes=("graph",))
     needed = 2 * worker._dense_bytes(subjects.Sizes(32))
@@ -103,7 +103,7 @@ def test_a_process_that_fails_says_why():
     assert attention.run_worker(wanted, "tensorflow") == {"skipped": expected}
 
 
-def test_what_only_compiled_programs_need_is_set_for_their_memory_alone():
+def test_memory_of_compiled_programs_is_measured_without_onednn():
     compiled = worker.Measurement("memory", "local", 32, modes=("xla",))
     assert worker.environment(compiled, "tensorflow")["TF_ENABLE_ONEDNN_OPTS"] == "0"
     for other in (compiled._replace(modes=("graph",)), compiled._replace(kind="time")):

@@ -10,7 +10,7 @@ from benchmarks import decoders
     "family",
     [pytest.param(name, marks=[] if name in ("Llama", "Gemma3") else pytest.mark.large) for name in decoders.FAMILIES],
 )
-def test_a_sparse_decoder_keeps_the_window_alone(family):
+def test_a_sparse_decoder_keeps_only_the_window(family):
     pytest.importorskip("keras_hub")
     sizes = ["--position", "28", "--window", "4", "--layers", "2", "--width", "64", "--steps", "4", "--repeats", "1"]
     given = decoders.parser().parse_args([family, *sizes])

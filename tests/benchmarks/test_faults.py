@@ -94,7 +94,7 @@ def test_an_error_is_clear_if_it_is_one_line_with_status_2():
     assert not lab.Ended(1, "error: no.\n", 1.0).is_clear
 
 
-def test_the_table_counts_trials_and_names_what_was_lost(tmp_path, monkeypatch, capsys):
+def test_the_table_counts_trials_and_names_losses(tmp_path, monkeypatch, capsys):
     trials = [lab.Trial("first", None), lab.Trial("second", "other bits")]
     monkeypatch.setitem(program.ROWS, "kills", program.Row("killed", lambda lab, count: iter(trials[:count]), 2))
     with pytest.raises(SystemExit, match="True"):

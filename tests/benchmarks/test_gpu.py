@@ -30,7 +30,7 @@ def test_seconds_are_the_median_of_rounds_in_which_every_program_runs_once():
 
 
 @pytest.mark.full
-def test_programs_are_measured_on_jax_and_missing_kernels_are_told(run_python, tmp_path):
+def test_programs_are_measured_on_jax_without_missing_kernels(run_python, tmp_path):
     arguments = ["--lengths", "512", "--tokens", "512", "--repeats", "2", "--cases", "local", gpu.WINDOW]
     path = str(tmp_path / "found.json")
     code = f"from benchmarks import gpu; gpu.main({[*arguments, '--json', path]})"

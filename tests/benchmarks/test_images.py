@@ -35,7 +35,7 @@ def test_the_model_reads_the_byte_before():
     assert inputs["token_ids"].tolist() == [[0, 5, 6]] and targets.tolist() == [[5, 6, 7]]
 
 
-def test_a_file_without_other_images_is_refused(tmp_path):
+def test_a_file_without_other_images_is_an_error(tmp_path):
     np.savez(tmp_path / "images.npz", x_train=np.zeros((1, 2, 2, 3), np.uint8))
     with pytest.raises(
         ValueError, match=r"`path` must have an array x_heldout or x_test\. Received: .*images\.npz without any"

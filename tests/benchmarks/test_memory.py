@@ -9,7 +9,7 @@ needs_linux = pytest.mark.skipif(not memory.can_measure(), reason="this system d
 
 
 @needs_linux
-def test_the_peak_is_what_a_call_took_at_most_even_if_it_gave_it_back():
+def test_the_peak_is_the_largest_memory_of_a_call_even_if_it_is_freed():
     def take_and_give_back():
         np.ones(30_000_000, "float32")  # 120 MB
         np.ones(10_000_000, "float32")
@@ -19,7 +19,7 @@ def test_the_peak_is_what_a_call_took_at_most_even_if_it_gave_it_back():
 
 @pytest.mark.full
 @needs_linux
-def test_what_was_held_before_does_not_count():
+def test_memory_allocated_before_the_call_does_not_count():
     held = np.ones(50_000_000, "float32")  # 200 MB
     assert memory.peak_above_now(lambda: np.ones(5_000_000, "float32")) < 100e6
     assert held.size
@@ -32,7 +32,7 @@ def test_a_field_of_the_status_is_read_in_bytes(tmp_path):
         memory.status("VmNone", tmp_path)
 
 
-def test_available_memory_is_unknown_where_the_system_does_not_say(tmp_path):
+def test_available_memory_is_unknown_without_a_report_of_the_system(tmp_path):
     assert memory.available(tmp_path / "meminfo") is None
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\n")
     assert memory.available(tmp_path / "meminfo") is None

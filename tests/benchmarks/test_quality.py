@@ -15,7 +15,7 @@ from tests.draws import first
 from tf_sparse_attention.trainers.shared import components
 
 
-def test_a_token_is_far_where_its_context_stood_before_only_beyond_the_reach():
+def test_a_token_is_far_if_its_context_occurred_only_beyond_the_reach():
     random = np.random.default_rng(0)
     ids, documents = random.integers(0, 4, (3, 60)), np.sort(random.integers(0, 3, (3, 60)))
     found = measure.categories(ids, documents, reach=7)
@@ -117,13 +117,13 @@ def test_losses_are_means_over_the_tokens_that_count(scored):
     assert found["share_far"] == 0
 
 
-def test_a_look_ahead_is_what_the_loss_rises_by_from_the_past_alone(scored, monkeypatch):
+def test_a_look_ahead_is_the_rise_of_the_loss_with_only_the_past(scored, monkeypatch):
     monkeypatch.setattr(ahead, "NUM_SCORED", 4)
     found = ahead.look_ahead("folder", 1)  # of the full windows, positions 4 to 7; the last masks nothing
     assert found["one_pass"] == 5.5 and found["from_the_past"] == (2 + 2.5 + 3 + 7) / 4 and found["tokens"] == 8
 
 
-def test_the_page_shows_what_the_file_has():
+def test_the_page_has_the_results_of_the_file():
     page = PAGE.read_text(encoding="utf-8")
     assert page_with_tables(page) == page  # python -m benchmarks.quality --show --write
     assert "| local |" in page and "wiki_xml, windows of 1,024 tokens, 500 steps" in page

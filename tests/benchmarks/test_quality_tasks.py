@@ -34,7 +34,7 @@ def test_most_keys_are_asked_soon_after_the_pairs():
     assert 0.8 < (targets[:, 2 * 8] > 0).mean() < 0.97
 
 
-def test_what_is_tried_is_not_what_was_learnt():
+def test_test_sequences_differ_from_training_sequences():
     task = tasks.TASKS["induction"]
     learnt, tried = next(iter(tasks.training_batches(task, 0, 1))), []
     tasks.accuracy(lambda ids, at: tried.append(ids) or np.zeros((*at.shape, 1)), task, learnt.token_ids.shape[1])
@@ -117,7 +117,7 @@ def test_accuracy_is_the_share_of_answered_questions():
         assert tasks.accuracy(Knowing(task, share), task, 32) == share
 
 
-def test_tables_show_what_was_run():
+def test_tables_show_the_results_of_the_runs():
     shown = recall.tables(recall.read())
     assert (
         "induction, learnt from 64 to 256" in shown and "| last_successors | 2 | 1.00 | 1.00 | 1.00 | 1.00 |" in shown
@@ -135,7 +135,7 @@ def test_tables_show_what_was_run():
     assert f"| local | 2 {'| 0.50, 0.00, 0.00, 0.00, 1.00 ' * 4}|" in lines
 
 
-def test_logits_of_what_is_asked_are_those_of_the_model_after_training_too():
+def test_logits_of_answers_are_those_of_the_model_after_training_too():
     model = recall.build(tasks.TASKS["selective_copying"]._replace(tie_embeddings=True), "last_successors")
     token_ids, at = np.arange(32, dtype="int32").reshape(2, 16) % tasks.COPY, np.array([[3, 15], [0, 7]], "int32")
     answers = recall.Answers(model)

@@ -53,7 +53,7 @@ def test_a_temperature_multiplies_the_scores():
     np.testing.assert_allclose(same[1], tripled, atol=1e-5)
 
 
-def test_a_gate_lets_through_what_heads_add_to_some_tokens():
+def test_a_gate_passes_the_output_of_heads_to_some_tokens():
     layer, x = variants.Gated(**SIZES, **LAYERS["Gated"]), normal(1, 12, 8)
     layer.build(x.shape)
     opens = np.arange(12) % 3 > 0
@@ -108,7 +108,7 @@ def model_of(selection):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 @pytest.mark.parametrize("selection", ["nearest", "top_k"])
-def test_looking_ahead_is_what_prefixes_lose(selection):
+def test_looking_ahead_is_the_difference_to_the_loss_of_prefixes(selection):
     model, random = model_of(selection), np.random.default_rng(0)
     token_ids, targets = random.integers(1, 20, (2, 24)).astype("int32")
     places = np.array([6, 11, 22])

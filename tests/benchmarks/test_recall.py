@@ -54,7 +54,7 @@ class Copies:
         return logits
 
 
-def test_the_score_is_of_keys_beyond_all_windows_alone():
+def test_the_score_is_only_of_keys_beyond_all_windows():
     task = recall.draw(5, seed=6)
     assert recall.accuracy(Copies(reach=128), task) == 1
     assert recall.accuracy(Copies(reach=recall.NUM_LAYERS * recall.WINDOW), task) == 0
@@ -73,6 +73,6 @@ def test_the_curve_begins_at_chance_and_has_a_point_each_time(tmp_path, monkeypa
 
 @pytest.mark.large
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_routing_recalls_what_lies_beyond_the_window_and_local_attention_does_not(seed):
+def test_routing_recalls_values_beyond_the_window_and_local_attention_does_not(seed):
     assert recall.train("local + nearest", seed)[-1][1] >= 0.9
     assert recall.train("local", seed)[-1][1] < 2 * recall.CHANCE

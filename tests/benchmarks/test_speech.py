@@ -22,7 +22,7 @@ TRAINED = {"part": "train", "minutes": 5.0, "steps": 1000, "processor_seconds": 
 PASS = {"part": "step", "seconds": 0.02, "full_seconds": 0.04, "ratio": 0.5, "repeats": 3}
 
 
-def test_the_page_shows_what_the_file_has():
+def test_the_page_has_the_results_of_the_file():
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     assert all(table in page for table in tables.tables(results.read_lines(tables.FILE)).split("\n\n"))
 
@@ -82,7 +82,7 @@ def test_the_picture_is_drawn_of_results(tmp_path):
 
 
 @pytest.mark.full
-def test_a_study_that_is_killed_goes_on_and_measures_nothing_twice(path, tmp_path):  # noqa: F811
+def test_a_killed_study_resumes_and_measures_nothing_twice(path, tmp_path):  # noqa: F811
     command = [sys.executable, "-m", "benchmarks.speech", f"--path={path}", f"--workdir={tmp_path}", "--minutes=0.1"]
     command += ["--kinds", "full", "local", "--lengths", "200", "--repeats=1", "--paced_steps=2"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -23,7 +23,7 @@ def test_numbers_are_written_in_words():
     assert made.in_words(342) == "three hundred forty-two"
 
 
-def test_data_are_the_same_every_time_and_what_is_there_stays(folder, tmp_path):
+def test_data_are_the_same_every_time_and_existing_files_stay(folder, tmp_path):
     (tmp_path / "pairs.jsonl").write_text("mine")
     made.write_all(tmp_path)
     assert (tmp_path / "pairs.jsonl").read_text() == "mine"
@@ -31,7 +31,7 @@ def test_data_are_the_same_every_time_and_what_is_there_stays(folder, tmp_path):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_an_answer_is_the_passage_of_what_is_asked_for(folder):
+def test_an_answer_is_the_passage_about_the_question(folder):
     for line in (folder / "questions.jsonl").read_text().splitlines():
         row = json.loads(line)
         thing = row["question"].removeprefix("And the ").removesuffix("?")
@@ -53,7 +53,7 @@ def test_the_table_has_the_seconds_of_each_program_and_of_all():
 
 
 @pytest.mark.full
-def test_a_program_that_fails_ends_all_with_what_it_said(tmp_path):
+def test_a_failing_program_ends_all_with_its_message(tmp_path):
     with pytest.raises(SystemExit, match=r"`workdir` must be"):
         program.program("evaluate", tmp_path / "missing")
 

@@ -79,7 +79,7 @@ def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, s
 
 
 @pytest.mark.full
-def test_without_their_end_empty_sources_are_refused_and_weights_may_have_8_bits(model, tmp_path):
+def test_empty_sources_without_an_end_are_errors_and_weights_can_have_8_bits(model, tmp_path):
     options = {"append_end": False, "weight_dtype": "int8", "jit_compile": True}
     export_sequence_to_sequence(model, tmp_path / "x", ByteTokenizer(), **options)
     served = tf.saved_model.load(tmp_path / "x").signatures

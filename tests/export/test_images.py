@@ -58,7 +58,7 @@ FULL = pytest.mark.full
 @pytest.mark.parametrize(
     ("num_rows", "num_given"), [(1, 1), pytest.param(0, 0, marks=FULL), pytest.param(2, 4, marks=FULL)]
 )
-def test_images_are_those_that_the_model_draws_below_what_is_given(model, served, num_rows, num_given):
+def test_images_are_those_that_the_model_draws_below_the_given_rows(model, served, num_rows, num_given):
     strategy, prompts = Sampling(top_p=0.9), list(CODEC.encode(IMAGES)[:, :num_given])
     rows = model.generator.generate(prompts, CODEC.length, strategy, 5, None, 257)
     found = draw(served, IMAGES, num_rows=num_rows)
@@ -67,7 +67,7 @@ def test_images_are_those_that_the_model_draws_below_what_is_given(model, served
     np.testing.assert_array_equal(draw(served, IMAGES[:1], num_rows=num_rows)["images"], found["images"][:1])
 
 
-def test_nothing_is_drawn_where_all_is_given(served):
+def test_complete_images_stay_as_they_are(served):
     found = draw(served, IMAGES, num_rows=4)
     np.testing.assert_array_equal(found["images"], IMAGES)
     assert not found["log_prob"].any()

@@ -145,7 +145,7 @@ def test_a_model_of_few_positions_serves_no_more(tmp_path):
 
 
 @pytest.mark.pages
-def test_the_example_of_the_readme_runs_where_only_tensorflow_is(exported, served):
+def test_the_example_of_the_readme_runs_without_the_library(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")
     example = readme.split("```python\n")[1].split("```")[0]
     printed = run_alone(f"{ALONE}\n{example}\nprint('tf_sparse_attention' in sys.modules)", exported.parent)
@@ -294,7 +294,7 @@ def test_models_of_every_kind_are_exported_as_they_are(tmp_path, settings, routi
 
 
 @pytest.mark.large
-def test_the_example_of_the_readme_runs_in_an_environment_with_tensorflow_alone(exported, tmp_path):
+def test_the_example_of_the_readme_runs_in_an_environment_with_only_tensorflow(exported, tmp_path):
     venv.create(tmp_path / "environment", with_pip=True)
     python = str(tmp_path / "environment" / "bin" / "python")
     install = [python, "-m", "pip", "install", "--quiet", f"tensorflow=={tf.__version__}"]

@@ -69,7 +69,7 @@ def test_a_file_scores_and_decodes_as_the_model_with_rows_at_different_positions
 @pytest.mark.filterwarnings("ignore:.*is not causal")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
-def test_models_of_every_pattern_answer_as_they_do_or_are_refused_with_the_reason(name, target, tmp_path):
+def test_files_of_every_pattern_equal_the_model_or_are_errors_with_the_reason(name, target, tmp_path):
     needs(target)
     model = make(**CASES[name])
     for signature, error in (("score", score_error), ("decode", decode_error)):
@@ -120,7 +120,7 @@ def test_operations_that_litert_lacks_are_named(tmp_path, capfd):
     assert "error:" not in capfd.readouterr().err
 
 
-def test_masks_at_which_the_interpreter_would_end_the_process_are_refused(small):
+def test_masks_that_would_abort_the_interpreter_are_errors(small):
     inputs = [tf.TensorSpec((2, 1, 2, 1, 2), tf.bool), tf.TensorSpec((1, 2, 1, 2, 1), tf.bool)]
     functions = {"score": portable_functions.PortableFunction(tf.logical_and, inputs, {})}
     with pytest.raises(ValueError, match=r"the reason: no LogicalAnd that broadcasts more than 4 axes\.$"):
@@ -205,7 +205,7 @@ PAGE_TABLES = [(conversion_table.MODELS, REFUSED), (conversion_table.SOURCES, so
 
 
 @pytest.mark.parametrize(("table", "refused"), PAGE_TABLES)
-def test_the_tables_of_the_page_have_every_case_and_a_reason_where_there_is_no_file(table, refused):
+def test_the_tables_of_the_page_have_every_case_with_an_error_or_a_reason(table, refused):
     lines = conversion_table.lines_of(table, PAGE.read_text(encoding="utf-8"))
     assert [name for name, *_ in lines] == list(table.cases)
     without = {
@@ -225,7 +225,7 @@ def test_the_tables_of_the_page_have_every_case_and_a_reason_where_there_is_no_f
     ]
     + [pytest.param(*case, marks=pytest.mark.large) for case in conversion_table.every_cell(conversion_table.SOURCES)],
 )
-def test_encoder_decoders_of_every_pattern_answer_as_they_do_or_are_refused(name, target, signature):
+def test_files_of_encoder_decoders_of_every_pattern_equal_the_model_or_are_errors(name, target, signature):
     needs(target)
     found = conversion_table.cell(conversion_table.SOURCES, name, target, signature)
     if (name, target, signature) in source_cases.REFUSED:

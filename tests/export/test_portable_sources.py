@@ -147,7 +147,7 @@ def test_models_that_do_not_fit_are_errors_that_name_the_reason(tmp_path):
 
 
 @pytest.mark.pages
-def test_the_example_of_the_page_writes_what_the_model_does(tmp_path, monkeypatch):
+def test_the_example_of_the_page_writes_the_targets_of_the_model(tmp_path, monkeypatch):
     translator = make({"vocabulary_size": 120})
     made, loop = page_blocks()[3:]
     run_examples(made, tmp_path, monkeypatch, tsa=tsa, translator=translator)

@@ -137,7 +137,7 @@ def test_ctrl_c_and_preemption_leave_a_checkpoint_of_the_step_they_came_in(comma
 
 @pytest.mark.large
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_a_run_at_an_address_that_is_killed_while_copying_goes_on_elsewhere_with_the_same_bits(
+def test_a_run_at_an_address_killed_while_copying_resumes_elsewhere_with_the_same_bits(
     command, uninterrupted, tmp_path, backend, monkeypatch
 ):
     pytest.importorskip(backend)

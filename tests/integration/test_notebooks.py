@@ -170,7 +170,7 @@ def test_the_first_cell_clones_and_installs_only_what_is_missing(first_cell, tmp
         assert first_cell(folder, backend) == [imported]
 
 
-def test_what_the_first_cell_installs_beside_a_backend_has_none_in_it():
+def test_the_first_cell_installs_no_second_backend():
     extras = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {re.match(r"[\w-]+", line)[0] for name in ("tools", "plot") for line in extras[name]}
     assert names.isdisjoint({"tensorflow", "tensorflow-text", "jax", "libtpu", "torch", "tf_sparse_attention"})

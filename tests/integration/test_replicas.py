@@ -95,7 +95,7 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(on_one_device, on_two
             assert np.any(centroids[:, [1, 3]] != 0)
 
 
-def test_the_commitment_is_that_of_one_device_where_replicas_have_different_padding(two_replicas):
+def test_the_commitment_equals_that_of_one_device_if_replicas_have_different_padding(two_replicas):
     x = np.where(np.arange(LENGTH)[None, :, None] < np.array([11, 2, 5, 9])[:, None, None], X[:4], 0)
     kernels = []
     for strategy in (tf.distribute.get_strategy(), two_replicas):
@@ -155,7 +155,7 @@ def test_a_loss_is_the_mean_over_the_targets_of_both_replicas(two_replicas):
 
 @pytest.mark.full
 @pytest.mark.parametrize("make", [language_model, recognizer])
-def test_a_mean_over_targets_is_that_of_one_device_where_a_replica_has_fewer_of_them_or_no_row(make, two_replicas):
+def test_a_mean_over_targets_equals_that_of_one_device_if_a_replica_has_fewer_targets_or_no_row(make, two_replicas):
     losses, models = [], []
     for strategy in (tf.distribute.get_strategy(), two_replicas):
         with strategy.scope():
@@ -236,7 +236,7 @@ def test_replicas_drop_different_places_and_leave_one_seed(two_replicas):
 
 
 @pytest.mark.full
-def test_evaluate_and_predict_under_two_replicas_leave_the_state_alone(on_two_replicas, two_replicas):
+def test_evaluate_and_predict_under_two_replicas_keep_the_state(on_two_replicas, two_replicas):
     model, _ = on_two_replicas
     before = state_of(model)
     with two_replicas.scope():
@@ -246,7 +246,7 @@ def test_evaluate_and_predict_under_two_replicas_leave_the_state_alone(on_two_re
         np.testing.assert_array_equal(old, new)
 
 
-def test_what_two_replicas_trained_loads_on_one_device_and_back(on_two_replicas, two_replicas, tmp_path):
+def test_a_model_of_two_replicas_loads_on_one_device_and_back(on_two_replicas, two_replicas, tmp_path):
     model, results = on_two_replicas
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")

@@ -181,7 +181,7 @@ def test_a_model_split_over_processes_is_trained_and_resumed(runs, made, count, 
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_where_a_worker_is_killed_the_others_end_and_all_go_on_to_the_same_bits(runs, made, backend):
+def test_if_a_worker_is_killed_the_others_end_and_all_resume_to_the_same_bits(runs, made, backend):
     alone, name = made(backend, count=2), f"{backend}-killed"
     for killed, step in ((1, 13), (0, 33)):
         processes = runs.start(name, backend, 2)
@@ -192,7 +192,7 @@ def test_where_a_worker_is_killed_the_others_end_and_all_go_on_to_the_same_bits(
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_where_one_worker_gets_a_signal_all_stop_at_one_step_with_a_checkpoint(runs, made, backend):
+def test_if_one_worker_gets_a_signal_all_stop_at_one_step_with_a_checkpoint(runs, made, backend):
     alone, name, step = made(backend, count=2), f"{backend}-asked", 0
     for asked, number in ((1, signal.SIGTERM), (0, signal.SIGINT)):
         processes = runs.start(name, backend, 2)
@@ -207,7 +207,7 @@ def test_where_one_worker_gets_a_signal_all_stop_at_one_step_with_a_checkpoint(r
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_a_run_goes_on_with_fewer_or_more_replicas(runs, made, backend):
+def test_a_run_resumes_with_fewer_or_more_replicas(runs, made, backend):
     alone, name = made(backend, **FEW_STEPS), f"{backend}-elastic"
     begun = runs.finish(name, backend, 2, **{**FEW_STEPS, "num_steps": 6})
     shutil.copytree(begun, begun.with_name(f"{name}-4"))

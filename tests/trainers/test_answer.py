@@ -6,15 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+from tests.trainers.eager import EAGER
 from tf_sparse_attention.trainers.configs import answer
 from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +64,7 @@ def nats_of(task, model, line, use_source):
     return -log_probs[np.arange(len(target)), target].sum()
 
 
-def test_answers_alone_are_scored_given_their_question_and_without_it(finished, path):
+def test_only_answers_are_scored_with_and_without_their_question(finished, path):
     task, model = registry.load_task(finished), workdir.load_model(finished)
     wanted = overrides.overridable_settings()
     wanted.train.generated_targets = -1

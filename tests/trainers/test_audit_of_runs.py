@@ -15,7 +15,7 @@ from tf_sparse_attention.trainers.shared import command_line
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_an_audit_is_told_in_lines(causal):
+def test_an_audit_is_written_in_lines(causal):
     inputs = keras.Input((None, 4))
     model = keras.Model(inputs, LocalAttention(1, 4, window=3)(inputs, use_causal_mask=causal))
     positions, *said = causality_report(model, 9, num_cuts=2).to_text().splitlines()

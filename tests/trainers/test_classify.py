@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import check_resumed_run, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceClassifier
 from tf_sparse_attention.trainers.configs import classify
@@ -15,11 +16,7 @@ from tf_sparse_attention.trainers.tasks import classify as classification
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 WORDS = {"fruit": ["apple", "pear", "plum"], "tool": ["saw", "nail", "drill"], "beast": ["cat", "cow", "hen"]}
 
@@ -99,7 +96,7 @@ def test_validation_has_the_scores_of_its_split(finished, lines):
 
 
 @pytest.mark.full
-def test_an_evaluation_that_was_killed_goes_on(finished, monkeypatch):
+def test_a_killed_evaluation_resumes(finished, monkeypatch):
     expected = evaluation.evaluate(finished, "test")
     stop_evaluation(monkeypatch, chunk=1, call=2)
     with pytest.raises(KeyboardInterrupt):
@@ -153,7 +150,7 @@ def test_a_prompt_gets_its_labels_with_probabilities(finished):
 
 
 @pytest.mark.full
-def test_the_exported_model_classifies_where_the_library_is_not(finished):
+def test_the_exported_model_classifies_without_the_library(finished):
     task = registry.load_task(finished)
     result = exporting.export(finished, jit_compile=False)
     (expected,) = task.generate(workdir.load_model(finished), Request(prompt=b"def main():")).samples

@@ -200,7 +200,7 @@ def test_variants_of_a_task_of_bytes_differ_only_in_their_heads(name):
 
 
 @pytest.mark.parametrize("name", ["demo", "books", "translate_documents"])
-def test_local_heads_alone_are_as_many_as_local_and_routed_ones(name):
+def test_only_local_heads_are_as_many_as_local_and_routed_heads(name):
     mixed, local = load(name), load(name, ("local",))
     assert abs(num_weights(name, ("mixed",)) / num_weights(name, ("local",)) - 1) < 0.01
     assert sum(part["num_heads"] for part in mixed.model.attention) == local.model.attention[0]["num_heads"]
@@ -273,7 +273,7 @@ def test_a_setting_that_a_task_ignores_is_an_error_with_its_default(subtests):
             registry.make_task(config)
 
 
-def test_an_evaluation_is_not_given_what_its_task_ignores():
+def test_an_evaluation_rejects_settings_that_its_task_ignores():
     config, wanted = base.get_config(), overrides.overridable_settings()
     wanted.data.mask_rate = 0.0  # the default
     wanted.train.num_beams = 4

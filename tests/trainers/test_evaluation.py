@@ -9,6 +9,7 @@ import pytest
 from absl import flags
 
 from tests.trainers import untrained_run
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import stop_evaluation
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
@@ -17,11 +18,7 @@ from tf_sparse_attention.trainers.shared.evaluation import Progress, ResumableSu
 from tf_sparse_attention.trainers.tasks import language_model
 from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 SETTINGS = {"batch_size": 2, "sequence_length": 64, "use_packing": True, "mask_rate": 0.0, "overlap": 0}
 
@@ -73,7 +70,7 @@ def test_windows_can_differ_from_those_of_training_and_the_scores_are_readable(r
     assert rows["bytes, words, tokens"] == f"{counted['bytes']}, {counted['words']}, {counted['tokens']}"
 
 
-def test_another_text_replaces_all_settings_of_the_first_and_has_a_file_of_its_own(run, tmp_path):
+def test_another_text_replaces_all_settings_of_the_first_and_has_a_separate_file(run, tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "poem.md").write_text("a rose is a rose\n" * 400)
     result = evaluation.evaluate(run, "test", changes(path=str(tmp_path), pattern="*.md", data_dir=str(tmp_path)))
@@ -83,12 +80,12 @@ def test_another_text_replaces_all_settings_of_the_first_and_has_a_file_of_its_o
 
 
 @pytest.mark.full
-def test_a_part_of_a_split_has_a_file_of_its_own(run):
+def test_a_part_of_a_split_has_a_separate_file(run):
     paths = [evaluation.evaluate(run, split, changes())["path"] for split in ("test[:1]", "test[1:2]")]
     assert len(set(paths)) == 2 and fnmatch(paths[0], str(run / "evaluation-test_1_-????????.json"))
 
 
-def test_what_an_evaluation_does_not_read_is_not_offered():
+def test_an_evaluation_offers_only_the_settings_that_it_reads():
     settings = overrides.overridable_settings().to_dict()
     source = {"tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir"}
     assert set(settings) == {"data", "train", "generate"} and set(settings["generate"]) == {"length"}
@@ -219,7 +216,7 @@ def test_a_complete_split_is_divided_by_its_official_words(run, counted, monkeyp
     assert json.loads((run / "evaluation-validation.json").read_text())["words_are"] == "official"
 
 
-def test_official_counts_are_those_of_pg19_and_of_complete_splits_alone():
+def test_only_complete_splits_of_pg19_have_official_counts():
     assert official_word_count("pg19/0.1.1", "test", 100) == 6_966_499
     assert official_word_count("pg19/0.1.1", "validation", 50) == 3_007_061
     assert official_word_count("pg19/0.1.1", "train", 28_602) == 1_973_136_207

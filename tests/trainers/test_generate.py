@@ -47,7 +47,7 @@ def records(run):
     return [json.loads(line) for line in (run / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_sample_is_what_the_model_generates(run):
+def test_a_sample_equals_the_text_that_the_model_generates(run):
     (sample,) = samples_of(run, b"Hi", length=4, temperature=0.5, top_p=0.8, seed=3)
     generator = Generator(workdir.load_model(run), run_eagerly=True)
     ((row, log_probs, finished),) = generator.generate([[74, 107]], 6, Sampling(temperature=0.5, top_p=0.8), seed=[3])
@@ -125,7 +125,7 @@ def test_an_empty_prompt_begins_a_document_and_the_end_of_the_document_finishes_
     assert (sample["text"], sample["num_tokens"], sample["finished"]) == ("def ", 1, True)
 
 
-def test_an_interruption_keeps_what_there_is(run, monkeypatch):
+def test_an_interruption_keeps_the_samples_so_far(run, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
     monkeypatch.setattr(sample_sources, "CHUNK", 1)
     whole = samples_of(run, num_samples=3, length=4)
@@ -187,7 +187,7 @@ def endless(run, tmp_path):
 
 
 @pytest.mark.large
-def test_ctrl_c_keeps_what_there_is(endless):
+def test_ctrl_c_keeps_the_text_so_far(endless):
     program = "tf_sparse_attention.trainers.generate"
     command = [sys.executable, "-u", "-m", program, f"--workdir={endless}", "--length=60000", "--prompt=ab"]
     # Unbuffered: `communicate` would lose the content of a buffer.

@@ -14,17 +14,14 @@ import tensorflow as tf
 
 from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import small_images
-from tests.trainers.interrupted import check_resumed_run, stop_evaluation
+from tests.trainers.eager import EAGER
+from tests.trainers.interrupted import check_resumed_run
 from tests.trainers.small_images import SHAPE, generate_eagerly
 from tf_sparse_attention.trainers.shared import evaluation, exporting, overrides, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,19 +80,6 @@ def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
 
 
 @pytest.mark.full
-def test_a_killed_evaluation_resumes(finished, monkeypatch):
-    expected = evaluation.evaluate(finished, "train")
-    calls = stop_evaluation(monkeypatch, chunk=2, call=3)
-    with pytest.raises(KeyboardInterrupt):
-        evaluation.evaluate(finished, "train")
-    assert list(finished.glob("*.partial.json"))
-    found = evaluation.evaluate(finished, "train")
-    assert calls == [2, 2, 2, 2]  # of 6 batches
-    assert found["bytes"] == expected["bytes"] and found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
-    assert not list(finished.glob("*.partial.json"))
-
-
-@pytest.mark.full
 def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_config, tmp_path, monkeypatch):
     config = make_config("local_2d")
     config.data.update(use_flips=True, image_order="blocks", image_block=(1, 1))
@@ -104,7 +88,7 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_c
     check_resumed_run(config, tmp_path, monkeypatch)
 
 
-def test_tensorboard_shows_images_and_what_a_pixel_attends_to(finished):
+def test_tensorboard_shows_images_and_the_attention_of_a_pixel(finished):
     task, model = registry.load_task(finished), generate_eagerly(workdir.load_model(finished))
     shown = task.validation(task, model, "validation").examples()
     assert set(shown.pictures) == {"samples", "completions", "attention of a pixel"}

@@ -9,16 +9,13 @@ import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tests.trainers import small_images
+from tests.trainers.eager import EAGER
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.trainers.shared import sampling
 from tf_sparse_attention.trainers.tasks import byte_task, image, image_pictures
 from tf_sparse_attention.trainers.tasks.task import Request
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def get_config(tmp_path, monkeypatch):
     return names["get_config"]
 
 
-def test_the_table_has_what_every_task_has():
+def test_the_table_has_the_members_of_every_task():
     rows = re.findall(r"^\| (`.*?`) \|", SECTION, re.MULTILINE)
     named = {re.match(r"\w+", name)[0] for row in rows for name in re.findall("`(.*?)`", row)}
     members = {name for name in (*vars(Task), *Task.__annotations__) if not name.startswith("_")}
@@ -37,7 +37,7 @@ def test_the_table_has_what_every_task_has():
         assert all(hasattr(registry.find_task_class(name), part) for part in named), name
 
 
-def test_a_task_of_ones_own_is_made_and_loaded_by_its_name(get_config, tmp_path):
+def test_a_custom_task_is_created_and_loaded_by_its_name(get_config, tmp_path):
     config = get_config("tiny")
     task = registry.make_task(config)
     assert task.compile_arguments()["loss"].label_smoothing == 0.1 and task.tokenizer.vocabulary_size == 258
@@ -49,7 +49,7 @@ def test_a_task_of_ones_own_is_made_and_loaded_by_its_name(get_config, tmp_path)
         registry.make_task(config)
 
 
-def test_a_setting_of_ones_own_is_read_by_its_task_alone(get_config, monkeypatch):
+def test_a_custom_setting_is_read_only_by_its_task(get_config, monkeypatch):
     config = get_config("tiny")
     config.train.confidence = 0.9
     with pytest.raises(ValueError, match=r"`config\.train\.confidence` must be unset .* Received: confidence=0\.9"):
@@ -98,7 +98,7 @@ def test_a_module_without_a_task_is_an_error():
 
 
 @pytest.mark.full
-def test_a_task_of_ones_own_is_trained_resumed_and_scored(get_config, make_plain_config, tmp_path):
+def test_a_custom_task_is_trained_resumed_and_scored(get_config, make_plain_config, tmp_path):
     config = make_plain_config()
     own = get_config("tiny")
     config.update(task=own.task)

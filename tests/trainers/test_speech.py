@@ -1,12 +1,12 @@
 """Task "speech": training, bit-exact resumption, scores, transcripts, export, and invalid settings."""
 
 import json
-from fnmatch import fnmatch
 
 import numpy as np
 import pytest
 
 from tests.data.sources.test_speech_source import tone, write_wav
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import check_resumed_run
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import (
@@ -21,11 +21,7 @@ from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks import speech as speech_task
 from tf_sparse_attention.trainers.tasks.task import Request
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 KINDS = "abcd"
 
@@ -93,19 +89,6 @@ def test_an_evaluation_scores_every_recording_once_and_by_beams(finished, path):
     counts = task.open_buckets("train").left_out
     assert (counts["empty"], counts["too_long"]) == (1, 1)
     assert "left out: 1 empty, 1 too long" in evaluation.as_text({**scores, "left_out": counts})
-
-
-@pytest.mark.full
-def test_scores_of_another_file_are_written_next_to_those_of_the_run(finished, path, tmp_path):
-    changes = overrides.overridable_settings()
-    own = evaluation.evaluate(finished[0], "test")
-    arrays = dict(np.load(path))
-    np.savez(tmp_path / "other.npz", **{**arrays, "features": arrays["features"] + 1})
-    changes.data.path = str(tmp_path / "other.npz")
-    found = evaluation.evaluate(finished[0], "test", changes)
-    assert fnmatch(found["path"], str(finished[0] / "evaluation-other-????????-test.json"))
-    assert found["nats"] != own["nats"]
-    assert json.loads((finished[0] / "evaluation-test.json").read_text()) == own
 
 
 def test_a_run_folder_keeps_labels_and_normalization(finished, make_config, tmp_path, path):

@@ -163,7 +163,7 @@ def test_two_replicas_report_and_end_as_one_device(tiny_config, tmp_path):
 
 
 @pytest.mark.full
-def test_a_run_at_an_address_is_read_and_goes_on_from_there(finished, tiny_config, tmp_path, monkeypatch):
+def test_a_run_at_an_address_is_read_and_resumed_from_there(finished, tiny_config, tmp_path, monkeypatch):
     address = f"disk://{tmp_path}/bucket/run"
     for number, num_steps in enumerate((4, 8)):
         monkeypatch.setenv(remote_files.CACHE, str(tmp_path / f"machine-{number}"))

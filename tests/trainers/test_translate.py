@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.trainers.eager import EAGER
 from tests.trainers.interrupted import check_resumed_run
 from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import translate_documents
@@ -19,11 +20,7 @@ from tf_sparse_attention.trainers.shared import (
 )
 from tf_sparse_attention.trainers.tasks import generated_targets, registry
 
-# Data sets of tf.data always use graphs, which TensorFlow mentions in a warning.
-pytestmark = [
-    pytest.mark.usefixtures("eager"),
-    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
-]
+pytestmark = EAGER
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
@@ -106,7 +103,7 @@ def test_every_target_is_scored_once_with_and_without_the_source(finished, path,
 
 
 @pytest.mark.full
-def test_scores_of_another_file_are_beside_those_of_the_run(finished, scores, path, tmp_path):
+def test_scores_of_another_file_are_next_to_those_of_the_run(finished, scores, path, tmp_path):
     wanted = overrides.overridable_settings()
     wanted.data.path, wanted.train.generated_targets, wanted.generate.length = str(tmp_path / "other.jsonl"), 1, 3
     lines = [json.loads(line) for line in path.read_text().splitlines()][-2:]
@@ -119,7 +116,7 @@ def test_scores_of_another_file_are_beside_those_of_the_run(finished, scores, pa
     assert Path(found["generated_path"]).name.startswith("generated-json_lines-other_")
 
 
-def test_translations_are_written_and_scored_beside_sources_left_as_they_are(finished, scores):
+def test_translations_are_written_and_scored_and_compared_with_copied_sources(finished, scores):
     task = registry.load_task(finished[0])
     lines = [json.loads(line) for line in (finished[0] / "generated-test.jsonl").read_text().splitlines()]
     assert [line["pair"] for line in lines] == [0, 3] and all(len(line["generated"]) <= 3 for line in lines)
@@ -142,7 +139,7 @@ class Copier:
         return [tokenizer.detokenize(source[:-1])[:length] for source in sources]
 
 
-def test_translations_go_on_where_they_were_stopped(finished, tmp_path):
+def test_translations_resume_after_the_last_complete_batch(finished, tmp_path):
     task = registry.load_task(finished[0])
     buckets, pairs, path = task.open_buckets("train"), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9, 10]), tmp_path / "x.jsonl"
     with pytest.raises(KeyboardInterrupt):
@@ -178,7 +175,7 @@ def test_scores_are_those_of_sacrebleu_on_whole_texts(finished):
 
 
 @pytest.mark.full
-def test_the_exported_translator_writes_what_the_model_does_where_the_library_is_not(finished):
+def test_the_exported_translator_writes_the_text_of_the_model_without_the_library(finished):
     task = registry.load_task(finished[0])
     result = exporting.export(finished[0], jit_compile=False)
     source = np.append(task.tokenizer.tokenize("This is a line of text."), 1)
