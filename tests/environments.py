@@ -12,7 +12,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TEST_TOOLS = ("hypothesis>=6.100", "pytest>=8.2", "pytest-xdist>=3.6")
+TEST_TOOLS = ("hypothesis>=6.100", "pytest>=9", "pytest-xdist>=3.6")
 ON_TENSORFLOW = (
     "tests/ops",
     "tests/patterns",
