@@ -118,7 +118,7 @@ coverage: $(READY) ## Run the tests and print the share of lines that they execu
 	  --cov=tf_sparse_attention --cov-context=test --cov-report=term:skip-covered
 
 .PHONY: test-mutants
-test-mutants: $(READY) $(COVERAGE)/data ## Change the core in 300 places and count the changes that a test notices (2 hours)
+test-mutants: $(READY) $(COVERAGE)/data ## Make 300 changes to the core, one at a time, and count those that fail a test
 	$(RUN) -m tests.mutants
 
 $(COVERAGE)/data:

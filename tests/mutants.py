@@ -59,6 +59,7 @@ class Mutant:
         path: path of the file, relative to the checkout.
         index: index of the change among all changes of the file.
         first, last: first and last line of the changed node.
+        column: first column of the changed node.
         change: the change as text, for people.
     """
 
@@ -66,11 +67,12 @@ class Mutant:
     index: int
     first: int
     last: int
+    column: int
     change: str
 
     @property
     def name(self) -> str:
-        return f"{self.path}:{self.first}: {self.change}"
+        return f"{self.path}:{self.first}:{self.column}: {self.change}"
 
 
 def changes_of(tree: ast.Module) -> list[tuple[ast.AST, ast.AST]]:
@@ -80,35 +82,29 @@ def changes_of(tree: ast.Module) -> list[tuple[ast.AST, ast.AST]]:
     """
     pairs: list[tuple[ast.AST, ast.AST]] = []
 
-    def visit(node):
-        if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) or _is_log(node):
+    def visit(node, in_function):
+        if isinstance(node, ast.FunctionDef):
+            if node.name in ("__repr__", "get_config"):
+                return
+            children, in_function = node.body, True
+        elif in_function and (isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) or _is_text(node)):
             return
-        pairs.extend((node, new) for new in _replacements(node))
-        for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
-                continue
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    visit(child)
+        else:
+            if in_function:
+                pairs.extend((node, new) for new in _replacements(node))
+            annotation = getattr(node, "annotation", None)
+            children = [child for child in ast.iter_child_nodes(node) if child is not annotation]
+        for child in children:
+            visit(child, in_function)
 
-    for node in ast.walk(tree):
-        is_function = isinstance(node, ast.FunctionDef) and node.name not in ("__repr__", "get_config")
-        if is_function and not any(node in ast.walk(other) for other in _functions(tree) if other is not node):
-            for child in node.body:
-                visit(child)
+    visit(tree, in_function=False)
     return pairs
 
 
-def _functions(tree):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-
-
-def _is_log(node):
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, (ast.Constant, ast.Call))
-        and (isinstance(node.value, ast.Constant) or "logging" in ast.unparse(node.value.func))
-    )
+def _is_text(node):
+    """Return whether a statement is a docstring or a log message."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and "logging" in ast.unparse(value.func))
 
 
 def _replacements(node):
@@ -155,7 +151,8 @@ def mutants_of(path: pathlib.Path) -> list[Mutant]:
     for index, (old, new) in enumerate(changes_of(tree)):
         texts = [" ".join(ast.unparse(node).split("\n")[0].split())[:80] for node in (old, new)]
         last = old.test.end_lineno if isinstance(old, ast.If) else old.end_lineno
-        mutants.append(Mutant(path.relative_to(ROOT).as_posix(), index, old.lineno, last, f"{texts[0]} -> {texts[1]}"))
+        change = f"{texts[0]} -> {texts[1]}"
+        mutants.append(Mutant(path.relative_to(ROOT).as_posix(), index, old.lineno, last, old.col_offset, change))
     return mutants
 
 
