@@ -191,3 +191,15 @@ def test_routing_is_sparse_attention_with_normalized_queries_and_keys(share_qk):
         layer.set_weights(expected.get_weights())
         difference = np.abs(to_numpy(layer(x, use_causal_mask=True)) - to_numpy(expected(x, use_causal_mask=True)))
         assert (difference.max() < 1e-5) == normalize
+
+
+def test_a_sparse_attention_layer_with_the_pattern_of_the_layer_gives_the_same_results(subtests):
+    x = normal(2, 12, 6)
+    for selection in ("nearest", "top_keys", "top_k", "strided", "hash"):
+        with subtests.test(selection=selection):
+            options = {"share_qk": selection != "top_keys", "mask_self": selection == "nearest"}
+            layer = RoutingAttention(2, 4, 2, 3, selection=selection, **options)
+            sparse = SparseAttention(2, 4, layer.pattern, normalize_queries_and_keys=True, **options)
+            expected, _ = layer(x), sparse(x)
+            sparse.set_weights(layer.get_weights())
+            assert_close(sparse(x), expected, CLOSE)

@@ -614,7 +614,7 @@ def _members(head, x, exists):
     layer = head.layer
     if layer.selection == "hash":
         planes = head.weights["planes"][_key_head(layer, head.index)]
-        buckets = (x @ planes.T > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
+        buckets = (x @ planes > 0) @ 2 ** np.arange(layer.num_clusters.bit_length() - 1)
         return definitions.bucket_members(buckets, layer.num_clusters, layer.cluster_size, exists)
     choose = definitions.strided_members if layer.selection == "strided" else definitions.best_members
     return choose(x @ head.weights["centroids"][_key_head(head.layer, head.index)].T, layer.cluster_size, exists)

@@ -50,6 +50,6 @@ def attend_groups(query, key, value, query_groups, key_groups, band, mask_self=F
 
 def attend_members(query, key, value, queries, keys, causal=None, mask_self=False, extra_count=0.0, **options):
     """Return output and weights inside clusters of given `Members`; `causal` is "position", "rank" or None."""
-    pattern = BestOfCluster(1, 1, causal == "rank", extra_count)
+    pattern = BestOfCluster(1, 1, causal_by_rank=causal == "rank", extra_count=extra_count)
     options |= {"hide_self": "unless_alone" if mask_self else None, "causal": causal is not None}
     return attend_pattern(pattern, query, key, value, select=selecting(MemberSelection((queries, keys))), **options)[:2]

@@ -1,27 +1,43 @@
 """Routing attention as published: each centroid selects its highest-scoring tokens."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import cast
 
+import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.masks import causal_mask
-from tf_sparse_attention.ops.members import Members, membership, scatter_mean
+from tf_sparse_attention.ops.members import (
+    Members,
+    best_members,
+    hash_scores,
+    membership,
+    scatter_mean,
+    strided_members,
+)
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import argmax_last_axis, repeat_key_heads, shape
+from tf_sparse_attention.ops.shapes import argmax_last_axis, fold_groups, repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.group_band import GroupSelector
-from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Grouper, Selection, SelectionInputs
+from tf_sparse_attention.patterns.nearest import CentroidPattern
+from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.selection import (
+    CentroidGrouper,
+    Grouper,
+    Selection,
+    SelectionInputs,
+    Selector,
+    SelectorWeights,
+)
 from tf_sparse_attention.types import Size, Tensor
 
 
+@keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
-class BestOfCluster(Pattern):
+class BestOfCluster(CentroidPattern):
     """Attention within clusters, each of which holds its highest-scoring tokens of the whole sequence.
 
     The output of a token is the mean over its clusters, each with a separate softmax; zeros if it has none. Not causal
@@ -30,22 +46,26 @@ class BestOfCluster(Pattern):
     Args:
         num_clusters: K.
         cluster_size: w, members per cluster.
+        ema_decay: as in `Nearest`. Default 0.999.
+        commitment_loss: as in `Nearest`. Default 1e-4.
+        revive_after: as in `Nearest`. Default 100.
+        members: "top_k", "strided" or "hash", see `RoutingAttention`. "hash" has no centroids. Default "top_k".
         causal_by_rank: whether a causal call masks keys by their rank in the cluster, as published, instead of their
             position. Default False.
         extra_count: added to the number of clusters of a token in the mean, 0.01 in the published code. Default 0.
     """
 
-    num_clusters: int
-    cluster_size: int
+    members: str = "top_k"
     causal_by_rank: bool = False
     extra_count: float = 0.0
 
-    content_based = True
     causal_selection = False
 
-    @property
-    def reach(self) -> int:
-        return self.cluster_size - 1
+    def make_selector(self, weights: SelectorWeights) -> Selector:
+        if self.members == "hash":
+            planes = HashPlanes(weights.directions(self.num_clusters.bit_length() - 1))
+            return MemberSelector(planes, self, weights.num_heads, weights.normalizes)
+        return MemberSelector(self.make_centroids(weights), self, weights.num_heads, weights.normalizes)
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         lengths = call.query_length, call.key_length
@@ -75,35 +95,51 @@ class MemberSelection(Selection):
     members: tuple[Members, Members]
 
 
+@dataclasses.dataclass(frozen=True)
+class HashPlanes:
+    """Scores of hash buckets, see `ops.members.hash_scores`.
+
+    Args:
+        planes: normals of the planes, a variable (n, H, R).
+    """
+
+    planes: keras.Variable
+
+    def scores(self, heads: Tensor) -> Tensor:
+        """Return one-hot scores (B, n, T, 2^R) of normalized tokens (B, n, T, H)."""
+        return hash_scores(heads, ops.transpose(ops.convert_to_tensor(self.planes), (0, 2, 1)))
+
+
 class MemberSelector(GroupSelector):
     """Selects the members of each cluster from the whole sequence.
 
     Args:
-        score: function of heads (B, N, T, H) to scores (B, N, T, K).
-        choose: function of scores, `cluster_size` and a mask (B, T) or None to `Members`.
-        cluster_size: w, members per cluster.
-        grouper: the centroids, which learn from the tokens of each cluster; or None.
+        scorer: object with a method `scores(heads)`. If it has a method `learn`, it learns from the tokens of each
+            cluster in training.
+        pattern: the `BestOfCluster`.
         num_heads: heads of keys.
+        normalizes: as in `GroupSelector`. Default False.
     """
 
     def __init__(
-        self,
-        score: Callable[[Tensor], Tensor],
-        choose: Callable[[Tensor, int, Tensor | None], Members],
-        cluster_size: int,
-        grouper: Grouper | None,
-        num_heads: int,
+        self, scorer: CentroidGrouper | HashPlanes, pattern: BestOfCluster, num_heads: int, normalizes: bool = False
     ) -> None:
-        super().__init__(cast(Grouper, grouper), 0, num_heads)
-        self._score, self._choose, self._cluster_size = score, choose, cluster_size
+        super().__init__(cast(Grouper, scorer), pattern.num_clusters, num_heads, normalizes)
+        self._scorer, self._cluster_size = scorer, pattern.cluster_size
+        self._choose = strided_members if pattern.members == "strided" else best_members
 
     def select(self, inputs: SelectionInputs) -> Selection:
-        sides = inputs.sides()
-        scores = [self._score(heads) for heads, _ in sides]
+        sides = [(self.normalize_heads(heads), mask) for heads, mask in inputs.sides()]
+        scores = [self._scores(heads) for heads, _ in sides]
         members = [self._choose(own, self._cluster_size, mask) for own, (_, mask) in zip(scores, sides, strict=True)]
-        if inputs.training and self.grouper is not None:
+        if inputs.training:
             self.train(sides, [argmax_last_axis(own) for own in scores])
         return MemberSelection((members[0], members[-1]))
+
+    def _scores(self, heads):
+        """Compute the scores (B, N, T, K) of queries or keys (B, N, T, H) for the clusters of their key head."""
+        scores = self._scorer.scores(fold_groups(heads, self.num_heads))
+        return ops.reshape(scores, (*shape(heads)[:3], shape(scores)[-1]))
 
 
 class MemberGrid(Arrangement):

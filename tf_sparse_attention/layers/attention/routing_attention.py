@@ -1,7 +1,7 @@
 """Routing attention (Routing Transformer)."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import keras
 from keras import ops
@@ -11,20 +11,16 @@ from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
 from tf_sparse_attention.layers.parts.call_inputs import token_mask
-from tf_sparse_attention.layers.parts.selectors import Centroids, selector_for_leaf
-from tf_sparse_attention.layers.parts.variables import random_directions
-from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.layers.parts.selectors import Centroids, find_layers, make_selectors
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.members import best_members, hash_scores, strided_members
-from tf_sparse_attention.ops.shapes import fold_groups, shape
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelector
+from tf_sparse_attention.ops.shapes import fold_groups
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
-from tf_sparse_attention.patterns.group_band import GroupSelector
-from tf_sparse_attention.patterns.nearest import Nearest, RandomGrouper, RandomGroups
+from tf_sparse_attention.patterns.nearest import Nearest, RandomGroups
 from tf_sparse_attention.patterns.pattern import Pattern
 from tf_sparse_attention.patterns.selection import Selector
 from tf_sparse_attention.patterns.successors import Successors
-from tf_sparse_attention.patterns.top_keys import KeySelector, TopKeys
+from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.types import Config, Tensor
 
 MEMBER_SELECTIONS = ("top_k", "strided", "hash")  # each cluster selects its members in the whole sequence
@@ -128,13 +124,15 @@ class RoutingAttention(SparseAttention):
         **kwargs: Any,
     ) -> None:
         _check_arguments(dict(locals()))
-        centroids = ema_decay, commitment_loss, revive_after
+        # The published code counts the commitment of shared queries twice, as queries and as keys.
+        commitment = 2.0 * commitment_loss if share_qk and reproduce_reference else commitment_loss
+        centroids = ema_decay, commitment, revive_after
         if selection == "top_keys":
             pattern: Pattern = TopKeys(num_clusters, cluster_size, *centroids)
         elif selection in MEMBER_SELECTIONS:
             by_rank = share_qk or reproduce_reference  # with `share_qk`, the order by rank is the order by position
             extra_count = 0.01 if reproduce_reference else 0.0
-            pattern = BestOfCluster(num_clusters, cluster_size, by_rank, extra_count)
+            pattern = BestOfCluster(num_clusters, cluster_size, *centroids, selection, by_rank, extra_count)
         else:
             if selection == "random":
                 pattern = RandomGroups(num_clusters, cluster_size)
@@ -197,35 +195,9 @@ class RoutingAttention(SparseAttention):
         self._clusters.start_from_data(query, mask, seed)  # type: ignore[union-attr]  # checked above
 
     def make_selectors(self) -> list[Selector | None]:
-        (plan,), self._clusters = head_plans(self), None
-        (leaf,) = plan.leaves
-        if self.selection == "hash":
-            sizes = self.num_key_heads, self.num_clusters.bit_length() - 1, self.key_dim
-            self.planes = random_directions(self, "planes", sizes)
-        elif self.selection != "random":
-            self._clusters = self._make_centroids()
-        if self.selection in MEMBER_SELECTIONS:
-            choose = strided_members if self.selection == "strided" else best_members
-            return [MemberSelector(self._scores, choose, self.cluster_size, self._clusters, self.num_key_heads)]
-        if isinstance(leaf.pattern, TopKeys):
-            return [KeySelector(cast(Centroids, self._clusters), leaf.pattern, self.num_key_heads)]
-        grouper = RandomGrouper(self.num_clusters, self.seed) if self._clusters is None else self._clusters
-        return [selector_for_leaf(GroupSelector(grouper, self.num_clusters, self.num_key_heads), leaf)]
-
-    def _make_centroids(self) -> Centroids:
-        # The published code counts the commitment of shared queries twice, as queries and as keys.
-        twice = 2.0 if self.share_qk and self.reproduce_reference else 1.0
-        return Centroids(
-            self.num_key_heads,
-            self.num_clusters,
-            self.key_dim,
-            self.ema_decay,
-            self.revive_after,
-            self.seed,
-            twice * self.commitment_loss,
-            name="clusters",
-            dtype=self.dtype_policy,
-        )
+        selectors = make_selectors(self, head_plans(self), names=("clusters", "planes"))
+        self._clusters: Centroids | None = next(iter(find_layers(selectors)), None)
+        return selectors
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         options = super().attention_options()
@@ -253,15 +225,6 @@ class RoutingAttention(SparseAttention):
                 "selection='nearest', the default.",
             )
         return super().compute_attention(heads, masks, causal, training, return_weights)
-
-    def _scores(self, heads: Tensor) -> Tensor:
-        """Compute the scores (B, N, T, K) of queries or keys (B, N, T, H) for the clusters of their key head."""
-        rows = fold_groups(heads, self.num_key_heads)
-        if self.selection == "hash":
-            scores = hash_scores(rows, ops.convert_to_tensor(self.planes))
-        else:  # all other selections have centroids
-            scores = kmeans.scores(rows, self._clusters.read())  # type: ignore[union-attr]
-        return ops.reshape(scores, (*shape(heads)[:3], shape(scores)[-1]))
 
     @property
     def cache_unsupported_reason(self) -> str | None:

@@ -12,10 +12,10 @@ from tf_sparse_attention.layers.parts.selectors import make_selectors
 from tf_sparse_attention.layers.parts.variables import drawn_seed
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.pattern import Pattern, primitives
 from tf_sparse_attention.patterns.selected_blocks import GivenBlocks
 from tf_sparse_attention.patterns.selection import Selector
+from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -127,9 +127,8 @@ def _checked_pattern(pattern: Any) -> Pattern:
             "`pattern` must be a frozen dataclass: decorate its class with @dataclasses.dataclass(frozen=True). "
             f"Received: {type(pattern).__name__}."
         )
-    for part in (getattr(leaf, "pattern", leaf) for leaf in primitives(pattern)):
-        has_selector = type(part).make_selector is not Pattern.make_selector or isinstance(part, BestOfCluster)
-        if part.content_based and not has_selector:
+    for part in (leaf.pattern if isinstance(leaf, Successors) else leaf for leaf in primitives(pattern)):
+        if part.content_based and type(part).make_selector is Pattern.make_selector:
             raise ValueError(
                 "`pattern` must define `make_selector` in each content-based part. "
                 f"Received: {type(part).__name__} without `make_selector`."

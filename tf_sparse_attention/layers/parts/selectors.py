@@ -174,16 +174,16 @@ class LayerWeights:
 
     Args:
         layer: an attention layer that is being built.
-        leaf: the `Leaf` of the pattern.
         num_heads: heads of keys.
+        names: names of centroids and of directions.
+        seed: integer seed.
         normalizes: whether selectors layer-normalize heads before they compare them.
     """
 
-    def __init__(self, layer: Any, leaf: Leaf, num_heads: int, normalizes: bool) -> None:
-        self._layer, self._index = layer, leaf.index
+    def __init__(self, layer: Any, num_heads: int, names: tuple[str, str], seed: Any, normalizes: bool) -> None:
+        self._layer, self._names = layer, names
         self.num_heads, self.key_dim, self.dtype = num_heads, layer.key_dim, layer.dtype_policy
-        self.seed: Any = derived_seed(layer.seed, leaf.index)
-        self.normalizes = normalizes
+        self.seed, self.normalizes = seed, normalizes
 
     def centroids(self, num_clusters: int, ema_decay: float, revive_after: int, commitment_loss: float) -> Centroids:
         """Create the centroids of online k-means."""
@@ -195,29 +195,36 @@ class LayerWeights:
             revive_after,
             self.seed,
             commitment_loss,
-            name=f"clusters_{self._index}",
+            name=self._names[0],
             dtype=self.dtype,
         )
 
     def directions(self, num_directions: int) -> keras.Variable:
         """Create random directions (n, H, num_directions), float32 and not trained."""
         sizes = self.num_heads, self.key_dim, num_directions
-        return random_directions(self._layer, f"axes_{self._index}", sizes, self.seed)
+        return random_directions(self._layer, self._names[1], sizes, self.seed)
 
 
-def make_selectors(layer: Any, plans: Sequence[HeadPlan], normalizes: bool = False) -> list[Selector | None]:
+def make_selectors(
+    layer: Any, plans: Sequence[HeadPlan], normalizes: bool = False, names: tuple[str, str] | None = None
+) -> list[Selector | None]:
     """Create the selector of each primitive pattern of a layer, None for patterns that are not content-based.
 
     Args:
         layer: an attention layer that is being built.
         plans: the `HeadPlan`s of its pattern.
         normalizes: whether selectors must normalize the heads of the layer. Default False.
+        names: names of the weights of a single primitive pattern, which then have the seed of the layer. None: the
+            names and the seed of each primitive pattern have its index.
     """
     made: dict[int, Selector] = {}
     for plan in plans:
         for leaf in plan.leaves:
             if leaf.pattern.content_based:
-                selector = leaf.pattern.make_selector(LayerWeights(layer, leaf, len(plan.key_heads), normalizes))
+                seed = layer.seed if names else derived_seed(layer.seed, leaf.index)
+                own_names = names or (f"clusters_{leaf.index}", f"axes_{leaf.index}")
+                weights = LayerWeights(layer, len(plan.key_heads), own_names, seed, normalizes)
+                selector = leaf.pattern.make_selector(weights)
                 made[leaf.index] = selector_for_leaf(selector, leaf)
     return [made.get(index) for index in range(len(primitives(layer.pattern)))]
 
