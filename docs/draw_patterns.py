@@ -1,7 +1,7 @@
 """Draws the pictures of the patterns, docs/patterns.png and docs/pictures: `python -m docs.draw_patterns`.
 
-They are drawn from `layer.attention_pattern`, the dense twin that the tests compare the fast computation with, that of
-clustered attention, which hides no key, from its weights.
+A picture shows `layer.attention_pattern`, the dense mask that the tests compare the fast computation with. The picture
+of clustered attention, which masks no key, shows its weights.
 """
 
 import pathlib

@@ -48,7 +48,7 @@ class Hashed(GroupBand):
     Args:
         num_buckets: K, an even number.
         bucket_size: w, keys per side that a query attends to in its bucket, including the key at its own position.
-        round: number of the round, from 0. Each round has separate directions. Default 0.
+        round: number that distinguishes equal patterns in a union, which have separate directions. Default 0.
 
     Raises:
         ValueError: if an argument is invalid.
@@ -105,7 +105,7 @@ class HashedChunk(Pattern):
     causal, because the members of a chunk depend on the whole sequence. The selection is a `ChunkSelection`.
 
     Any length works: the last chunk of a round may be incomplete. Padding is sorted after it and masked. A sequence of
-        one chunk has each key twice, with the same result as once.
+    one chunk has each key twice, with the same result as once.
 
     Note: differs from the published code in padding, which is hashed there and moves tokens to other chunks, and in
     separate keys, which are not supported there. Separate keys are sorted by their buckets, and chunk c of the queries
@@ -114,7 +114,7 @@ class HashedChunk(Pattern):
     Args:
         num_buckets: K.
         chunk_size: w, tokens per chunk.
-        round: number of the round. Default 0.
+        round: as in `Hashed`. Default 0.
     """
 
     num_buckets: int

@@ -179,7 +179,7 @@ class Pattern:
 
         Args:
             call: a `Call`.
-            selection: the `Selection` of a content-based pattern, otherwise None.
+            selection: the `Selection` of the pattern. None if it has none.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `arrange`.")
 

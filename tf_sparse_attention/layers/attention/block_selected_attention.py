@@ -134,7 +134,7 @@ class BlockSelectedAttention(AttentionLayer):
 
 
 class KeyConvolution(keras.layers.Layer):
-    """Short causal convolution over the keys of each head, see `ops.causal_convolution.convolve_keys`.
+    """Short causal convolution over the keys of each head, see `ops.block_selection.convolve_keys`.
 
     Decoding caches the last K - 1 projected keys.
 

@@ -1,6 +1,6 @@
-"""What computes any pattern from its rule, arrangement and cache: attention, the dense twin, and decoding.
+"""Computation of any pattern from its mask rule, arrangement and cache: attention, dense reference masks, decoding.
 
-No pattern imports anything from here, and nothing here knows one pattern from another.
+Patterns do not import these modules.
 """
 
 __all__ = []

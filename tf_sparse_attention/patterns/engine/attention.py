@@ -56,7 +56,7 @@ def attend_pattern(
             the queries are used as keys.
         value: values (B, M, S, Hv).
         causal: whether later keys are masked. Default False.
-        masks: a `TokenMasks`, whose `query_mask` is not used here.
+        masks: a `TokenMasks`. `query_mask` applies only to the selection of tokens.
         select: function of the rotated queries and keys and the head plans to the `Selection` of each primitive
             pattern, None for those that are not content-based. None: the selectors have no weights.
         dropout: an `attend.Dropout`, or None.

@@ -55,7 +55,7 @@ def attend_fused(
     """
 
     def attend(kernel):
-        _check_call(kernel, leaf, inputs, call, dropout, returns)
+        _check_call(kernel, inputs, dropout, returns)
         if not keeps_order(arrangement, leaf, inputs):
             return _attend_groups(kernel, arrangement, leaf, inputs, call, returns)
         mask, data = ordered_mask(arrangement, leaf, inputs, call)
@@ -84,7 +84,7 @@ def attend_union_fused(
         for number, leaf in enumerate(leaves):
             if inputs.selections[leaf.index] is not None or leaf.reads_successors or len(leaf.excluded) != number:
                 raise UnsupportedByKernel("a union of patterns that are not functions of positions alone")
-            _check_call(kernel, leaf, inputs, call, dropout, returns)
+            _check_call(kernel, inputs, dropout, returns)
         mask, data = union_mask(leaves, inputs, call)
         return _run(kernel, (inputs.query, inputs.key, inputs.value), mask, data, returns, MAX_VISIBLE_SHARE)
 
@@ -175,7 +175,7 @@ def _attend_groups(kernel, arrangement, leaf, inputs, call, returns):
     )
 
 
-def _check_call(kernel, leaf, inputs, call, dropout, returns):
+def _check_call(kernel, inputs, dropout, returns):
     """Raise `UnsupportedByKernel` unless a call is a softmax over masked pairs, of a size that pays."""
     masks, options = inputs.masks, inputs.options
     batch, heads, length, _ = shape(inputs.query)

@@ -175,9 +175,7 @@ def union_mask(leaves: Sequence[Leaf], inputs: Inputs, call: Call) -> tuple[Kern
     regions = []
     for leaf, own in zip(leaves, function.shown, strict=True):
         arrangement = leaf.pattern.arrange(call)
-        limits = None
-        if isinstance(arrangement, Arrangement) and arrangement.slot_positions is None:
-            limits = arrangement.limits
+        limits = arrangement.limits if arrangement.slot_positions is None else None
         limits = limits or (1 - lengths[0], lengths[1] - 1)
         num_keys = arrangement.count if isinstance(arrangement, FirstGrid) else None
         regions.append(dataclasses.replace(function, shown=(own,)).region(limits, num_keys))
