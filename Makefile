@@ -88,9 +88,10 @@ faults: $(READY) ## Test training under faults, such as kills, full disks and da
 smoke: $(READY) ## Run the main path with all defaults, on TensorFlow and on JAX (40 seconds on 2 cores)
 	@printf 'tensorflow\njax\n' | KERAS_BACKEND= xargs -P 2 -I BACKEND env KERAS_BACKEND=BACKEND $(RUN) -m pytest -q tests/smoke
 
+# The smoke tests come first, unless ARGS selects tests.
 .PHONY: test
-test: $(READY) ## Run the tests, one case of everything (8 minutes on 2 cores)
-	$(PYTEST) $(ARGS)
+test: $(READY) $(if $(filter command,$(origin ARGS)),,smoke) ## Run the tests, one case of everything (8 minutes on 2 cores)
+	$(PYTEST) --ignore=tests/smoke $(ARGS)
 
 .PHONY: test-pages
 test-pages: $(READY) ## Run the notebooks, the README, the pages and the docstring examples (4 minutes)
