@@ -120,7 +120,7 @@ coverage: $(READY) ## Run the tests and print the share of lines that they execu
 
 .PHONY: test-mutants
 test-mutants: $(READY) $(COVERAGE)/data ## Make 300 changes to the core, one at a time, and count those that fail a test
-	$(RUN) -m tests.mutants
+	XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m tests.mutants
 
 $(COVERAGE)/data:
 	$(MAKE) coverage

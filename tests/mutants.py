@@ -3,7 +3,8 @@
 Each mutant is a copy of the checkout with one small change of the package, such as `<` in place of `<=`. It is killed
 if a test fails. The tests of a mutant are those that execute the changed lines, read from the files of `make coverage`:
 coverage data with one context per test, and the durations of the tests. Fast tests run first, and the first failure
-ends the run. With `--full`, a mutant that survives also runs all tests of these files with the marker `full`.
+ends the run. Tests that fail without a change are left out. With `--full`, a mutant that survives also runs all tests
+of these files with the marker `full`.
 
 Results are appended to a JSON lines file. A mutant that is in the file is not run again.
 """
@@ -173,7 +174,8 @@ class Tests:
         self._data.read()
         self._seconds = collections.defaultdict(float)
         for case in xml.etree.ElementTree.parse(folder / "durations.xml").iter("testcase"):
-            self._seconds[f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"] = float(case.get("time"))
+            self._seconds[_test_id(case)] = float(case.get("time"))
+        self._left_out: set[str] = set()
 
     def of(self, mutant: Mutant) -> list[str]:
         """Return the ids of the tests of a mutant."""
@@ -184,11 +186,30 @@ class Tests:
             for context in by_line.get(line, ())
             if context
         }
+        names -= self._left_out
         return sorted(names, key=lambda name: (self._seconds[name], name))[:MOST_TESTS]
+
+    def leave_out_failing(self, mutants: list[Mutant], checkout: pathlib.Path) -> list[str]:
+        """Run the tests of mutants without a change, leave out and return those that fail."""
+        for path in {mutant.path for mutant in mutants}:  # without comments, as a mutant
+            (checkout / path).write_text(ast.unparse(ast.parse((ROOT / path).read_text())))
+        report = checkout / "unchanged.xml"
+        names = sorted({name for mutant in mutants for name in self.of(mutant)})
+        _run_tests(checkout, [f"--junit-xml={report}", *names], None)
+        cases = xml.etree.ElementTree.parse(report).iter("testcase")
+        self._left_out = {_test_id(case) for case in cases if any(x.tag in ("failure", "error") for x in case)}
+        for path in {mutant.path for mutant in mutants}:
+            shutil.copy(ROOT / path, checkout / path)
+        return sorted(self._left_out)
 
     def seconds(self, names: list[str]) -> float:
         """Return the duration of tests."""
         return sum(self._seconds[name] for name in names)
+
+
+def _test_id(case):
+    """Return the id of a test case of a report."""
+    return f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
 
 
 def run_mutant(mutant: Mutant, checkout: pathlib.Path, tests: Tests, full: bool) -> str:
@@ -210,18 +231,23 @@ def run_mutant(mutant: Mutant, checkout: pathlib.Path, tests: Tests, full: bool)
 
 def _fails(checkout, arguments, seconds):
     """Return whether a test fails, or the tests do not end in time."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("\n".join(arguments))
-        file.flush()
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"@{file.name}"]
-        environment = {**os.environ, "PYTHONPATH": str(checkout)}
-        try:
-            done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return True
+    try:
+        done = _run_tests(checkout, ["-x", *arguments], seconds)
+    except subprocess.TimeoutExpired:
+        return True
     if done.returncode not in (0, 1, 2, 5):  # 2: an error at import, 5: no test
         raise RuntimeError(f"pytest ended with status {done.returncode}:\n{done.stdout.decode()[-2000:]}")
     return done.returncode in (1, 2)
+
+
+def _run_tests(checkout, arguments, seconds):
+    """Run pytest in a copy of the checkout."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(arguments))
+        file.flush()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"@{file.name}"]
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, timeout=seconds)
 
 
 def main() -> None:
@@ -242,6 +268,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.processes):
             checkouts.put(_copy_checkout(pathlib.Path(folder) / str(number)))
+        checkout = checkouts.get()
+        print("left out, failing without a change:", tests.leave_out_failing(sample, checkout), flush=True)
+        checkouts.put(checkout)
 
         def run(mutant):
             if mutant.name not in results:
