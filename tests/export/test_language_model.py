@@ -129,21 +129,6 @@ def test_8_bits_are_as_close_as_they_can_be():
     assert not numbers.any() and (scale == 1).all()
 
 
-@pytest.mark.full
-def test_a_model_of_few_positions_serves_no_more(tmp_path):
-    grid = Backbone(258, 1, 16, [LOCAL], embedding={"grid": (4, 5)})
-    model = LanguageModel(grid)
-    with pytest.raises(ValueError, match="`sequence_length` must be at most the 20 positions of the model"):
-        export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=21)
-    path = export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=20, jit_compile=False)
-    served = tf.saved_model.load(path).signatures
-    assert score(served, ["x" * 41])["nats"] > 0
-    assert embed(served, ["x" * 41])["num_tokens"] == 41
-    assert generate(served, ["ab"], max_length=20, temperature=0.0)["num_tokens"][0] <= 20
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at most 20"):
-        generate(served, ["ab"], max_length=21)
-
-
 @pytest.mark.pages
 def test_the_example_of_the_readme_runs_without_the_library(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests import conversion_table, remote_paths  # noqa: F401  # the second registers the scheme disk://
+from tests.draws import first
 from tests.export import source_cases
 from tests.export.portable_cases import (
     CASES,
@@ -47,7 +48,7 @@ def small():
 
 @pytest.fixture(
     scope="module",
-    params=[("LiteRT", "mixed"), ("ONNX", "small"), pytest.param(("ONNX", "mixed"), marks=pytest.mark.full)],
+    params=first([("LiteRT", "small"), ("ONNX", "small"), ("LiteRT", "mixed"), ("ONNX", "mixed")], 2),
     ids="-".join,
 )
 def model_and_run(request, small, tmp_path_factory):

@@ -106,13 +106,3 @@ def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, s
     ]:
         with pytest.raises(ValueError, match=message):
             export_speech(**{"model": model, "path": tmp_path / "x", "labels": LABELS, **arguments})
-
-
-@pytest.mark.full
-def test_no_more_frames_than_there_are_positions(tmp_path):
-    encoder = Backbone(None, 1, 16, [LOCAL], intermediate_dim=16, causal=False, embedding={"grid": (4, 2)})
-    model = SpeechRecognizer(encoder, 3, num_features=6, subsampling=2)
-    served = tf.saved_model.load(export_speech(model, tmp_path / "x", LABELS)).signatures["transcribe"]
-    assert served(features=tf.zeros((1, 16, 6)), num_frames=tf.constant([16]))["log_probs"].shape == (1, 8, 4)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`features` must have at most 16 frames"):
-        served(features=tf.zeros((1, 17, 6)), num_frames=tf.constant([16]))

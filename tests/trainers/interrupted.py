@@ -29,7 +29,7 @@ def check_resumed_run(config, folder, monkeypatch):
     Returns:
         The directory of the resumed run.
     """
-    config.train.update(num_steps=7, evaluate_every=7)
+    config.train.num_steps = 7
     folders = folder / "whole", folder / "stopped"
     training.train(config, folders[0])
     with monkeypatch.context() as patched:

@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 
-from tf_sparse_attention.models import SequenceToSequence
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.trainers.configs import answer, audio, base, classify, images, speech, translate_documents
@@ -41,7 +41,8 @@ def load_model(folder):
     if isinstance(model, SequenceToSequence):
         model._programs = Programs(model, run_eagerly=True)
     decoder = getattr(model, "decoder", model)
-    decoder._generator = Generator(decoder, run_eagerly=True)
+    if isinstance(decoder, LanguageModel):
+        decoder._generator = Generator(decoder, run_eagerly=True)
     return model
 
 

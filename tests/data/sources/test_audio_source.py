@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import AudioCodec, evaluation_batches, open_audio, open_token_store, training_batches
+from tf_sparse_attention.data import AudioCodec, open_audio, open_token_store
 
 RANDOM = np.random.default_rng(0)
 
@@ -59,30 +59,6 @@ def test_folders_of_splits_are_the_splits(folder, tmp_path):
 
 def stored(source, split, tmp_path):
     return open_token_store(source, AudioCodec(source.sample_rate), split, tmp_path / "stores")
-
-
-def test_every_sample_is_scored_once_and_padding_separates_recordings(folder, tmp_path):
-    path, recordings = folder
-    store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
-    for number, samples in enumerate(recordings["train"]):
-        np.testing.assert_array_equal(store.document(number), [*codec.encode(samples), 0])
-    assert (store.num_bytes, store.num_tokens, store.end_id) == (62, 65, 0)
-    samples = np.concatenate([codec.encode(samples) for samples in recordings["train"]])
-    for use_packing in (True, False):
-        batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
-        inputs = np.concatenate([batch[0]["token_ids"].ravel() for batch in batches])
-        targets, weights = (np.concatenate([batch[place].ravel() for batch in batches]) for place in (1, 2))
-        np.testing.assert_array_equal(targets[weights == 1], samples)
-        before = np.concatenate([[0], targets[:-1]])
-        before[::16] = 0  # where a window begins
-        np.testing.assert_array_equal(inputs[weights == 1], before[weights == 1])
-        if use_packing:  # two recordings of a window are two sequences: the first ends at 30, in the second window
-            segments = batches[0][0]["segment_ids"][1]
-            assert segments[13] != segments[15] and segments[14] == 0
-    inputs, targets, weights = training_batches(store, 4, 16)[0]
-    assert (targets == 0).any()
-    np.testing.assert_array_equal(inputs["padding_mask"], targets != 0)
-    np.testing.assert_array_equal(weights, targets != 0)
 
 
 def test_the_error_names_an_invalid_recording_and_nothing_is_written(folder, tmp_path, subtests):

@@ -6,7 +6,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tf_sparse_attention.data import open_images
-from tf_sparse_attention.data.stores import array_store
 
 RANDOM = np.random.default_rng(0)
 
@@ -64,16 +63,6 @@ def test_jpeg_and_grey_images_are_read_as_tensorflow_does(tmp_path):
     np.testing.assert_array_equal(source.array("train")[0], tf.io.decode_jpeg(content).numpy())
 
 
-def test_the_fingerprint_depends_on_contents_and_splits(folder, tmp_path):
-    path, _ = folder
-    found = [open_images(path=path).fingerprint]
-    (path / "train" / "deep" / "0.png").rename(path / "test" / "deep" / "9.png")
-    found.append(open_images(path=path).fingerprint)
-    write(path / "train" / "deep" / "1.png", drawn(1)[0])
-    found.append(open_images(path=path).fingerprint)
-    assert len(set(found)) == 3 and found[2] == open_images(path=path).fingerprint
-
-
 def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_path, subtests):
     path, images = folder
     options = {"path": path, "data_dir": tmp_path / "data"}
@@ -112,17 +101,6 @@ def test_arrays_of_a_file_are_splits(tmp_path):
     np.testing.assert_array_equal(source.array("heldout[50%:]"), heldout[2:])
     with pytest.raises(ValueError, match=r"`split` must be one of train, heldout in small, or a part.*split=test"):
         source.array("test")
-
-
-def test_the_error_for_a_changed_array_says_what_to_delete(folder, tmp_path, monkeypatch):
-    source = open_images(path=folder[0], data_dir=tmp_path / "data")
-    source.array("train")
-    (written,) = (tmp_path / "data").rglob("images.bin")
-    content = written.read_bytes()
-    written.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    monkeypatch.setattr(array_store, "_checked", set())
-    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with invalid content"):
-        source.array("train")
 
 
 class Squares(tfds.core.GeneratorBasedBuilder):

@@ -47,13 +47,6 @@ def test_unknown_splits_and_parts_beyond_the_examples_are_errors(reader, subtest
             list(reader.examples(split))
 
 
-def test_items_are_read_lazily():
-    read = []
-    reader = ListReader("a", "a", {"train": [1, 2, 3]}, lambda item: read.append(item) or {})
-    next(reader.examples("train"))
-    assert read == [1]
-
-
 def test_items_after_an_invalid_one_are_checked_and_not_yielded():
     reader = ListReader("numbers", "numbers#1", {"train": [1, "cannot be read", 2, -1]}, lambda item: {"item": item})
     source = MediaSource(reader, lambda example: example["item"], "/tmp")

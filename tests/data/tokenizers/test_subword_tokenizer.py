@@ -50,19 +50,16 @@ def small():
     return SubwordTokenizer(SMALL)
 
 
-def test_every_string_has_the_published_ids(case):
+def test_strings_have_the_published_ids_and_ids_the_published_strings(case):
     assert len(case.strings) == 37
-    for text, ids in zip(case.strings, case.ids, strict=True):
+    for text, ids, decoded in zip(case.strings, case.ids, case.decoded, strict=True):
         np.testing.assert_array_equal(case.tokenizer.tokenize(text), ids, err_msg=repr(text))
         np.testing.assert_array_equal(case.tokenizer.tokenize(text.encode()), ids)
+        assert case.tokenizer.detokenize(ids) == decoded
+        assert case.tokenizer.detokenize_bytes(ids) == decoded.encode()
 
 
-def test_published_ids_decode_as_published(case):
-    for text, ids in zip(case.decoded, case.ids, strict=True):
-        assert case.tokenizer.detokenize(ids) == text
-        assert case.tokenizer.detokenize_bytes(ids) == text.encode()
-
-
+@pytest.mark.full
 def test_a_graph_gives_the_published_ids_and_texts(case):
     tokenize, detokenize = tf.function(case.tokenizer.tokenize), tf.function(case.tokenizer.detokenize)
     ids = tokenize(tf.constant(case.strings))
@@ -79,7 +76,7 @@ def graph(small):
     )
 
 
-@draws(12, 40)
+@draws(6, 40)
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.lists(IDS, min_size=1, max_size=4))
 @example(["", " "], [[]])
 @example([" a ", "a b", "a  b "], [[]])
@@ -94,11 +91,6 @@ def test_any_text_has_a_round_trip_and_a_graph_agrees(small, graph, texts, rows)
     decoded = detokenize(tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)).numpy()
     assert [text.decode() for text in decoded] == [small.detokenize(row) for row in rows]
     np.testing.assert_array_equal(small.tokenize(tf.constant(texts[0])), ids[0])
-
-
-def test_the_longest_subword_is_taken_from_the_left(small):
-    pieces = [SMALL[number] for number in small.tokenize("abab b")]
-    assert pieces == ["ab", "ab_", "b", "_"]
 
 
 def test_words_are_runs_of_letters_and_numbers_or_of_other_characters():
@@ -171,27 +163,9 @@ def test_a_repeated_subword_has_its_last_id():
     assert tokenizer.detokenize([2]) == "ab"
 
 
-def test_a_vocabulary_file_has_an_exact_round_trip(case, tmp_path):
-    case.tokenizer.to_file(tmp_path / "folder" / "copy")
-    assert (tmp_path / "folder" / "copy").read_bytes() == case.content
-    assert [file.name for file in (tmp_path / "folder").iterdir()] == ["copy"]
-
-
-def test_quotes_are_optional_and_lines_end_only_in_newlines(tmp_path):
-    lines = ["<pad>_", '"<EOS>_"', "'\u2028'", "'\"'", *ESCAPES, "  "]
-    (tmp_path / "file").write_text("\n".join(lines), encoding="utf-8")
-    found = SubwordTokenizer.from_file(tmp_path / "file").vocabulary
-    assert found == ["<pad>_", "<EOS>_", "\u2028", '"', *ESCAPES, ""]
-
-
-def test_a_config_round_trip_gives_an_equal_tokenizer(small):
-    again = SubwordTokenizer.from_config(json.loads(json.dumps(small.get_config())))
-    np.testing.assert_array_equal(again.tokenize("日本 ab"), small.tokenize("日本 ab"))
-
-
 def test_clearing_the_word_cache_does_not_change_ids(small, monkeypatch):
     monkeypatch.setattr("tf_sparse_attention.data.tokenizers.subword_tokenizer.MAX_CACHE_SIZE", 2)
-    tokenizer = SubwordTokenizer(SMALL)
+    tokenizer = SubwordTokenizer.from_config(json.loads(json.dumps(small.get_config())))
     for text in ("a b ab", "b a", "a ab a b"):
         np.testing.assert_array_equal(tokenizer.tokenize(text), small.tokenize(text))
 

@@ -61,7 +61,7 @@ def score(task, devices, limit=None):
 def test_nats_equal_those_of_single_windows_on_one_device_and_two_replicas(make_task):
     config = base.get_config()
     config.train.num_logical_cpus = 2
-    for devices, batch_size, limit in [(OneDevice(), 5, None), (OneDevice(), 2, 3), (choose_devices(config), 4, None)]:
+    for devices, batch_size, limit in [(OneDevice(), 2, 3), (choose_devices(config), 4, None)]:
         validation, found = score(make_task(batch_size, 100), devices, limit)
         store = validation.store
         num_windows = -(-store.num_tokens // 100)
