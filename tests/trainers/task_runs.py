@@ -10,6 +10,7 @@ from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.trainers.configs import answer, audio, base, classify, images, speech, translate_documents
 from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.shared.workdir import load_model as load_compiled
 from tf_sparse_attention.trainers.tasks import registry
 
 HEAD = {"num_heads": 1, "key_dim": 8}
@@ -37,7 +38,7 @@ def write_run(folder, config):
 
 def load_model(folder):
     """Return the model of a run. It generates without compilation, which takes longer than a few tokens."""
-    model = workdir.load_model(folder)
+    model = load_compiled(folder)
     if isinstance(model, SequenceToSequence):
         model._programs = Programs(model, run_eagerly=True)
     decoder = getattr(model, "decoder", model)

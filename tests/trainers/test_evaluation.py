@@ -18,7 +18,7 @@ from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import evaluation, overrides, workdir
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 from tf_sparse_attention.trainers.shared.evaluation import EvaluationRun, Progress, with_overrides
-from tf_sparse_attention.trainers.tasks import language_model
+from tf_sparse_attention.trainers.tasks import language_model, registry
 from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
 SETTINGS = {"batch_size": 2, "sequence_length": 64, "use_packing": True, "mask_rate": 0.0, "overlap": 0}
@@ -35,28 +35,23 @@ def changes(**data):
     return settings
 
 
-def test_every_token_of_the_split_is_scored_and_written_to_a_file(run, text_folder):
-    result = evaluation.evaluate(run, "test")
-    texts = sorted((path.read_bytes() for path in (text_folder / "test").glob("*.txt")), key=content_digest)
-    assert result["bytes"] == sum(len(text) for text in texts)
-    assert result["tokens"] == result["bytes"] + len(texts)
-    assert result["words"] == sum(len(text.split()) for text in texts)
-    assert result["settings"] == SETTINGS
-    assert {name: result[name] for name in ("gzip -9", "xz -9")} == compressed_bits_per_byte(texts)
-    assert 3 < result["bits_per_byte"] < 9
-    assert result["path"] == str(run / "evaluation-test.json")
-    assert json.loads((run / "evaluation-test.json").read_text()) == result
-
-
 @pytest.fixture(scope="module")
 def counted(run):
     """Result of an evaluation with other windows than in training."""
-    return evaluation.evaluate(run, "validation", changes(use_packing=False))
+    return evaluation.evaluate(run, "test", changes(use_packing=False))
 
 
-def test_windows_can_differ_from_those_of_training_and_the_scores_are_readable(run, counted):
-    assert counted["settings"] == {**SETTINGS, "sequence_length": 128, "use_packing": False}
+def test_every_token_of_the_split_is_scored_and_written_to_a_file(run, counted, text_folder):
+    texts = sorted((path.read_bytes() for path in (text_folder / "test").glob("*.txt")), key=content_digest)
+    assert counted["bytes"] == sum(len(text) for text in texts)
+    assert counted["tokens"] == counted["bytes"] + len(texts)
+    assert counted["words"] == sum(len(text.split()) for text in texts)
     assert counted["windows"] == -(-counted["tokens"] // 128)
+    assert counted["settings"] == {**SETTINGS, "sequence_length": 128, "use_packing": False}
+    assert {name: counted[name] for name in ("gzip -9", "xz -9")} == compressed_bits_per_byte(texts)
+    assert counted["bits_per_byte"] == pytest.approx(counted["nats"] / math.log(2) / counted["bytes"])
+    assert counted["path"] == str(run / "evaluation-test.json")
+    assert json.loads((run / "evaluation-test.json").read_text()) == counted
     rows = {row[:22].strip(): row[22:] for row in evaluation.as_text(counted).splitlines()}
     assert rows["bits per byte"] == f"{counted['bits_per_byte']:.4f}"
     assert rows["gzip -9"] == f"{counted['gzip -9']:.4f}"
@@ -64,7 +59,7 @@ def test_windows_can_differ_from_those_of_training_and_the_scores_are_readable(r
 
 
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run, counted):
-    overlapping = evaluation.evaluate(run, "validation", changes(use_packing=False, overlap=96))
+    overlapping = evaluation.evaluate(run, "test", changes(use_packing=False, overlap=96))
     assert overlapping["tokens"] == counted["tokens"]
     assert overlapping["windows"] > 3 * counted["windows"]
     assert overlapping["settings"]["overlap"] == 96
@@ -175,12 +170,12 @@ def test_data_sets_of_tfds_are_scored_by_their_names_offline(run, shared_data, t
 
 
 def test_a_killed_evaluation_resumes_to_the_same_scores(run, counted, monkeypatch):
-    partial = run / "evaluation-validation.partial.json"
+    partial = run / "evaluation-test.partial.json"
     predicted = stop_evaluation(monkeypatch, chunk=1, call=3)
     with pytest.raises(KeyboardInterrupt):
-        evaluation.evaluate(run, "validation", changes(use_packing=False))
+        evaluation.evaluate(run, "test", changes(use_packing=False))
     assert json.loads(partial.read_text())["batches"] == 2
-    resumed = evaluation.evaluate(run, "validation", changes(use_packing=False))
+    resumed = evaluation.evaluate(run, "test", changes(use_packing=False))
     assert not partial.exists()
     assert sum(predicted[3:]) == -(-counted["windows"] // 2) - 2
     same = ("nats", "tokens", "words", "bits_per_byte", "perplexity")
@@ -230,7 +225,9 @@ def test_a_complete_split_is_divided_by_its_official_words(run, counted, monkeyp
     assert counted["words_are"] == "counted"
     assert counted["perplexity_per_word"] == pytest.approx(math.exp(counted["nats"] / counted["words"]))
     monkeypatch.setattr(language_model, "official_word_count", lambda name, split, num_documents: 10 * counted["words"])
-    official = evaluation.evaluate(run, "validation", changes(use_packing=False))
+    task = registry.load_task(run)
+    validation = task.validation(task, workdir.load_model(run), "test")
+    official = {**counted, **validation.details(None, counted), **validation.metrics(counted)}
     assert (official["words_are"], official["words"]) == ("official", 10 * counted["words"])
     assert official["perplexity_per_word"] == pytest.approx(counted["perplexity_per_word"] ** 0.1)
     assert "words                 official count" in evaluation.as_text(official)

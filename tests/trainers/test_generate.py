@@ -96,14 +96,14 @@ def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(r
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
     monkeypatch.setattr(sample_sources, "CHUNK", 1)
     path = run / sampling.SAMPLES
-    whole = sampling.generate(source, "é".encode(), num_samples=3, length=4, path=path)
+    whole = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path)
     assert records(run) == whole and "é" in path.read_text(encoding="utf-8")
 
     def stop(samples):
         if len(samples) == 3 and samples[2]["num_tokens"] == 2:
             raise KeyboardInterrupt
 
-    kept = sampling.generate(source, "é".encode(), num_samples=3, length=4, path=path, show=stop)
+    kept = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path, show=stop)
     assert kept == records(run)
     assert kept[:2] == whole[:2]
     assert kept[2]["interrupted"]
@@ -204,8 +204,7 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
         parse(argument)
         assert generate.read_prompt() == prompt
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xffabc\n")))  # not UTF-8
-    model = task_runs.load_model(run)
-    monkeypatch.setattr(workdir, "load_model", lambda folder: model)
+    monkeypatch.setattr(workdir, "load_model", task_runs.load_model)
     parse(f"--workdir={run}", "--prompt_file=-", "--length=5", "--seed=2")
     generate.main()
     (sample,) = records(run)

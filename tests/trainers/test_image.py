@@ -55,6 +55,7 @@ def test_every_byte_is_scored_once_given_those_before_it(run, model):
     assert "not_causal" not in scores
 
 
+@pytest.mark.full
 def test_tensorboard_shows_images_and_the_attention_of_a_pixel(task, model):
     shown = task.validation(task, model, "validation").examples()
     assert set(shown.pictures) == {"samples", "completions", "attention of a pixel"}

@@ -8,8 +8,9 @@ import pytest
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.trainers.shared import nonfinite, training, workdir
+from tf_sparse_attention.trainers.shared import nonfinite, remote_run, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 
 @pytest.fixture
@@ -51,12 +52,12 @@ def test_several_replicas_skip_updates_together(poisoned, make_plain_config, tmp
 
 
 def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
-    config = make_plain_config()
-    # Weights of 1e38 are finite, but not their decay in the second step.
-    config.optimizer.update(name="adamw", learning_rate=1e38, weight_decay=1e38)
-    config.train.update(num_steps=1)
+    devices = OneDevice()
+    run = training.Run(make_plain_config(), remote_run.open_run(tmp_path), devices, devices.execution(False, 1))
+    run.restore()
+    run.model.trainable_weights[-1].assign(np.full(run.model.trainable_weights[-1].shape, np.inf))
     with pytest.raises(nonfinite.NonfiniteError, match=r"Received: weights .* at step 1. No checkpoint was saved"):
-        training.train(config, tmp_path)
+        run.save(1)
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.trainers import task_runs
 from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import translate_documents
-from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling
+from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, registry
 
 LINES = {task: task_runs.draw_lines(task) for task in ("translate", "answer")}
@@ -19,6 +19,14 @@ LINES = {task: task_runs.draw_lines(task) for task in ("translate", "answer")}
 @pytest.fixture(scope="module")
 def run(task_run):
     return task_run("translate")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_compilation():
+    """Load models that generate without compilation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workdir, "load_model", task_runs.load_model)
+        yield
 
 
 @pytest.fixture(scope="module")

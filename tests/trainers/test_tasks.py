@@ -25,10 +25,10 @@ def test_steps_of_a_task_lower_its_loss(make_task_config, name):
     model, batch = task.make_model(), task.training_batches()[0]
     model.compile(keras.optimizers.Adam(0.01), **task.compile_arguments(), run_eagerly=True)
     losses = []
-    for _ in range(3):
+    for _ in range(2):
         model.reset_metrics()
         losses.append(model.train_on_batch(*batch, return_dict=True)["loss"])
-    assert 0 < losses[2] < losses[1] < losses[0]
+    assert 0 < losses[1] < losses[0]
 
 
 @pytest.mark.full

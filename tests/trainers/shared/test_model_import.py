@@ -79,11 +79,8 @@ def test_a_setting_that_differs_from_the_model_is_named(model_file, subtests):
         ("causal", False),
         ("num_layers", 2),
         ("attention", [{**PART, "window": 8}]),
-        ("attention", [PART, PART]),
-        ("attention", [{"layer": "AllAttention"}]),
         ("grid", [4, 4]),
         ("dropout", 0.5),
-        ("tie_embeddings", True),
         ("preset", "pg19_local_cluster8k"),
     ]:
         config = continuing(base.get_config(), model_file, **{name: value})
