@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.serving import LOCAL, TEXTS, export, generate, make_model
+from tests.export.serving import TEXTS, export, generate, make_model
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
@@ -43,7 +43,7 @@ def test_samples_of_a_saved_model_are_those_of_its_model(model, exported):
 
 @pytest.mark.full
 def test_with_xla_the_texts_are_the_same(tmp_path):
-    model, found = make_model([LOCAL]), []
+    model, found = make_model(), []
     for jit_compile in (False, True):
         path = export(model, tmp_path / str(jit_compile), jit_compile=jit_compile)
         found.append(generate(tf.saved_model.load(path).signatures, ["ab", "", "x", "y"], max_length=5))

@@ -233,7 +233,7 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path, mo
 
 @pytest.mark.full
 def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_jax, tmp_path):
-    make_model([LOCAL]).save(tmp_path / "untrained.keras")
+    make_model().save(tmp_path / "untrained.keras")
     code = f"""
 import keras, numpy as np
 import tf_sparse_attention as tsa

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.draws import draws
+from tests.draws import draws, first, is_full
 from tests.goldens import read_case
 from tf_sparse_attention.data import SubwordTokenizer, open_token_store
 from tf_sparse_attention.data.tokenizers.subword_rules import alphanumeric_class, split_words
@@ -40,7 +40,7 @@ class Case:
         self.corpus = json.loads(str(arrays["corpus_json"])) if "corpus_json" in arrays else None
 
 
-@pytest.fixture(scope="module", params=["hand", "built90"])
+@pytest.fixture(scope="module", params=first(["built90", "hand"], 1))
 def case(request, tmp_path_factory):
     return Case(request.param, tmp_path_factory.mktemp("case"))
 
@@ -59,7 +59,6 @@ def test_strings_have_the_published_ids_and_ids_the_published_strings(case):
         assert case.tokenizer.detokenize_bytes(ids) == decoded.encode()
 
 
-@pytest.mark.full
 def test_a_graph_gives_the_published_ids_and_texts(case):
     tokenize, detokenize = tf.function(case.tokenizer.tokenize), tf.function(case.tokenizer.detokenize)
     ids = tokenize(tf.constant(case.strings))
@@ -81,16 +80,18 @@ def graph(small):
 @example(["", " "], [[]])
 @example([" a ", "a b", "a  b "], [[]])
 @example(["\\u", "\\\\u", "\\_\\", "\\9;"], [[]])
-def test_any_text_has_a_round_trip_and_a_graph_agrees(small, graph, texts, rows):
-    tokenize, detokenize = graph
+def test_any_text_has_a_round_trip_and_a_graph_agrees(small, request, texts, rows):
     ids = [small.tokenize(text) for text in texts]
     assert [small.detokenize(row) for row in ids] == texts
+    np.testing.assert_array_equal(small.tokenize(tf.constant(texts[0])), ids[0])
+    if not is_full():  # the graphs take seconds to create
+        return
+    tokenize, detokenize = request.getfixturevalue("graph")
     batch = tokenize(tf.constant([text.encode() for text in texts]))
     assert batch.to_list() == [row.tolist() for row in ids]
     assert [text.decode() for text in detokenize(batch).numpy()] == texts
     decoded = detokenize(tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)).numpy()
     assert [text.decode() for text in decoded] == [small.detokenize(row) for row in rows]
-    np.testing.assert_array_equal(small.tokenize(tf.constant(texts[0])), ids[0])
 
 
 def test_words_are_runs_of_letters_and_numbers_or_of_other_characters():
