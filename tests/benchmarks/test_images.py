@@ -2,11 +2,9 @@
 
 import argparse
 import itertools
-import json
 import types
 
 import numpy as np
-import pytest
 
 from benchmarks import images
 from tf_sparse_attention.data import ImageCodec
@@ -57,13 +55,3 @@ def test_all_variants_see_the_same_images_in_the_same_order(monkeypatch):
     assert len(others) > 1 and all(np.array_equal(first, other) for other in others)
     assert not np.array_equal(first, of_another_seed)
     np.testing.assert_array_equal(ImageCodec(2, 2).decode(first[-4:]), data["other"])
-
-
-@pytest.mark.full
-def test_a_variant_is_trained_for_its_time(tmp_path, capsys):
-    draw = np.random.default_rng(0)
-    pictures = {name: draw.integers(256, size=(2, 32, 32, 3), dtype=np.uint8) for name in ("x_train", "x_test")}
-    np.savez(tmp_path / "images.npz", **pictures)
-    images.main([f"--path={tmp_path / 'images.npz'}", "--seconds=1", "--seeds=0", "--variants=strided"])
-    said = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert said["steps"] >= images.ROUND and 0 < said["bits_per_dim"] < 20

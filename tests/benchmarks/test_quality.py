@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.quality import ahead, config, held_out, measure
+from benchmarks.quality import config, held_out, measure
 from benchmarks.quality.__main__ import PAGE, page_with_tables
 from benchmarks.quality.cells import FULL, QUICK, SETS
 from tests.draws import first
@@ -56,14 +56,13 @@ def test_every_cell_has_a_configuration_and_other_cells_are_errors():
 
 
 class Scored(keras.layers.Layer):
-    """A model whose nats are the position of a token, and of masked calls half of it."""
+    """A model whose nats are the position of a token."""
 
     def compile(self, loss):
         pass
 
     def predict_on_batch(self, inputs):
-        nats = np.broadcast_to(np.arange(inputs["token_ids"].shape[1], dtype="float32"), inputs["token_ids"].shape)
-        return nats * np.where(np.all(inputs.get("padding_mask", True), axis=-1, keepdims=True), 1.0, 0.5)
+        return np.broadcast_to(np.arange(inputs["token_ids"].shape[1], dtype="float32"), inputs["token_ids"].shape)
 
 
 @pytest.fixture
@@ -74,8 +73,7 @@ def scored(monkeypatch):
     inputs = {"token_ids": ids, "segment_ids": np.zeros((3, 8), "int32")}
     batch = tf.nest.map_structure(tf.constant, (inputs, ids, weights))
     text = held_out.HeldOut(Scored(), SimpleNamespace(num_bytes=71), [batch])
-    for module in (measure, ahead):
-        monkeypatch.setattr(module, "open_held_out", lambda *args: text)
+    monkeypatch.setattr(measure, "open_held_out", lambda *args: text)
 
 
 def test_losses_are_means_over_the_tokens_that_count(scored):

@@ -7,10 +7,8 @@ import pytest
 from benchmarks.quality import results
 from benchmarks.speech import __main__ as study
 from benchmarks.speech import tables
-from docs import draw_speech
 from tests.pages import ROOT
 from tests.trainers.test_speech import path  # noqa: F401  # a file of made-up recordings
-from tf_sparse_attention.trainers.configs import speech
 
 SCORE = {"part": "evaluate", "minutes": 5.0, "phone_error_rate": 0.05, "loss": 0.5, "labels": 9, "recordings": 2}
 TRAINED = {"part": "train", "minutes": 5.0, "steps": 1000, "processor_seconds": 400.4, "weights": 12345}
@@ -48,11 +46,3 @@ def test_an_invalid_option_is_named_and_tables_are_shown_without_a_run(tmp_path,
     file.write_text(json.dumps({**PASS, "kind": "local", "length": 500}) + "\n")
     study.main(["--show", f"--results={file}"])
     assert "| local, of full | 0.50 |" in capsys.readouterr().out
-
-
-def test_the_picture_is_drawn_of_results(tmp_path):
-    rows = [{**PASS, "kind": kind, "length": length} for kind in speech.KINDS for length in (*draw_speech.LENGTHS, 200)]
-    rows += [{**SCORE, "kind": kind, "attention": kind, "seed": 0} for kind in speech.KINDS]
-    rows += [{**SCORE, "kind": "full", "attention": "improved", "seed": 0}]
-    draw_speech.main(tmp_path, rows)
-    assert 10_000 < (tmp_path / "speech.png").stat().st_size < 150_000

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import types
-import venv
 
 import keras
 import numpy as np
@@ -276,17 +275,3 @@ def test_models_of_every_kind_are_exported_as_they_are(tmp_path, settings, routi
     first, again = (generate(served, TEXTS, 140) for _ in range(2))
     assert first == again
     assert all(len(text) > len(prompt) for text, prompt in zip(first["text_bytes"], TEXTS, strict=True))
-
-
-@pytest.mark.large
-def test_the_example_of_the_readme_runs_in_an_environment_with_only_tensorflow(exported, tmp_path):
-    venv.create(tmp_path / "environment", with_pip=True)
-    python = str(tmp_path / "environment" / "bin" / "python")
-    install = [python, "-m", "pip", "install", "--quiet", f"tensorflow=={tf.__version__}"]
-    if subprocess.run(install, check=False).returncode:
-        pytest.skip("needs pip to install TensorFlow, which failed")
-    example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    # The order of a signature's outputs differs between processes.
-    ordered = "show = print\nprint = lambda x: show(dict(sorted(x.items())) if isinstance(x, dict) else x)"
-    here = run_alone(f"{ALONE}\n{ordered}\n{example}", exported.parent)
-    assert run_alone(f"{ALONE}\n{ordered}\n{example}", exported.parent, python=python) == here

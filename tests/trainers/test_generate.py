@@ -47,8 +47,8 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
     sampled = Sampling(temperature=0.5, top_p=0.8), {"temperature": 0.5, "top_p": 0.8}
     beams = BeamSearch(num_beams=2, no_repeat_ngram=1), {"num_beams": 2, "no_repeat_ngram": 1}
     for strategy, settings in (sampled, beams):
-        (sample,) = sampling.generate(source, b"Hi", length=4, seed=3, **settings)
-        ((row, log_probs, finished),) = source.model.generator.generate([[74, 107]], 6, strategy, seed=[3])
+        (sample,) = sampling.generate(source, b"Hi", length=2, seed=3, **settings)
+        ((row, log_probs, finished),) = source.model.generator.generate([[74, 107]], 4, strategy, seed=[3])
         assert sample == {
             "prompt": "Hi",
             "text": source.tokenizer.detokenize(row),
@@ -62,7 +62,7 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
 
 
 def test_a_sample_that_nobody_shows_is_returned_as_text(source):
-    request = Request(b"ab", length=3)
+    request = Request(b"ab", length=1)
     generated = sampling.generate_text(source, request)
     assert generated.text == sampling.as_text(generated.samples)
     assert sampling.generate_text(source, request, lambda samples: None).text == ""
@@ -120,8 +120,8 @@ def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(r
 
 def test_an_empty_prompt_begins_a_document_and_the_end_of_the_document_finishes_a_sample(run):
     source = registry.load_task(run).make_sample_source(task_runs.load_model(run))
-    (sample,) = sampling.generate(source, b"")
-    assert (sample["prompt"], sample["num_tokens"]) == ("", 4)
+    (sample,) = sampling.generate(source, b"", length=1)
+    assert (sample["prompt"], sample["num_tokens"]) == ("", 1)
     source.model.to_vocabulary.bias.assign([99.0 if i == 1 else 0.0 for i in range(258)])
     (sample,) = sampling.generate(source)  # with the settings of the run
     assert (sample["prompt"], sample["temperature"], sample["top_p"]) == ("def ", 0.7, 0.9)
@@ -205,10 +205,10 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
         assert generate.read_prompt() == prompt
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xffabc\n")))  # not UTF-8
     monkeypatch.setattr(workdir, "load_model", task_runs.load_model)
-    parse(f"--workdir={run}", "--prompt_file=-", "--length=5", "--seed=2")
+    parse(f"--workdir={run}", "--prompt_file=-", "--length=2", "--seed=2")
     generate.main()
     (sample,) = records(run)
-    assert (sample["prompt"], sample["seed"], sample["num_tokens"]) == ("\ufffdabc\n", 2, 5)
+    assert (sample["prompt"], sample["seed"], sample["num_tokens"]) == ("\ufffdabc\n", 2, 2)
     assert capsys.readouterr().out == sampling.as_text([sample]) + "\n"
     parse()
 

@@ -117,23 +117,6 @@ def test_replicas_get_their_rows_in_static_shapes(two_replicas, kinds):
         assert_equal(whole, tf.nest.flatten(batches[number]))
 
 
-def make_model():
-    keras.utils.set_random_seed(0)
-    tokens = keras.Input((16,), name="token_ids", dtype="int32")
-    model = keras.Model({"token_ids": tokens}, keras.layers.Dense(258)(keras.layers.Embedding(258, 4)(tokens)))
-    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-def test_a_grain_data_set_can_be_fitted(kinds):
-    batches = kinds["windows"].map(lambda inputs, targets, weights: ({"token_ids": inputs["token_ids"]}, targets))
-    ours, theirs = make_model(), make_model()
-    ours.fit(batches.grain_dataset(2), steps_per_epoch=4, shuffle=False, verbose=0)
-    theirs.fit(batches.dataset(2), steps_per_epoch=4, shuffle=False, verbose=0)
-    for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_invalid_shards_are_errors(kinds):
     for name, index, count in [("index", 2, 2), ("count", 0, 3), ("count", 0, 0)]:
         with pytest.raises(ValueError, match=f"`{name}`"):

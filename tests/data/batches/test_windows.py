@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.draws import draws
 from tf_sparse_attention.data import evaluation_batches, pack_masked, pack_windows, training_batches
-from tf_sparse_attention.data.batches.windows import masked_positions, random_offset, read_windows
+from tf_sparse_attention.data.batches.windows import masked_positions, random_offset
 
 A, B, C, END = 99, 100, 101, 1
 
@@ -120,18 +120,6 @@ def test_documents_of_a_window_are_segments_without_context_by_hand(subtests):
         "targets": [A, END, C, END, 0],
         "w": [1, 1, 1, 1, 0],
     }
-
-
-@pytest.mark.parametrize(
-    ("starts", "length", "wrap", "windows"),
-    [
-        ([0, 3, 9], 3, False, [[2, 3, 4], [5, 6, 0], [0, 0, 0]]),
-        ([3], 4, True, [[5, 6, 2, 3]]),
-        ([1, 0], 7, True, [[3, 4, 5, 6, 2, 0, 0], [2, 3, 4, 5, 6, 0, 0]]),  # no token twice
-    ],
-)
-def test_windows_at_the_end_are_padded_or_wrapped(starts, length, wrap, windows):
-    np.testing.assert_array_equal(read_windows(np.arange(2, 7, dtype=np.uint16), starts, length, wrap), windows)
 
 
 def test_masked_tokens_become_zero_and_are_the_only_targets():
