@@ -130,8 +130,6 @@ def test_a_published_size_can_be_built_with_one_layer(name, variant):
     assert backbone.max_length in (None, preset["sequence_length"])
 
 
-
-
 @pytest.mark.full
 def test_the_shallow_model_of_music_has_the_published_width_and_positions():
     config, whole = load("audio", "music_shallow"), load("audio", "music")

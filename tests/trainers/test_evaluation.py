@@ -159,13 +159,13 @@ def test_data_sets_of_tfds_are_scored_by_their_names_offline(run, shared_data, t
             (tmp_path / "books" / split / path.name).write_text(text, encoding="utf-8")
     texts = [path.read_bytes() for path in (tmp_path / "books" / "test").glob("*.txt")]
     where = {"pg19": tmp_path / "books", "tiny_shakespeare": shared_data / "tinyshakespeare"}
-    for name, version, num_bytes in [
-        ("pg19", "0.1.1", sum(len(text) for text in texts)),
-        ("tiny_shakespeare", "1.0.0", 55_770),
+    for name, version, counted, count in [
+        ("pg19", "0.1.1", "words", sum(len(text.split()) for text in texts)),
+        ("tiny_shakespeare", "1.0.0", "bytes", 55_770),
     ]:
         source = {"tfds": name, "local_dir": str(where[name]), "data_dir": str(tmp_path)}
         result = evaluation.evaluate(run, "test", changes(**source))
-        assert (result["data"], result["bytes"]) == (f"{name}/{version}", num_bytes)
+        assert (result["data"], result[counted]) == (f"{name}/{version}", count)
         assert fnmatch(result["path"], str(run / f"evaluation-{name}-{version}-????????-test.json"))
 
 

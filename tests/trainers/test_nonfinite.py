@@ -44,7 +44,7 @@ def test_replicas_skip_updates_together(poisoned, make_plain_config, tmp_path, c
     assert outcome.step == 4 and "Step 3: skipped 1 of 1 updates. Loss: nan" in caplog.text
     assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
     rows = [json.loads(row) for row in (tmp_path / workdir.METRICS).read_text().splitlines()]
-    assert [row.get("skipped_updates") for row in rows] == [None, None, 1, 1]
+    assert [row.get("skipped_updates") for row in rows] == [0, 0, 1, 1]
     assert ["loss" in row and np.isfinite(row["loss"]) for row in rows] == [True, True, False, True]
 
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tests.data.builders import register
 from tf_sparse_attention.data import open_images
 
 RANDOM = np.random.default_rng(0)
@@ -103,22 +104,9 @@ def test_arrays_of_a_file_are_splits(tmp_path):
         source.array("test")
 
 
-class Squares(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS without a download."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    images = drawn(4, (6, 6, 3))
-
-    def _info(self):
-        image = tfds.features.Image(shape=(6, 6, 3), encoding_format="png")
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"picture": image}))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-
-    def _generate_examples(self):
-        for number, image in enumerate(self.images):
-            yield number, {"picture": image}
+SQUARES = drawn(4, (6, 6, 3))
+PICTURE = tfds.features.Image(shape=(6, 6, 3), encoding_format="png")
+register("Squares", {"picture": PICTURE}, train=[{"picture": image} for image in SQUARES])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -126,7 +114,7 @@ def test_a_builder_is_prepared_and_has_each_image_once(tmp_path):
     source = open_images(tfds="squares", data_dir=tmp_path)
     assert source.splits == ("train",)
     found = source.array("train")
-    assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in Squares.images)
+    assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in SQUARES)
     with pytest.raises(ValueError, match=r"`split` must be one of train in squares/1\.0\.0"):
         source.array("test")
 

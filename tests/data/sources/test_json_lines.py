@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 import tensorflow_datasets as tfds
 
+from tests.data.builders import register
 from tf_sparse_attention.data import open_pairs, open_source
 from tf_sparse_attention.data.sources.readers import warn_once
 
@@ -103,19 +104,8 @@ def test_several_fields_and_lists_of_texts_are_one_text(opened):
     assert pairs.name.endswith("(question+passages to answer)")
 
 
-class Sentences(tfds.core.GeneratorBasedBuilder):
-    """A translation data set of TFDS without a download, in the format of WMT."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(languages=("de", "en")))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-
-    def _generate_examples(self):
-        yield from enumerate([{"de": "Hallo", "en": "hello"}, {"de": "Guten Tag", "en": "good day"}])
+SENTENCES = [{"de": "Hallo", "en": "hello"}, {"de": "Guten Tag", "en": "good day"}]
+register("Sentences", tfds.features.Translation(languages=("de", "en")), train=SENTENCES)  # in the format of WMT
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -240,3 +240,15 @@ def test_a_failed_or_slow_download_names_the_setting_for_local_files(error, monk
     with pytest.raises(ConnectionError, match=message):
         preparation._download_and_prepare(_Builder(prepare), None, False)
     assert "Retrying" not in caplog.text
+
+
+def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
+    def fail(self, letters):
+        yield "a", {"text": "a"}
+        raise ValueError("failed")
+
+    monkeypatch.setattr(Letters, "_generate_examples", fail)
+    builder = Letters(data_dir=tmp_path)
+    with pytest.raises(ValueError, match="failed"):
+        preparation.prepare(builder)
+    assert not builder.data_path.exists()

@@ -196,3 +196,10 @@ def test_token_stores_depend_on_the_vocabulary(small, make_source):
     other = open_token_store(source, SubwordTokenizer([*SMALL, "b_"]), "train")
     assert other.vocabulary_size == store.vocabulary_size + 1
     assert other.tokens[-2] == len(SMALL)
+
+
+def test_quotes_are_optional_and_lines_end_only_in_newlines(tmp_path):
+    lines = ["<pad>_", '"<EOS>_"', "'\u2028'", "'\"'", *ESCAPES, "  "]
+    (tmp_path / "file").write_text("\n".join(lines), encoding="utf-8")
+    found = SubwordTokenizer.from_file(tmp_path / "file").vocabulary
+    assert found == ["<pad>_", "<EOS>_", "\u2028", '"', *ESCAPES, ""]

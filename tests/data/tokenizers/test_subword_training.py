@@ -48,3 +48,9 @@ def test_invalid_arguments_are_errors(subtests):
     ]:
         with subtests.test(name, documents=documents), pytest.raises(ValueError, match=f"`{name}`"):
             train_subwords(documents, **{"vocabulary_size": 10, **options})
+
+
+def test_no_subword_is_longer_than_the_longest_allowed():
+    documents = ["abcdefgh abcdefgh"] * 20
+    assert max(map(len, train_subwords(documents, 40).vocabulary)) == 9
+    assert max(len(piece) for piece in train_subwords(documents, 40, max_length=4).vocabulary[2:]) == 4

@@ -191,3 +191,12 @@ def test_scalars_of_routing_and_spans_name_each_layer():
         for name, values in zip(names, expected, strict=True):
             for kind, value in values.items():
                 assert scalars[f"{name}/{kind}"] == pytest.approx(value)
+
+
+def test_falling_losses_rounding_first_losses_and_nan_are_no_spikes():
+    for expected, *groups in [
+        ([0, 0], np.linspace(9.0, 2.0, 200), [2.0] * 200 + [2.01]),
+        ([0, 1], [1.0] * 19 + [50.0], [50.0]),
+        ([0, 0, 1], [1.0] * 20, [float("nan")], [2.0, 1.0]),
+    ]:
+        assert [scalars["loss_spikes"] for scalars in spikes_after(*groups)] == expected

@@ -114,14 +114,22 @@ def test_several_processes_agree_on_a_signal(two_replicas, monkeypatch):
             assert two_replicas.agree_on_signal(received, step=3) == received
 
 
-# In a new process, because XLA reads its flags before the first operation.
+# In a new process, because XLA reads its flags, and JAX looks for a cluster, before the first operation.
 NEW_PROCESS = """
-import pathlib
+import os, pathlib, shlex
 from tf_sparse_attention.backends import has_tensorflow
 has_tensorflow()
 import jax
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import devices
+for values in ("one:1 2 2", "one:1 '' 0", "one:70000 2 0", "one 2 0", "'' auto ''"):
+    os.environ.update(zip(devices.JAX_VARIABLES, shlex.split(values)))
+    try:
+        devices.join_jax_processes()
+    except ValueError as error:
+        print(error)
+for name in devices.JAX_VARIABLES:
+    del os.environ[name]
 {before}
 devices.choose_devices(base.get_config())
 jax.jit(lambda x: x + 1)(1.0)
@@ -132,11 +140,16 @@ print(bool(options) and all("xla_gpu_deterministic_ops: true" in text for text i
 
 @pytest.mark.full
 @pytest.mark.parametrize(("before", "has_effect"), [("", True), ("jax.devices()", False)])
-def test_jax_has_a_deterministic_flag_before_there_are_devices(run_python, tmp_path, before, has_effect):
+def test_jax_checks_its_variables_and_has_a_deterministic_flag_before_there_are_devices(
+    run_python, tmp_path, before, has_effect
+):
     pytest.importorskip("jax")
     code = NEW_PROCESS.format(before=before, folder=str(tmp_path))
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path}"
-    assert run_python(code, KERAS_BACKEND="jax", XLA_FLAGS=flags).splitlines() == [str(has_effect)]
+    *errors, is_deterministic = run_python(code, KERAS_BACKEND="jax", XLA_FLAGS=flags).splitlines()
+    assert ["`JAX_COORDINATOR_ADDRESS, " in error for error in errors] == [True] * 4 + [False]
+    assert errors[0].endswith("=2, JAX_PROCESS_ID=2.") and errors[4].startswith("`JAX_NUM_PROCESSES`")
+    assert is_deterministic == str(has_effect)
 
 
 ON_JAX = """
