@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.serving import TEXTS, export, generate, make_model
+from tests.export.serving import LOCAL, ROUTING, TEXTS, export, generate, make_model
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
@@ -54,7 +54,7 @@ def test_with_xla_the_texts_are_the_same(tmp_path):
 
 @pytest.mark.full
 def test_a_row_ends_with_its_document(tmp_path):
-    model = make_model()
+    model = make_model([LOCAL, ROUTING])
     model.backbone.embedding.embeddings.assign(3 * model.backbone.embedding.embeddings)
     model.output_bias.assign([3.0 if number == 1 else 0.0 for number in range(258)])
     ending = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
