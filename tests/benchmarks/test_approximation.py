@@ -34,21 +34,6 @@ def test_with_the_best_keys_of_all_nothing_changes_and_with_few_clusters_somethi
         assert np.allclose(found, exact, atol=1e-4) == is_same
 
 
-def test_the_hash_of_queries_is_drawn(model):
-    clustered = approximation.with_attention(model, num_clusters=4)
-    planes = [weight for weight in clustered.weights if weight.path.endswith("planes")]
-    assert len(planes) == 2 and all(np.std(weight) > 0.05 for weight in planes)
-
-
-def test_only_dense_attention_is_replaced():
-    local = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
-    model = SequenceClassifier(Backbone(20, 1, 8, [local], causal=False), 3)
-    with pytest.raises(
-        ValueError, match=r"`model` must have a `Backbone` with only DenseAttention\. .*'LocalAttention'"
-    ):
-        approximation.with_attention(model, num_clusters=2)
-
-
 @pytest.mark.full
 def test_the_table_has_a_row_of_each_kind_of_attention(model):
     ids, mask = np.ones((2, T), np.int32), np.ones((2, T), bool)

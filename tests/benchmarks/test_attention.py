@@ -1,10 +1,8 @@
 """The command `python -m benchmarks.attention`."""
 
-import json
-
 import pytest
 
-from benchmarks import attention, memory, subjects, worker
+from benchmarks import attention, worker
 
 
 def fake_run(wanted, backend):
@@ -41,14 +39,6 @@ def test_a_missed_aim_fails_a_check_and_only_a_check(capsys):
     assert "MISSED local: forward and backward of dense 1, at most 0.18" in capsys.readouterr().out
 
 
-def test_results_are_written_as_json(tmp_path, capsys):
-    path = tmp_path / "results.json"
-    attention.main(["--lengths", "64", "--cases", "local", "--no-memory", "--json", str(path)], run=fake_run)
-    written = json.loads(path.read_text())
-    assert [row["case"] for row in written["rows"]] == ["local", "torch dense"]
-    assert written["rows"][0]["both_ratio"] == pytest.approx(64e-5 / 2)
-
-
 def test_memory_is_measured_in_the_fastest_mode_plain_and_rematerialised(capsys):
     asked = []
 
@@ -64,50 +54,18 @@ def test_memory_is_measured_in_the_fastest_mode_plain_and_rematerialised(capsys)
     ]
 
 
-def test_layers_without_a_core_are_measured_only_as_layers(capsys):
-    lines = ["--lengths", "64", "--cases", "native", "--no-memory"]
-    with pytest.raises(SystemExit):
-        attention.main(lines, run=fake_run)
-    assert "native: measured only as whole layers. Add --layers." in capsys.readouterr().err
-    assert attention.main([*lines, "--layers"], run=fake_run) == 0
-    assert "native" in capsys.readouterr().out
-    assert "native" in attention.parse(["--layers"]).cases and "native" not in attention.parse([]).cases
-
-
 def test_a_worker_measures_time_in_every_mode_and_skips_what_does_not_fit_into_memory():
-    seconds = worker.measure(worker.Measurement("time", "nearest", 32, modes=("graph",), repeats=1))
+    seconds = worker.measure(worker.Measurement("time", "local", 32, modes=("graph",), repeats=1))
     assert {"graph forward", "graph both", "graph remat"} <= set(seconds)
     assert all(0 < value < 60 for value in seconds.values())
     skipped = worker.measure(worker.Measurement("time", "keras dense", 2_000_000, modes=("graph",)))
     assert skipped["skipped"].startswith("needs about")
 
 
-def test_dense_layers_are_timed_with_others_if_memory_suffices(monkeypatch):
-    monkeypatch.setattr(worker, "least_seconds", lambda timed, repeats: dict.fromkeys(timed, 1.0))
-    wanted = worker.Measurement("time", "local", 32, whole_layers=True, modes=("graph",))
-    needed = 2 * worker._dense_bytes(subjects.Sizes(32))
-    for free, expected in ((needed, True), (needed - 1, False), (None, True)):
-        monkeypatch.setattr(memory, "available", lambda free=free: free)
-        assert ("dense graph both" in worker.measure(wanted)) == expected
-
-
-@pytest.mark.full
-def test_a_worker_measures_memory():
-    result = worker.measure(worker.Measurement("memory", "local", 256, modes=("graph",)))
-    assert "skipped" in result or 0 <= result["bytes"] < 100e6
-
-
 def test_a_process_that_fails_says_why():
     wanted = worker.Measurement("size", "local", 32)
     expected = "failed: ValueError: `kind` must be 'time' or 'memory'. Received: kind='size'."
     assert attention.run_worker(wanted, "tensorflow") == {"skipped": expected}
-
-
-def test_memory_of_compiled_programs_is_measured_without_onednn():
-    compiled = worker.Measurement("memory", "local", 32, modes=("xla",))
-    assert worker.environment(compiled, "tensorflow")["TF_ENABLE_ONEDNN_OPTS"] == "0"
-    for other in (compiled._replace(modes=("graph",)), compiled._replace(kind="time")):
-        assert "TF_ENABLE_ONEDNN_OPTS" not in worker.environment(other, "tensorflow")
 
 
 @pytest.mark.large

@@ -2,15 +2,13 @@
 
 import errno
 import os
-import random
 import subprocess
 import sys
 import zipfile
 
 import pytest
 
-from benchmarks.faults import __main__ as program
-from benchmarks.faults import content, kills, lab
+from benchmarks.faults import lab
 from tests.conftest import ROOT
 
 HOOK = """
@@ -66,39 +64,3 @@ def test_a_run_survived_only_with_the_same_bits_and_nothing_left_behind(lab_with
     assert lab_with_runs.difference(run) == "1 of 1 arrays have other bits"
     (run / lab.LAST).write_bytes(b"PK")
     assert lab_with_runs.difference(run).startswith("no last checkpoint")
-
-
-def test_the_first_and_the_last_file_of_each_kind_are_tried(lab_with_runs, tmp_path):
-    names = ("config.7.incomplete.json", "x_3.7.incomplete.npz", "x_6.7.incomplete.npz", "x_9.7.incomplete.npz")
-    written = [f"{tmp_path}/reference/.{name}" for name in names]
-    (tmp_path / "writes").write_text("\n".join(["/tmp/other", *written, written[0]]) + "\n")
-    assert kills.file_kinds(lab_with_runs) == [
-        ("config.json (0)", "*/.config.*.incomplete.json", 0),
-        ("config.json (1)", "*/.config.*.incomplete.json", 1),
-        ("x_3.npz (0)", "*/.x_3.*.incomplete.npz", 0),
-        ("x_9.npz (0)", "*/.x_9.*.incomplete.npz", 0),
-    ]
-
-
-def test_every_damage_changes_a_file(lab_with_runs, tmp_path):
-    lab_with_runs.random = random.Random(0)
-    for damage in content.DAMAGES:
-        (tmp_path / "file").write_bytes(b"content")
-        content._damage(lab_with_runs, tmp_path / "file", damage)
-        assert not (tmp_path / "file").exists() or (tmp_path / "file").read_bytes() != b"content", damage
-
-
-def test_an_error_is_clear_if_it_is_one_line_with_status_2():
-    assert lab.Ended(2, "12:00:00 ...\nerror: no.\n(--verbosity=1 shows where)\n", 1.0).is_clear
-    assert not lab.Ended(2, "Traceback\nerror: no.\n", 1.0).is_clear
-    assert not lab.Ended(1, "error: no.\n", 1.0).is_clear
-
-
-def test_the_table_counts_trials_and_names_losses(tmp_path, monkeypatch, capsys):
-    trials = [lab.Trial("first", None), lab.Trial("second", "other bits")]
-    monkeypatch.setitem(program.ROWS, "kills", program.Row("killed", lambda lab, count: iter(trials[:count]), 2))
-    with pytest.raises(SystemExit, match="True"):
-        program.main(["kills", f"--workdir={tmp_path}"])
-    said = capsys.readouterr().out
-    assert "kills: second: LOST: other bits\n" in said
-    assert "killed                                     2         1     1\nlost: kills: second: other bits\n" in said

@@ -30,11 +30,3 @@ def test_a_field_of_the_status_is_read_in_bytes(tmp_path):
     assert memory.status("VmHWM", tmp_path) == 12 * 1024
     with pytest.raises(ValueError, match=r"`name` must be a field of .* Received: name='VmNone'"):
         memory.status("VmNone", tmp_path)
-
-
-def test_available_memory_is_unknown_without_a_report_of_the_system(tmp_path):
-    assert memory.available(tmp_path / "meminfo") is None
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\n")
-    assert memory.available(tmp_path / "meminfo") is None
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   3 kB\n")
-    assert memory.available(tmp_path / "meminfo") == 3 * 1024

@@ -1,7 +1,6 @@
 """Tables of seconds and bytes of the benchmark."""
 
 from benchmarks import tables
-from benchmarks.attention import CASES
 
 SECONDS = {
     "graph forward": 1.0,
@@ -28,24 +27,6 @@ def test_a_row_has_the_fastest_mode_and_ratios_to_the_fastest_dense_attention():
     alone = {name: value for name, value in SECONDS.items() if not name.startswith("dense")}
     assert tables.row_of("local", 64, alone)["both_ratio"] is None
     assert tables.row_of("local", 64, SECONDS, {"skipped": "no"})["bytes"] is None
-
-
-def test_growth_of_a_case_is_per_doubling():
-    rows = [row(length=length, both=both) for length, both in ((1024, 1.0), (2048, 2.0), (8192, 18.0))]
-    assert [r["growth"] for r in tables.with_growth(rows)] == [None, 2.0, 3.0]
-    assert tables.with_growth([row(length=1024), row(length=2048, case="nearest")])[1]["growth"] is None
-
-
-def test_aims_of_measured_cases_at_one_length_are_met_or_missed():
-    aims = dict(tables.aims_met(tables.with_growth([row(length=4096, both=2.5), row()])))
-    assert aims == {
-        "local: forward and backward of dense 0.25, at most 0.18": False,
-        "local: growth per doubling 2, at most 2.2": True,
-        "local: peak MB 500, at most 550": True,
-        "local: peak MB rematerialised 200, at most 300": True,
-    }
-    assert tables.aims_met([row(length=4096), row(case="keras dense")]) == []
-    assert set(tables.AIMS) <= set(CASES)
 
 
 def test_a_table_has_a_line_for_each_row_and_a_dash_for_missing_values():

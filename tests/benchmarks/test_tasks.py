@@ -17,12 +17,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_numbers_are_written_in_words():
-    for number, words in [(0, "zero"), (19, "nineteen"), (40, "forty"), (300, "three hundred")]:
-        assert made.in_words(number) == words
-    assert made.in_words(342) == "three hundred forty-two"
-
-
 def test_data_are_the_same_every_time_and_existing_files_stay(folder, tmp_path):
     (tmp_path / "pairs.jsonl").write_text("mine")
     made.write_all(tmp_path)
@@ -44,18 +38,6 @@ def test_a_task_opens_its_data(task, folder):
     config = toys.get_config(task)
     config.data.update(path=str(folder / config.data.path.removeprefix(f"{toys.FOLDER}/")), data_dir=str(folder))
     assert registry.make_task(config).training_batches()[0] is not None
-
-
-def test_the_table_has_the_seconds_of_each_program_and_of_all():
-    said = program.table({"image": {"train": 60.0, "evaluate": 6.0}, "masked": {"train": 24.0}}).splitlines()
-    assert said[1].split() == ["image", "60", "6"] and said[2].split() == ["masked", "24"]
-    assert said[-1] == "1.5 minutes in all"
-
-
-@pytest.mark.full
-def test_a_failing_program_ends_all_with_its_message(tmp_path):
-    with pytest.raises(SystemExit, match=r"`workdir` must be"):
-        program.program("evaluate", tmp_path / "missing")
 
 
 @pytest.mark.large

@@ -18,16 +18,3 @@ def test_the_table_has_every_place(tmp_path, capsys):
         "WordPiece, tf.data, batches of 256 paragraphs",
     ]
     assert lines[-1].endswith("1.00 of WordPiece")
-
-
-def test_text_is_read_up_to_a_size(tmp_path):
-    for number in range(4):
-        (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
-    assert len(tokenizers.read_documents(tmp_path, 0.0015)) == 2
-    with pytest.raises(ValueError, match="`--path` must be a folder of text files"):
-        tokenizers.read_documents(tmp_path / "nowhere", 1)
-
-
-def test_word_pieces_can_write_all_words():
-    pieces = tokenizers.word_pieces([b"Ab ab cab"], 9)
-    assert pieces == ["[UNK]", "a", "b", "c", "##a", "##b", "##c", "ab", "cab"]

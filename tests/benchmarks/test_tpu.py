@@ -1,10 +1,6 @@
 """Tables of compiled programs for TPU: `benchmarks.tpu_check`, `tpu_roofline` and `tpu_sharded`."""
 
-import argparse
-
-import pytest
-
-from benchmarks import tpu_compile, tpu_kernels, tpu_roofline, tpu_sharded, tpu_tensorflow
+from benchmarks import tpu_kernels, tpu_sharded
 
 HEADS = "bf16[8,2048,64]{2,1,0}"
 CALL = (
@@ -44,35 +40,6 @@ def test_operations_of_kernels_are_those_of_their_blocks():
         text = OWN_CALL.format(name=f"{kernel}_128_by_256_", blocks=blocks, heads=HEADS)
         assert tpu_kernels.flops(text) == products * 2 * 64 * 8 * (blocks * 3 * 128 * 256)
     assert tpu_kernels.flops("  %dot = f32[8,8]{1,0} dot(%a, %b)") == 0
-
-
-def test_an_unknown_name_is_an_error_with_the_known_names(capsys):
-    parser = argparse.ArgumentParser()
-    tpu_compile.check_names(parser, ["one"], {"one": 1, "two": 2})
-    with pytest.raises(SystemExit, match="2"):
-        tpu_compile.check_names(parser, ["one", "three"], {"one": 1, "two": 2})
-    assert "names must be in one; two. Received: three." in capsys.readouterr().err
-
-
-def test_the_least_time_is_that_of_arithmetic_or_memory_whichever_is_longer():
-    moving = tpu_compile.Compiled({}, 0, 0, 0, 819e6, 1e9, 0, 1)
-    assert moving.least_milliseconds("v5e") == pytest.approx(1)
-    assert moving._replace(flops=2 * 918e9).least_milliseconds("v6e") == pytest.approx(2)
-
-
-def test_a_row_of_the_table_says_how_much_more_than_the_least_is_moved():
-    row = {"layer": tpu_roofline.DENSE, "by": "operations", "pass": "forward", "moved_bytes": 3e6, "least_bytes": 2e6}
-    row |= {"flops": 5e9, "v5e": 4.0, "v6e": 2.0, "ops": {"gather": 1, "sort": 0}}
-    ours = row | {"layer": "LocalAttention", "by": "kernel", "moved_bytes": 2e6, "v5e": 1.0}
-    assert tpu_roofline.table_of([row, ours]).splitlines()[2:] == [
-        "| dense | operations | forward | 3 | 1.5 | 5 | 4.00 | 2.00 | 1.00 | 1 | 0 |",
-        "| LocalAttention | kernel | forward | 2 | 1.0 | 5 | 1.00 | 2.00 | 0.25 | 1 | 0 |",
-    ]
-
-
-def test_copies_of_assigned_variables_are_left_out_of_a_program():
-    text = "  %1 = mhlo.copy %0 : tensor<2xf32>\n  %2 = mhlo.copy %1 : tensor<2xf32>\n  %12 = stablehlo.add %1, %2 : t"
-    assert tpu_tensorflow.without_copies(text) == "  %12 = stablehlo.add %0, %0 : t"
 
 
 COUNTS = dict.fromkeys(tpu_sharded.COLLECTIVES, 3)

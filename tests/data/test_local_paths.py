@@ -61,20 +61,3 @@ def test_only_what_changed_is_copied_again(place, monkeypatch):
     os.truncate(found / "train" / "a.txt", 2)
     assert texts_of(local_path(str(place))) == {"train/a.txt": "another", "train/c.txt": "three"}
     assert copied == ["a.txt", "c.txt", "a.txt", "c.txt"]
-
-
-def test_what_was_copied_before_an_interruption_is_not_copied_again(place, monkeypatch):
-    download, copied = remote_files.download, []
-
-    def stop(source, target):
-        if copied:
-            raise KeyboardInterrupt
-        copied.append(source.name)
-        download(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(remote_files, "download", stop)
-        local_path(str(place))
-    monkeypatch.setattr(remote_files, "download", lambda source, target: copied.append(source.name))
-    local_path(str(place))
-    assert sorted(copied) == ["a.txt", "b.txt"]

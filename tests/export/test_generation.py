@@ -6,51 +6,55 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.serving import LOCAL, TEXTS, export, generate, make_model
+from tests.export.serving import LOCAL, ROUTING, TEXTS, export, generate, make_model
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.trainers.shared import sample_sources, sampling
 
 
 def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
-    prompts = [text[:12] for text in TEXTS]
-    ids = [ByteTokenizer().tokenize(prompt) for prompt in prompts]
+    ids = [ByteTokenizer().tokenize(text[:12]) for text in TEXTS]
+    prompts = [ByteTokenizer().detokenize_bytes(row) for row in ids]
     generator = Generator(model, run_eagerly=True)  # compiling takes longer than these few tokens
-    rows = generator.generate(ids, max_length=15, strategy=Sampling(top_p=0.9), seed=-5)
-    expected = [ByteTokenizer().detokenize_bytes(row.token_ids) for row in rows]
-    result = generate(served, prompts, max_length=15, seed=-5)
-    assert result["text_bytes"] == expected
-    assert result["text"][0].decode("utf-8") == ByteTokenizer().detokenize(rows[0].token_ids)
-    assert result["num_tokens"] == [len(row.token_ids) for row in rows]
-    np.testing.assert_allclose(result["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-4)
+    for seed, strategy in ((-5, Sampling(top_p=0.9)), (1, Sampling(temperature=0.0, top_p=0.9))):
+        rows = generator.generate(ids, max_length=15, strategy=strategy, seed=seed)
+        result = generate(served, prompts, max_length=15, temperature=strategy.temperature, seed=seed)
+        assert result["text_bytes"] == [ByteTokenizer().detokenize_bytes(row.token_ids) for row in rows]
+        assert [text.decode() for text in result["text"]] == [ByteTokenizer().detokenize(row.token_ids) for row in rows]
+        assert result["num_tokens"] == [len(row.token_ids) for row in rows]
+        np.testing.assert_allclose(result["log_prob"], [row.log_probs.sum() for row in rows], atol=1e-4)
+    # A row is the same in every batch and for every length.
+    assert generate(served, prompts[:1], 15, 0.0)["text_bytes"] == result["text_bytes"][:1]
+    assert result["text_bytes"][0].startswith(generate(served, prompts[:1], 13, 0.0)["text_bytes"][0])
 
 
-def test_generated_text_is_valid_utf_8_and_the_bytes_are_as_they_are(served):
-    result = generate(served, ["ab", TEXTS[2], "", "x"])
-    assert result["text_bytes"][1].startswith(TEXTS[2])
-    assert result["text"][1].decode("utf-8").startswith("\ufffd\ufffd not UTF-8")
+def test_samples_of_a_saved_model_are_those_of_its_model(model, exported):
+    local = sample_sources.LocalModelSource(model, ByteTokenizer())
+    served, request = sample_sources.SavedModelSource(exported), (TEXTS[2], 2, 3, -3)
+    local.model._generator = Generator(model, run_eagerly=True)
+    wanted, found = (sampling.generate(source, *request, temperature=0.7, top_p=0.9) for source in (local, served))
+    for one, other in zip(found, wanted, strict=True):
+        assert one.pop("log_prob") == pytest.approx(other.pop("log_prob"), abs=2e-3)
+        assert one == other
+    with pytest.raises(ValueError, match=r"only has the settings temperature and top_p\. Received: top_k\."):
+        sampling.generate(served, b"a", top_k=3)
 
 
 @pytest.mark.full
-def test_a_row_is_the_same_in_every_batch_and_for_every_length(served):
-    rows = generate(served, ["ab", "", "x", "y"], max_length=20)["text_bytes"]
-    assert generate(served, ["ab", "", "z", "12"], max_length=20)["text_bytes"][:2] == rows[:2]
-    assert generate(served, ["ab"], max_length=20)["text_bytes"] == rows[:1]
-    assert rows[0].startswith(generate(served, ["ab"], max_length=9)["text_bytes"][0])
-
-
-def test_text_follows_the_seed_unless_the_temperature_is_zero(served):
-    prompts = ["ab", "", "x", "y"]
-    first, again, other = (generate(served, prompts, max_length=9, seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    assert first["text_bytes"] != other["text_bytes"]
-    first, other = (generate(served, prompts, max_length=9, temperature=0.0, seed=seed) for seed in (1, 2))
-    assert first == other
+def test_with_xla_the_texts_are_the_same(tmp_path):
+    model, found = make_model(), []
+    for jit_compile in (False, True):
+        path = export(model, tmp_path / str(jit_compile), jit_compile=jit_compile)
+        found.append(generate(tf.saved_model.load(path).signatures, ["ab", "", "x", "y"], max_length=5))
+    # XLA computes sums in another order.
+    assert found[0].pop("log_prob") == pytest.approx(found[1].pop("log_prob"), rel=1e-6)
+    assert found[0] == found[1]
 
 
 @pytest.mark.full
 def test_a_row_ends_with_its_document(tmp_path):
-    model = make_model()
+    model = make_model([LOCAL, ROUTING])
     model.backbone.embedding.embeddings.assign(3 * model.backbone.embedding.embeddings)
     model.output_bias.assign([3.0 if number == 1 else 0.0 for number in range(258)])
     ending = tf.saved_model.load(export(model, tmp_path / "new", jit_compile=False)).signatures
@@ -76,13 +80,3 @@ def test_requests_that_do_not_fit_are_errors_that_name_the_input(served):
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
             generate(served, [prompt], **settings)
-
-
-def test_with_xla_the_texts_are_the_same(tmp_path):
-    model, found = make_model([LOCAL]), []
-    for jit_compile in (False, True):
-        path = export(model, tmp_path / str(jit_compile), jit_compile=jit_compile)
-        found.append(generate(tf.saved_model.load(path).signatures, ["ab", "", "x", "y"], max_length=5))
-    # XLA computes sums in another order.
-    assert found[0].pop("log_prob") == pytest.approx(found[1].pop("log_prob"), rel=1e-6)
-    assert found[0] == found[1]

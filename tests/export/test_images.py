@@ -42,6 +42,7 @@ def draw(served, images, **settings):
     return {name: x.numpy() for name, x in served["generate"](images=tf.constant(images), **inputs).items()}
 
 
+@pytest.mark.full
 def test_scores_are_the_nats_of_all_bytes(model, served):
     ids = CODEC.encode(IMAGES)
     log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(model(np.pad(ids, [(0, 0), (1, 0)])[:, :-1])))
@@ -52,12 +53,8 @@ def test_scores_are_the_nats_of_all_bytes(model, served):
         np.testing.assert_allclose(found["bits_per_dim"], nats[:count] / np.log(2) / 8, rtol=1e-5)
 
 
-FULL = pytest.mark.full
-
-
-@pytest.mark.parametrize(
-    ("num_rows", "num_given"), [(1, 1), pytest.param(0, 0, marks=FULL), pytest.param(2, 4, marks=FULL)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("num_rows", "num_given"), [(1, 1), (0, 0), (2, 4), (4, 8)])
 def test_images_are_those_that_the_model_draws_below_the_given_rows(model, served, num_rows, num_given):
     strategy, prompts = Sampling(top_p=0.9), list(CODEC.encode(IMAGES)[:, :num_given])
     rows = model.generator.generate(prompts, CODEC.length, strategy, 5, None, 257)
@@ -67,16 +64,14 @@ def test_images_are_those_that_the_model_draws_below_the_given_rows(model, serve
     np.testing.assert_array_equal(draw(served, IMAGES[:1], num_rows=num_rows)["images"], found["images"][:1])
 
 
-def test_complete_images_stay_as_they_are(served):
-    found = draw(served, IMAGES, num_rows=4)
-    np.testing.assert_array_equal(found["images"], IMAGES)
-    assert not found["log_prob"].any()
-
-
-def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, served, tmp_path):
+@pytest.mark.full
+def test_inputs_that_do_not_fit_are_errors_that_name_them(served):
     for settings, name in (({"num_rows": 5}, "num_rows"), ({"top_p": 0.0}, "top_p")):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"`{name}`"):
             draw(served, IMAGES, **settings)
+
+
+def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path):
     small = LanguageModel(Backbone(200, 1, 16, [LOCAL]))
     for given, codec, message in [
         (model, "raster", "`codec` must be an `ImageCodec`"),

@@ -36,16 +36,12 @@ REFUSED = ("local_2d", "sparse_image", "sparse_heads", "sparse_routed_shared", "
 REFUSED += ("selected_convolved", "top_k_separate", "hash_buckets_separate")
 
 
-def marks(name):
-    """Return the run that a layer belongs to: each takes a process of its own, of some 12 seconds."""
-    return () if name == "nearest" else pytest.mark.full if name in OF_EACH_CLASS else pytest.mark.large
-
-
-ALL = [pytest.param(name, marks=marks(name)) for name in CASES]
+# Each layer takes a process of its own, of some 12 seconds. test_portable.py runs files of LiteRT by default.
+ALL = [pytest.param(name, marks=pytest.mark.full if name in OF_EACH_CLASS else pytest.mark.large) for name in CASES]
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("batch", [None, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("batch", [None, 2])
 def test_a_layer_that_keras_exports_to_litert_gives_the_same_result(run_python, tmp_path, name, batch):
     result = run_python(RUN.format(name=name, batch=batch, path=str(tmp_path / "layer.tflite"))).splitlines()[-1]
     if name.startswith(REFUSED):
@@ -54,7 +50,7 @@ def test_a_layer_that_keras_exports_to_litert_gives_the_same_result(run_python, 
         assert float(result) < 1e-5
 
 
-@every_layer(by_default=(*FEW, "global_window"))
+@every_layer(by_default=FEW)
 @pytest.mark.parametrize("length", first([None, 13], 1))
 @pytest.mark.filterwarnings("ignore:.*is not causal")
 def test_no_logical_operation_broadcasts_more_axes_than_litert_can(case, length):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import types
-import venv
 
 import keras
 import numpy as np
@@ -129,21 +128,6 @@ def test_8_bits_are_as_close_as_they_can_be():
     assert not numbers.any() and (scale == 1).all()
 
 
-@pytest.mark.full
-def test_a_model_of_few_positions_serves_no_more(tmp_path):
-    grid = Backbone(258, 1, 16, [LOCAL], embedding={"grid": (4, 5)})
-    model = LanguageModel(grid)
-    with pytest.raises(ValueError, match="`sequence_length` must be at most the 20 positions of the model"):
-        export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=21)
-    path = export_language_model(model, tmp_path / "model", ByteTokenizer(), sequence_length=20, jit_compile=False)
-    served = tf.saved_model.load(path).signatures
-    assert score(served, ["x" * 41])["nats"] > 0
-    assert embed(served, ["x" * 41])["num_tokens"] == 41
-    assert generate(served, ["ab"], max_length=20, temperature=0.0)["num_tokens"][0] <= 20
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`max_length` must be at most 20"):
-        generate(served, ["ab"], max_length=21)
-
-
 @pytest.mark.pages
 def test_the_example_of_the_readme_runs_without_the_library(exported, served):
     readme = (exported / "README.md").read_text(encoding="utf-8")
@@ -248,7 +232,7 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path, mo
 
 @pytest.mark.full
 def test_a_model_trained_on_jax_is_exported_through_a_keras_file(run_jax, tmp_path):
-    make_model([LOCAL]).save(tmp_path / "untrained.keras")
+    make_model().save(tmp_path / "untrained.keras")
     code = f"""
 import keras, numpy as np
 import tf_sparse_attention as tsa
@@ -291,17 +275,3 @@ def test_models_of_every_kind_are_exported_as_they_are(tmp_path, settings, routi
     first, again = (generate(served, TEXTS, 140) for _ in range(2))
     assert first == again
     assert all(len(text) > len(prompt) for text, prompt in zip(first["text_bytes"], TEXTS, strict=True))
-
-
-@pytest.mark.large
-def test_the_example_of_the_readme_runs_in_an_environment_with_only_tensorflow(exported, tmp_path):
-    venv.create(tmp_path / "environment", with_pip=True)
-    python = str(tmp_path / "environment" / "bin" / "python")
-    install = [python, "-m", "pip", "install", "--quiet", f"tensorflow=={tf.__version__}"]
-    if subprocess.run(install, check=False).returncode:
-        pytest.skip("needs pip to install TensorFlow, which failed")
-    example = (exported / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    # The order of a signature's outputs differs between processes.
-    ordered = "show = print\nprint = lambda x: show(dict(sorted(x.items())) if isinstance(x, dict) else x)"
-    here = run_alone(f"{ALONE}\n{ordered}\n{example}", exported.parent)
-    assert run_alone(f"{ALONE}\n{ordered}\n{example}", exported.parent, python=python) == here

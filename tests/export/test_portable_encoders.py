@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.draws import first
-from tests.export.portable_cases import HEADS, LOCAL, export, needs, numbers, randomized
+from tests.export.portable_cases import LOCAL, export, needs, numbers, randomized
 from tf_sparse_attention.export import export_litert
 from tf_sparse_attention.generation import ctc_greedy
 from tf_sparse_attention.models import Backbone, SequenceClassifier, SpanAnswerer, SpeechRecognizer, TokenClassifier
@@ -13,7 +13,6 @@ from tf_sparse_attention.models import Backbone, SequenceClassifier, SpanAnswere
 TARGETS = ("LiteRT", "ONNX")
 TOLERANCE = 1e-4
 LENGTH, FEATURES, IDS = 21, 6, 30
-CLUSTERED = {"layer": "ClusteredAttention", **HEADS, "num_clusters": 3}
 # What is not of this library: tf2onnx.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
 
@@ -51,10 +50,8 @@ def test_recordings_are_transcribed_as_by_the_model(target, tmp_path):
 @pytest.mark.parametrize(
     ("target", "kind", "options"),
     [
-        ("LiteRT", SequenceClassifier, {"pooling": "mean"}),
         ("ONNX", TokenClassifier, {}),
-        pytest.param("ONNX", SequenceClassifier, {"pooling": "first"}, marks=pytest.mark.full),
-        pytest.param("LiteRT", TokenClassifier, {}, marks=pytest.mark.full),
+        pytest.param("LiteRT", SequenceClassifier, {"pooling": "mean"}, marks=pytest.mark.full),
     ],
 )
 def test_texts_and_tokens_have_the_classes_that_the_model_gives_them(target, kind, options, tmp_path):
@@ -66,18 +63,6 @@ def test_texts_and_tokens_have_the_classes_that_the_model_gives_them(target, kin
     wanted = [numbers(keras.ops.softmax(model(row)))[0] for row in (ids[:1], ids[1:, :10])]
     np.testing.assert_allclose(found[0], wanted[0], atol=TOLERANCE)
     np.testing.assert_allclose(found[1][: len(wanted[1])], wanted[1], atol=TOLERANCE)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("target", first(TARGETS, 1))
-@pytest.mark.parametrize("top_k", first([4, None], 1))
-def test_clustered_attention_transcribes_too(target, top_k, tmp_path):
-    needs(target)
-    model = make_recognizer(attention=[{**CLUSTERED, "top_k": top_k}])
-    features = np.random.default_rng(0).normal(size=(2, LENGTH, FEATURES)).astype("float32")
-    run = export(target, model, tmp_path, sequence_length=LENGTH)
-    found = run("transcribe", {"features": features, "num_frames": np.array([LENGTH, LENGTH], "int32")})
-    np.testing.assert_allclose(found["log_probs"], numbers(model(features)), atol=TOLERANCE)
 
 
 def test_models_and_sizes_that_do_not_fit_are_errors_that_name_the_reason(tmp_path):

@@ -12,8 +12,6 @@ from tf_sparse_attention.models import Backbone, SpeechRecognizer
 LABELS = ["ä", "b", " "]
 SOUND = LogMel(sample_rate=8000, num_bands=6)
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
-CLUSTERED = {"layer": "ClusteredAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "top_k": 4}
-LSH = {"layer": "LSHAttention", "num_heads": 1, "key_dim": 8, "num_buckets": 4, "bucket_size": 4}
 LENGTHS = [41, 3, 20]
 
 
@@ -81,19 +79,6 @@ def test_transcripts_of_sound_are_those_of_its_features(model, served):
     check(model, [SOUND(row) for row in rows], found)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("attention", [[CLUSTERED], [LSH]])
-def test_patterns_that_read_the_content_are_exported_as_they_are(attention, tmp_path):
-    model = make_model(attention)
-    served = tf.saved_model.load(export_speech(model, tmp_path / "x", LABELS, "-")).signatures
-    assert set(served) == {"transcribe"}
-    features, num_frames = padded(recordings())
-    mask = tf.range(features.shape[1]) < num_frames[:, None]
-    expected = model({"features": tf.where(mask[..., None], features, 0), "padding_mask": mask})
-    found = served["transcribe"](features=features, num_frames=num_frames)
-    np.testing.assert_allclose(found["log_probs"], expected, atol=1e-4)
-
-
 def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, served, tmp_path):
     for count in ([5, 6], [0], [8]):
         with pytest.raises(tf.errors.InvalidArgumentError, match="`num_frames`"):
@@ -106,13 +91,3 @@ def test_inputs_and_arguments_that_do_not_fit_are_errors_that_name_them(model, s
     ]:
         with pytest.raises(ValueError, match=message):
             export_speech(**{"model": model, "path": tmp_path / "x", "labels": LABELS, **arguments})
-
-
-@pytest.mark.full
-def test_no_more_frames_than_there_are_positions(tmp_path):
-    encoder = Backbone(None, 1, 16, [LOCAL], intermediate_dim=16, causal=False, embedding={"grid": (4, 2)})
-    model = SpeechRecognizer(encoder, 3, num_features=6, subsampling=2)
-    served = tf.saved_model.load(export_speech(model, tmp_path / "x", LABELS)).signatures["transcribe"]
-    assert served(features=tf.zeros((1, 16, 6)), num_frames=tf.constant([16]))["log_probs"].shape == (1, 8, 4)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`features` must have at most 16 frames"):
-        served(features=tf.zeros((1, 17, 6)), num_frames=tf.constant([16]))

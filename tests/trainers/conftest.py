@@ -1,11 +1,10 @@
-"""Small text and configurations for tests of trainers."""
+"""Small text, configurations and runs for tests of trainers."""
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.trainers import untrained_run
+from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import demo
 from tf_sparse_attention.trainers.shared import training
 
@@ -32,16 +31,25 @@ def data_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
 
 
-@pytest.fixture
-def eager(request):
-    """Run functions without graphs, which take longer to create than a few small batches.
+@pytest.fixture(scope="session")
+def make_task_config(tmp_path_factory, data_dir):
+    """A function that creates the configuration of a task, and its data: `make_task_config("image", "local_2d")`."""
+    folder = tmp_path_factory.mktemp("task_data")
+    return lambda task, variant=None: task_runs.make_config(task, folder, data_dir, variant)
 
-    Fixtures of modules and sessions, such as trained runs, are set up before and use graphs. So do tests
-    marked full.
-    """
-    tf.config.run_functions_eagerly(request.node.get_closest_marker("full") is None)
-    yield
-    tf.config.run_functions_eagerly(False)
+
+@pytest.fixture(scope="session")
+def task_run(make_task_config, tmp_path_factory):
+    """A function that returns the run directory of an untrained model of a task. Tests may add files."""
+    runs = {}
+
+    def get(task, variant=None):
+        if (task, variant) not in runs:
+            folder = tmp_path_factory.mktemp(task)
+            runs[task, variant] = task_runs.write_run(folder, make_task_config(task, variant))
+        return runs[task, variant]
+
+    return get
 
 
 @pytest.fixture
@@ -59,9 +67,10 @@ def finished(make_tiny_config, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def untrained(tmp_path_factory):
-    """The directory of a run with an untrained model. Tests may add files."""
-    return untrained_run.write(tmp_path_factory.mktemp("untrained"))
+def untrained(text_folder, data_dir, tmp_path_factory):
+    """The directory of a run with an untrained language model. Tests may add files."""
+    config = task_runs.make_language_model_config(path=str(text_folder), data_dir=str(data_dir))
+    return task_runs.write_run(tmp_path_factory.mktemp("untrained"), config)
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,12 @@ def arrays_of(folder, step):
 
 
 def check_resumed_run(config, folder, monkeypatch):
-    """Check that a run of 7 steps which is stopped after step 5 and resumed has the weights of a whole run."""
-    config.train.update(num_steps=7, evaluate_every=0)
+    """Check that a run of 7 steps which is stopped after step 5 and resumed has the weights of a whole run.
+
+    Returns:
+        The directory of the resumed run.
+    """
+    config.train.num_steps = 7
     folders = folder / "whole", folder / "stopped"
     training.train(config, folders[0])
     with monkeypatch.context() as patched:
@@ -33,6 +37,7 @@ def check_resumed_run(config, folder, monkeypatch):
         assert training.train(config, folders[1]).signal == signal.SIGTERM
     training.train(config, folders[1])
     assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+    return folders[1]
 
 
 def stop_evaluation(monkeypatch, chunk, call):

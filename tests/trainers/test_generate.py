@@ -1,25 +1,26 @@
 """Samples of a run: prompts, settings, seeds, output file and command."""
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from absl import flags
 
 import tf_sparse_attention as tsa
+from tests.conftest import ROOT
+from tests.trainers import task_runs
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
-from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.trainers import generate
 from tf_sparse_attention.trainers.shared import sample_sources, sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -27,15 +28,10 @@ def run(untrained):
     return untrained
 
 
-def eager_source(run):
-    """Return the sample source of a run, without compilation, which takes longer than a few tokens."""
-    source = registry.load_task(run).make_sample_source(workdir.load_model(run))
-    source.model._generator = Generator(source.model, run_eagerly=True)
-    return source
-
-
-def samples_of(run, *arguments, **settings):
-    return sampling.generate(eager_source(run), *arguments, path=run / sampling.SAMPLES, **settings)
+@pytest.fixture(scope="module")
+def source(untrained):
+    """The sample source of the run, without compilation."""
+    return registry.load_task(untrained).make_sample_source(task_runs.load_model(untrained))
 
 
 def texts_of(samples):
@@ -47,42 +43,32 @@ def records(run):
     return [json.loads(line) for line in (run / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_sample_equals_the_text_that_the_model_generates(run):
-    (sample,) = samples_of(run, b"Hi", length=4, temperature=0.5, top_p=0.8, seed=3)
-    generator = Generator(workdir.load_model(run), run_eagerly=True)
-    ((row, log_probs, finished),) = generator.generate([[74, 107]], 6, Sampling(temperature=0.5, top_p=0.8), seed=[3])
-    assert sample == {
-        "prompt": "Hi",
-        "text": workdir.load_tokenizer(run).detokenize(row),
-        "num_tokens": len(row) - 2,
-        "log_prob": pytest.approx(log_probs.sum(), abs=1e-3),
-        "finished": finished,
-        "interrupted": False,
-        "seed": 3,
-        "temperature": 0.5,
-        "top_p": 0.8,
-    }
+def test_a_sample_equals_the_text_that_the_model_generates(source):
+    sampled = Sampling(temperature=0.5, top_p=0.8), {"temperature": 0.5, "top_p": 0.8}
+    beams = BeamSearch(num_beams=2, no_repeat_ngram=1), {"num_beams": 2, "no_repeat_ngram": 1}
+    for strategy, settings in (sampled, beams):
+        (sample,) = sampling.generate(source, b"Hi", length=2, seed=3, **settings)
+        ((row, log_probs, finished),) = source.model.generator.generate([[74, 107]], 4, strategy, seed=[3])
+        assert sample == {
+            "prompt": "Hi",
+            "text": source.tokenizer.detokenize(row),
+            "num_tokens": len(row) - 2,
+            "log_prob": pytest.approx(log_probs.sum(), abs=1e-3),
+            "finished": finished,
+            "interrupted": False,
+            "seed": 3,
+            **settings,
+        }
 
 
-def test_a_sample_that_nobody_shows_is_returned_as_text(run):
-    source, request = eager_source(run), Request(b"ab", length=3)
+def test_a_sample_that_nobody_shows_is_returned_as_text(source):
+    request = Request(b"ab", length=1)
     generated = sampling.generate_text(source, request)
     assert generated.text == sampling.as_text(generated.samples)
     assert sampling.generate_text(source, request, lambda samples: None).text == ""
 
 
-def test_beams_find_one_text(run):
-    (sample,) = samples_of(run, b"ab", length=3, num_beams=2, no_repeat_ngram=1)
-    generator = Generator(workdir.load_model(run), run_eagerly=True)
-    ((row, log_probs, _),) = generator.generate([[99, 100]], 5, BeamSearch(num_beams=2, no_repeat_ngram=1))
-    assert sample["text"] == workdir.load_tokenizer(run).detokenize(row)
-    assert sample["log_prob"] == pytest.approx(log_probs.sum(), abs=1e-3)
-    assert (sample["num_beams"], sample["no_repeat_ngram"]) == (2, 1)
-    assert "temperature" not in sample
-
-
-def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_name_them(run):
-    source = eager_source(run)
+def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_name_them(source):
     for settings, name in [
         ({"num_beams": 2, "temperature": 0.5}, r"\(`num_beams`\) must be unset for temperature"),
         ({"length_penalty": 0.5}, r"\(`num_beams`\) is required for length_penalty"),
@@ -97,60 +83,49 @@ def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_na
 
 
 @pytest.mark.full
-def test_each_sample_can_be_had_again_by_its_seed(run, monkeypatch):
+def test_each_sample_can_be_had_again_by_its_seed(source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    samples = samples_of(run, num_samples=5, seed=10)
+    samples = sampling.generate(source, num_samples=5, seed=10)
     assert [sample["seed"] for sample in samples] == [10, 11, 12, 13, 14]
     assert len({sample["text"] for sample in samples}) == 5
-    assert texts_of(samples_of(run, seed=12)) == texts_of(samples[2:3])
-    assert texts_of(samples_of(run, num_samples=2, seed=13)) == texts_of(samples[3:])
+    assert texts_of(sampling.generate(source, seed=12)) == texts_of(samples[2:3])
+    assert texts_of(sampling.generate(source, num_samples=2, seed=13)) == texts_of(samples[3:])
 
 
-def test_samples_replace_those_of_the_file_and_have_the_settings_of_the_run_by_default(run):
-    samples_of(run)
-    samples = samples_of(run, "é".encode(), num_samples=2)
-    assert records(run) == samples and len(samples) == 2
-    assert "é" in (run / "samples.jsonl").read_text(encoding="utf-8")
-    (sample,) = samples_of(run)
-    assert sample["prompt"] == "def " and sample["text"].startswith("def ")
-    assert (sample["num_tokens"], sample["temperature"], sample["top_p"]) == (4, 0.7, 0.9)
-
-
-def test_an_empty_prompt_begins_a_document_and_the_end_of_the_document_finishes_a_sample(run):
-    source = eager_source(run)
-    (sample,) = sampling.generate(source, b"")
-    assert (sample["prompt"], sample["num_tokens"]) == ("", 4)
-    source.model.to_vocabulary.bias.assign([99.0 if i == 1 else 0.0 for i in range(258)])
-    (sample,) = sampling.generate(source)
-    assert (sample["text"], sample["num_tokens"], sample["finished"]) == ("def ", 1, True)
-
-
-def test_an_interruption_keeps_the_samples_so_far(run, monkeypatch):
+def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(run, source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
     monkeypatch.setattr(sample_sources, "CHUNK", 1)
-    whole = samples_of(run, num_samples=3, length=4)
+    path = run / sampling.SAMPLES
+    whole = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path)
+    assert records(run) == whole and "é" in path.read_text(encoding="utf-8")
 
     def stop(samples):
         if len(samples) == 3 and samples[2]["num_tokens"] == 2:
             raise KeyboardInterrupt
 
-    kept = samples_of(run, num_samples=3, length=4, show=stop)
+    kept = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path, show=stop)
     assert kept == records(run)
     assert kept[:2] == whole[:2]
     assert kept[2]["interrupted"]
     assert whole[2]["text"].startswith(kept[2]["text"].rstrip("\ufffd"))
 
-
-def test_an_interruption_before_anything_is_one(run):
     class Interrupted(sample_sources.LocalModelSource):
         def snapshots(self, *arguments):
             raise KeyboardInterrupt
 
-    samples_of(run, b"ab", length=1)
-    before = records(run)
     with pytest.raises(KeyboardInterrupt):
-        sampling.generate(Interrupted(None, None), path=run / sampling.SAMPLES)
-    assert records(run) == before
+        sampling.generate(Interrupted(None, None), path=path)
+    assert records(run) == kept
+
+
+def test_an_empty_prompt_begins_a_document_and_the_end_of_the_document_finishes_a_sample(run):
+    source = registry.load_task(run).make_sample_source(task_runs.load_model(run))
+    (sample,) = sampling.generate(source, b"", length=1)
+    assert (sample["prompt"], sample["num_tokens"]) == ("", 1)
+    source.model.to_vocabulary.bias.assign([99.0 if i == 1 else 0.0 for i in range(258)])
+    (sample,) = sampling.generate(source)  # with the settings of the run
+    assert (sample["prompt"], sample["temperature"], sample["top_p"]) == ("def ", 0.7, 0.9)
+    assert (sample["text"], sample["num_tokens"], sample["finished"]) == ("def ", 1, True)
 
 
 def test_a_folder_without_the_saved_model_of_a_language_model_is_an_error(tmp_path):
@@ -166,28 +141,22 @@ def test_a_folder_without_the_saved_model_of_a_language_model_is_an_error(tmp_pa
         sample_sources.SavedModelSource(tmp_path)
 
 
-def test_a_model_in_a_file_and_a_preset_go_on_too(run, monkeypatch):
+def test_a_model_in_a_file_and_a_preset_are_sources(run, monkeypatch):
     tokenizer = ByteTokenizer()
     source = sample_sources.from_file(run / "model.keras", tokenizer)
-    source.model._generator = Generator(source.model, run_eagerly=True)
-    wanted = samples_of(run, b"ab", length=3, temperature=1.0, top_p=0.95)
-    assert sampling.generate(source, b"ab", length=3) == wanted
+    for found, expected in zip(source.model.get_weights(), workdir.load_model(run).get_weights(), strict=True):
+        assert (found == expected).all()
+    assert source.tokenizer is tokenizer
     monkeypatch.setattr(tsa.models.LanguageModel, "from_preset", classmethod(lambda cls, name, size: (name, size)))
     assert sample_sources.from_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
 
 
-@pytest.fixture
-def endless(run, tmp_path):
-    """A copy of the run whose documents never end."""
-    folder = shutil.copytree(run, tmp_path / "endless")
-    model = workdir.load_model(folder)
-    model.to_vocabulary.bias.assign([-99.0 if i == 1 else 0.0 for i in range(258)])
-    workdir.save_model(folder, model)
-    return folder
-
-
 @pytest.mark.large
-def test_ctrl_c_keeps_the_text_so_far(endless):
+def test_ctrl_c_keeps_the_text_so_far(run, tmp_path):
+    endless = shutil.copytree(run, tmp_path / "endless")
+    model = workdir.load_model(endless)
+    model.to_vocabulary.bias.assign([-99.0 if i == 1 else 0.0 for i in range(258)])
+    workdir.save_model(endless, model)
     program = "tf_sparse_attention.trainers.generate"
     command = [sys.executable, "-u", "-m", program, f"--workdir={endless}", "--length=60000", "--prompt=ab"]
     # Unbuffered: `communicate` would lose the content of a buffer.
@@ -216,8 +185,36 @@ def test_samples_are_shown_under_their_seeds_without_control_characters_of_the_t
     assert sampling.as_text([{"text": "a\x1b[2Jb\rc\x9b\x00é", "seed": 0}]) == "a\ufffd[2Jb\ufffdc\ufffd\ufffdé"
 
 
-def test_the_program_reads_standard_input_and_prints_the_text(run):
-    # Not UTF-8, and the locale is ASCII.
+def parse(*arguments):
+    """Set the flags of the program."""
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()
+    flags.FLAGS(["generate", *arguments])
+
+
+def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "prompt.txt").write_bytes(b"a\xff\n")
+    for argument, prompt in [
+        (f"--prompt_file={tmp_path / 'prompt.txt'}", b"a\xff\n"),
+        ("--prompt=a\u00e9", "aé".encode()),
+        ("--prompt=a\udcff", b"a\xff"),
+        ("--prompt=", b""),
+        ("--seed=1", None),
+    ]:
+        parse(argument)
+        assert generate.read_prompt() == prompt
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xffabc\n")))  # not UTF-8
+    monkeypatch.setattr(workdir, "load_model", task_runs.load_model)
+    parse(f"--workdir={run}", "--prompt_file=-", "--length=2", "--seed=2")
+    generate.main()
+    (sample,) = records(run)
+    assert (sample["prompt"], sample["seed"], sample["num_tokens"]) == ("\ufffdabc\n", 2, 2)
+    assert capsys.readouterr().out == sampling.as_text([sample]) + "\n"
+    parse()
+
+
+@pytest.mark.full
+def test_the_program_prints_utf_8_in_any_locale(run):
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={run}"]
     result = subprocess.run(
         [*command, "--prompt_file=-", "--length=5", "--seed=2"],
@@ -229,33 +226,14 @@ def test_the_program_reads_standard_input_and_prints_the_text(run):
     )
     assert result.returncode == 0, result.stderr.decode()
     (sample,) = records(run)
-    assert sample["prompt"] == "\ufffdabc\n"
-    assert sample["seed"] == 2
     assert result.stdout.decode("utf-8") == sampling.as_text([sample]) + "\n"
 
 
-WITHOUT_BACKEND = """
-import sys, types
-for name in ("sampling", "sample_sources", "tokenizers", "workdir"):
-    name = f"tf_sparse_attention.trainers.shared.{name}"
-    sys.modules[name] = types.ModuleType(name)
-from absl import flags
-from tf_sparse_attention.trainers import generate
-
-for given in (["--prompt_file=FILE"], ["--prompt=a\\u00e9"], ["--prompt=a\\udcff"], ["--prompt="], []):
-    for name in flags.FLAGS:
-        flags.FLAGS[name].unparse()
-    flags.FLAGS(["generate", *given])
-    print(generate.read_prompt())
-generate.SECONDS_BETWEEN_LINES, generate.logging.info = -1.0, lambda text, *values: print(values[:3])
-sys.modules["tf_sparse_attention.trainers.shared.sampling"].printable = None
-progress, samples = generate.Progress(2), [{"num_tokens": 3}] * 2
-progress(samples[:1]), progress(samples), progress.log(samples)
-"""
-
-
-def test_the_program_takes_a_prompt_as_a_flag_or_from_a_file_and_logs_progress_once(run_python, tmp_path):
-    (tmp_path / "prompt.txt").write_bytes(b"a\xff\n")
-    *prompts, first, second = run_python(WITHOUT_BACKEND.replace("FILE", str(tmp_path / "prompt.txt"))).splitlines()
-    assert prompts == [r"b'a\xff\n'", r"b'a\xc3\xa9'", r"b'a\xff'", "b''", "None"]
-    assert (first, second) == ("(1, 2, 3)", "(2, 2, 6)")
+def test_progress_is_logged_now_and_then_and_once_at_the_end(monkeypatch):
+    logged = []
+    monkeypatch.setattr(generate, "SECONDS_BETWEEN_LINES", -1.0)
+    monkeypatch.setattr(generate.logging, "info", lambda text, *values: logged.append(values[:3]))
+    progress, samples = generate.Progress(2), [{"num_tokens": 3}] * 2
+    for show, count in ((progress, 1), (progress, 2), (progress.log, 2)):
+        show(samples[:count])
+    assert logged == [(1, 2, 3), (2, 2, 6)]

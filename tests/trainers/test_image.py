@@ -1,55 +1,40 @@
-"""Task "image": training, bit-exact resumption, scores, TensorBoard, export, and invalid settings."""
+"""Task "image": scores, drawn and completed images, and TensorBoard."""
 
-import json
 import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_attention as tsa
+from tests.conftest import ROOT
 from tests.export.portable_cases import RunONNX, needs
-from tests.trainers import small_images
-from tests.trainers.eager import EAGER
-from tests.trainers.interrupted import check_resumed_run
-from tests.trainers.small_images import SHAPE, generate_eagerly
-from tf_sparse_attention.trainers.shared import evaluation, exporting, overrides, training, workdir
-from tf_sparse_attention.trainers.tasks import registry
+from tests.trainers import task_runs
+from tf_sparse_attention.generation import Sampling
+from tf_sparse_attention.trainers.shared import evaluation, exporting, sampling, workdir
+from tf_sparse_attention.trainers.tasks import byte_task, image_pictures, registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
-pytestmark = EAGER
-
-ROOT = Path(__file__).parents[2]
+ARRAYS = task_runs.draw_images()
 
 
 @pytest.fixture(scope="module")
-def arrays():
-    return small_images.make_arrays()
+def run(task_run):
+    return task_run("image")
 
 
 @pytest.fixture(scope="module")
-def make_config(arrays, tmp_path_factory, data_dir):
-    path = tmp_path_factory.mktemp("arrays") / "small.npz"
-    np.savez(path, **{f"x_{name}": array for name, array in arrays.items()})
-
-    def make(variant="local"):
-        config = small_images.make_config(variant)
-        config.data.update(path=str(path), data_dir=str(data_dir))
-        return config
-
-    return make
+def task(run):
+    return registry.load_task(run)
 
 
 @pytest.fixture(scope="module")
-def finished(make_config, tmp_path_factory):
-    """A run directory. Tests may add scores and samples."""
-    folder = tmp_path_factory.mktemp("finished")
-    training.train(make_config(), folder)
-    return folder
+def model(run):
+    return task_runs.load_model(run)
 
 
 def nats_by_hand(model, images):
@@ -60,36 +45,18 @@ def nats_by_hand(model, images):
     return -np.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
 
 
-def test_validation_is_in_bits_per_dimension(finished, arrays):
-    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    (row,) = [row for row in rows if "validation/loss" in row]
-    nats = nats_by_hand(workdir.load_model(finished), arrays["validation"]).mean()
-    assert row["validation/loss"] == pytest.approx(nats, rel=1e-5)
-    assert row["validation/bits_per_dim"] == pytest.approx(nats / math.log(2), rel=1e-5)
-
-
-def test_every_byte_is_scored_once_given_those_before_it(finished, arrays):
-    scores = evaluation.evaluate(finished, "test")
-    nats = nats_by_hand(workdir.load_model(finished), arrays["test"])
-    assert (scores["images"], scores["bytes"]) == (5, arrays["test"].size) == (5, nats.size)
+def test_every_byte_is_scored_once_given_those_before_it(run, model):
+    scores = evaluation.evaluate(run, "test")
+    nats = nats_by_hand(model, ARRAYS["test"])
+    assert (scores["images"], scores["bytes"]) == (5, ARRAYS["test"].size) == (5, nats.size)
     assert scores["nats"] == pytest.approx(nats.sum(), rel=1e-5)
     assert scores["bits_per_dim"] == pytest.approx(nats.mean() / math.log(2), rel=1e-5)
-    assert json.loads((finished / "evaluation-test.json").read_text()) == scores
     assert f"bits per dimension    {scores['bits_per_dim']:.4f}" in evaluation.as_text(scores)
     assert "not_causal" not in scores
 
 
 @pytest.mark.full
-def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(make_config, tmp_path, monkeypatch):
-    config = make_config("local_2d")
-    config.data.update(use_flips=True, image_order="blocks", image_block=(1, 1))
-    config.model.attention = [{**config.model.attention[0], "order": "blocks"}]
-    config.model.grid = [2, 2, 1, 1, 3]
-    check_resumed_run(config, tmp_path, monkeypatch)
-
-
-def test_tensorboard_shows_images_and_the_attention_of_a_pixel(finished):
-    task, model = registry.load_task(finished), generate_eagerly(workdir.load_model(finished))
+def test_tensorboard_shows_images_and_the_attention_of_a_pixel(task, model):
     shown = task.validation(task, model, "validation").examples()
     assert set(shown.pictures) == {"samples", "completions", "attention of a pixel"}
     for picture in shown.pictures.values():
@@ -101,8 +68,8 @@ def test_tensorboard_shows_images_and_the_attention_of_a_pixel(finished):
 
 
 @pytest.mark.filterwarnings("ignore:.*RoutingAttention with selection:UserWarning")
-def test_a_model_without_a_cache_draws_no_images_and_scores_of_heads_that_are_not_causal_are_marked(finished, tmp_path):
-    folder = shutil.copytree(finished, tmp_path / "not_causal")
+def test_a_model_without_a_cache_draws_no_images_and_scores_of_heads_that_are_not_causal_are_marked(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "not_causal")
     task = registry.load_task(folder)
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 6}
     task.config.model.attention = [{**part, "selection": "top_k"}]
@@ -116,68 +83,80 @@ def test_a_model_without_a_cache_draws_no_images_and_scores_of_heads_that_are_no
     assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(scores)
 
 
-def test_settings_that_do_not_fit_images_are_errors_that_name_them(make_config, tmp_path, subtests):
-    large = {"image_shape": (4, 5, 3), "sequence_length": 60}
-    for section, settings, message in [
-        ("model", {"causal": False}, "`config.model.causal`"),
-        ("data", {"path": None}, "`config.data.path`"),
-        ("data", {"sequence_length": 64}, "`config.data.sequence_length` must be 12"),
-        ("data", large, "must hold only images of 4 x 5 pixels with 3 channels. Received: 12 of 12"),
-        ("data", {"image_order": "blocks"}, "`block_shape`"),
-        ("model", {"grid": [4, 3]}, "`config.model.grid` must be .2, 2, 3. "),
-    ]:
-        config = make_config()
-        config[section].update(settings)
-        with subtests.test(str(settings)), pytest.raises(ValueError, match=message):
-            training.train(config, tmp_path)
-
-
-def test_images_of_another_shape_or_order_raise_an_error(finished, make_config, tmp_path):
-    config = make_config()
-    workdir.check_state(finished, registry.make_task(config).get_state())
-    config.data.update(image_order="blocks", image_block=(1, 1))
-    with pytest.raises(ValueError, match=r"`config\.data` must match the codec of the checkpoint .*'blocks'"):
-        workdir.check_state(finished, registry.make_task(config).get_state())
-    np.savez(tmp_path / "large.npz", x_test=np.zeros((2, 2, 8, 3), np.uint8))
-    changes = overrides.overridable_settings()
-    changes.data.path = str(tmp_path / "large.npz")
-    with pytest.raises(ValueError, match=r"must have images of shape \(2, 2, 3\), as the model requires\. Received"):
-        evaluation.evaluate(finished, "test", changes)
-
-
-@pytest.mark.full
-def test_the_exported_model_scores_a_grey_image_without_the_library(finished):
-    result = exporting.export(finished, jit_compile=False)
-    nats = nats_by_hand(workdir.load_model(finished), np.full((1, *SHAPE), 128, np.uint8)).sum()
-    assert result["nats"] == pytest.approx(nats, rel=1e-5)
-    trial = f"a grey image has {result['bits_per_dim']:.4f} bits per dimension"
-    assert result["test_result"] == f"loaded in a process without the library, {trial}"
-    generate = tf.saved_model.load(result["path"]).signatures["generate"]
-    settings = {"num_rows": 1, "temperature": 0.0, "top_p": 1.0, "seed": 0}
-    given = {name: tf.constant(value) for name, value in settings.items()}
-    assert generate(images=tf.zeros((2, *SHAPE), tf.uint8), **given)["images"].shape == (2, *SHAPE)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
-def test_onnx_files_score_images_as_the_model_does(finished, arrays):
+def test_onnx_files_score_images_as_the_model_does(run, model):
     needs("ONNX")
-    run = RunONNX(Path(exporting.export(finished, "onnx", ["score"])["path"]))
-    ids = arrays["test"][:1].reshape(1, -1).astype("int32") + 1
-    wanted = nats_by_hand(workdir.load_model(finished), arrays["test"][:1])
-    np.testing.assert_allclose(run("score", {"token_ids": ids})["nats"], wanted, atol=1e-4)
-
-
-def test_a_model_of_text_completes_no_images(untrained):
-    with pytest.raises(ValueError, match=r"`complete` must be unset for text: it is for images\. Received: test\."):
-        registry.load_task(untrained).generate(workdir.load_model(untrained), Request(complete="test"))
+    files = RunONNX(Path(exporting.export(run, "onnx", ["score"])["path"]))
+    ids = ARRAYS["test"][:1].reshape(1, -1).astype("int32") + 1
+    np.testing.assert_allclose(
+        files("score", {"token_ids": ids})["nats"], nats_by_hand(model, ARRAYS["test"][:1]), atol=1e-4
+    )
 
 
 @pytest.mark.full
-def test_the_program_writes_samples_and_completions(finished):
-    keras.utils.set_random_seed(0)
+def test_the_program_writes_samples_and_completions(run):
     for arguments, name in ((["--num_samples=2"], "samples.png"), (["--complete=test"], "completions.png")):
-        command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={finished}", *arguments]
+        command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={run}", *arguments]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
         assert result.returncode == 0, result.stderr
         assert "bits per dimension" in result.stdout
-        assert tf.io.decode_png((finished / name).read_bytes()).shape[-1] == 3
+        assert tf.io.decode_png((run / name).read_bytes()).shape[-1] == 3
+
+
+@pytest.mark.full
+def test_images_are_drawn_as_the_model_generates_them(task, model, tmp_path):
+    path = tmp_path / "samples.png"
+    made = task.generate(model, Request(num_samples=3, seed=5, path=path))
+    rows = model.generator.generate([[]] * 3, 12, Sampling(temperature=1.0, top_p=1.0), [5, 6, 7], None, 257)
+    for sample, row in zip(made.samples, rows, strict=True):
+        np.testing.assert_array_equal(sample["token_ids"], row.token_ids)
+        assert sample["num_tokens"] == 12 and not sample["interrupted"]
+        assert sample["bits_per_dim"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
+    images = task.codec.decode(np.stack([row.token_ids for row in rows]))
+    picture = tf.io.decode_png(path.read_bytes()).numpy()
+    np.testing.assert_array_equal(picture, image_pictures.draw_grid([images]))
+    assert made.path == path and made.text.startswith("seed 5: ")
+    (sample,) = task.generate(model, Request(settings={"num_beams": 2})).samples
+    assert len(sample["token_ids"]) == 12 and "temperature" not in sample
+
+
+def test_a_completion_has_the_upper_half_of_its_image(task, model, monkeypatch):
+    monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
+    made = task.draw_images(model, Request(num_samples=3), ARRAYS["test"])
+    found = task.codec.decode(np.stack([sample["token_ids"] for sample in made.samples]))
+    np.testing.assert_array_equal(found[:, :1], ARRAYS["test"][:3, :1])
+    assert (found[:, 1:] != ARRAYS["test"][:3, 1:]).any()
+    assert [sample["num_tokens"] for sample in made.samples] == [6] * 3
+    picture = image_pictures.draw_samples(task.codec, made.samples, ARRAYS["test"])
+    given = np.concatenate([ARRAYS["test"][:3, :1], np.full((3, 1, 2, 3), 128, np.uint8)], axis=1)
+    np.testing.assert_array_equal(picture, image_pictures.draw_grid([given, found, ARRAYS["test"][:3]]))
+
+
+def test_the_given_bytes_of_blocks_end_before_the_lower_half():
+    for height, order, block, expected in [
+        (4, "blocks", (2, 2), 24),
+        (6, "blocks", (2, 2), 30),  # one row of the first block of the second band
+        (5, "raster", None, 24),
+    ]:
+        assert image_pictures.num_given(tsa.data.ImageCodec(height, 4, 3, order, block)) == expected
+
+
+def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(byte_task, "BYTES_PER_SNAPSHOT", 5)
+
+    def stop(samples):
+        if samples[0]["num_tokens"] == 5:
+            raise KeyboardInterrupt
+
+    (sample,) = task.generate(model, Request(path=tmp_path / "a.png"), stop).samples
+    assert sample["interrupted"] and len(sample["token_ids"]) == 5
+    picture = image_pictures.draw_grid([task.codec.decode(np.append(sample["token_ids"], [129] * 7))[None]])
+    np.testing.assert_array_equal(tf.io.decode_png((tmp_path / "a.png").read_bytes()), picture)
+
+
+def test_small_images_of_a_picture_are_magnified():
+    picture = image_pictures.draw_grid([[np.full((48, 96, 1), 7, np.uint8)], [np.zeros((48, 96, 4), np.uint8)] * 2])
+    assert picture.shape == (2 + 2 * 50, 2 + 2 * 98, 3)
+    assert (picture[2:50, 2:98] == 7).all() and (picture[:, 98:100] == 255).all()
+    assert (picture[52:100, 100:196] == 0).all()
+    assert image_pictures.draw_grid([[np.zeros((32, 20, 3), np.uint8)]]).shape == (2 + 98, 2 + 62, 3)

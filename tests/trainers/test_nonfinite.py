@@ -8,8 +8,9 @@ import pytest
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.trainers.shared import nonfinite, training, workdir
+from tf_sparse_attention.trainers.shared import nonfinite, remote_run, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
+from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(tsa.data.Batches, "__getitem__", poison)
 
 
-def test_a_nan_loss_ends_the_run_or_skips_the_update(poisoned, make_plain_config, tmp_path, caplog):
+def test_a_nan_loss_ends_the_run(poisoned, make_plain_config, tmp_path):
     config = make_plain_config()
     config.train.update(num_steps=4, checkpoint_every=1, log_every=1)
     message = r"Received: a loss of nan: loss: 1 of 1 .* at step 3. The checkpoint of step 2 is kept. .*=skip to skip"
@@ -32,31 +33,28 @@ def test_a_nan_loss_ends_the_run_or_skips_the_update(poisoned, make_plain_config
         training.train(config, tmp_path)
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == [1, 2]
     assert not (tmp_path / workdir.MODEL).exists()
-    config.train.nonfinite = "skip"
-    outcome = training.train(config, tmp_path)
-    assert outcome.step == 4 and "Step 3: skipped 1 of 1 updates. Loss: nan: loss: 1 of 1" in caplog.text
-    assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
-    rows = [json.loads(row) for row in (tmp_path / workdir.METRICS).read_text().splitlines()]
-    assert [row.get("skipped_updates") for row in rows] == [None, None, 1, 1]
-    assert ["loss" in row and np.isfinite(row["loss"]) for row in rows] == [True, True, False, True]
 
 
 @pytest.mark.full
-def test_several_replicas_skip_updates_together(poisoned, make_plain_config, tmp_path, caplog):
+@pytest.mark.parametrize("num_logical_cpus", [1, 2])
+def test_replicas_skip_updates_together(poisoned, make_plain_config, tmp_path, caplog, num_logical_cpus):
     config = make_plain_config()
-    config.train.update(num_steps=4, log_every=1, nonfinite="skip", num_logical_cpus=2)
+    config.train.update(num_steps=4, log_every=1, nonfinite="skip", num_logical_cpus=num_logical_cpus)
     outcome = training.train(config, tmp_path)
     assert outcome.step == 4 and "Step 3: skipped 1 of 1 updates. Loss: nan" in caplog.text
     assert all(np.isfinite(weight).all() for weight in outcome.model.get_weights())
+    rows = [json.loads(row) for row in (tmp_path / workdir.METRICS).read_text().splitlines()]
+    assert [row.get("skipped_updates") for row in rows] == [0, 0, 1, 1]
+    assert ["loss" in row and np.isfinite(row["loss"]) for row in rows] == [True, True, False, True]
 
 
 def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
-    config = make_plain_config()
-    # Weights of 1e38 are finite, but not their decay in the second step.
-    config.optimizer.update(name="adamw", learning_rate=1e38, weight_decay=1e38)
-    config.train.update(num_steps=1)
+    devices = OneDevice()
+    run = training.Run(make_plain_config(), remote_run.open_run(tmp_path), devices, devices.execution(False, 1))
+    run.restore()
+    run.model.trainable_weights[-1].assign(np.full(run.model.trainable_weights[-1].shape, np.inf))
     with pytest.raises(nonfinite.NonfiniteError, match=r"Received: weights .* at step 1. No checkpoint was saved"):
-        training.train(config, tmp_path)
+        run.save(1)
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == []
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.pages import DOCS, blocks
-from tests.trainers import untrained_run
+from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import evaluation, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
@@ -37,35 +37,34 @@ def test_the_table_has_the_members_of_every_task():
         assert all(hasattr(registry.find_task_class(name), part) for part in named), name
 
 
-def test_a_custom_task_is_created_and_loaded_by_its_name(get_config, tmp_path):
+def test_a_custom_task_is_loaded_by_its_name_and_reads_only_its_settings(get_config, tmp_path, monkeypatch):
     config = get_config("tiny")
     task = registry.make_task(config)
     assert task.compile_arguments()["loss"].label_smoothing == 0.1 and task.tokenizer.vocabulary_size == 258
-    folder = untrained_run.write(tmp_path / "run")
+    folder = task_runs.write_run(tmp_path / "run", task_runs.make_language_model_config())
     workdir.save_config(folder, config)
     assert type(registry.load_task(folder)) is type(task)
     config.train.generated_targets = 3
     with pytest.raises(ValueError, match=r"`config\.train\.generated_targets` must be unset for task=smoothed, which"):
         registry.make_task(config)
-
-
-def test_a_custom_setting_is_read_only_by_its_task(get_config, monkeypatch):
     config = get_config("tiny")
     config.train.confidence = 0.9
     with pytest.raises(ValueError, match=r"`config\.train\.confidence` must be unset .* Received: confidence=0\.9"):
         registry.make_task(config)
-    own = registry.find_task_class("smoothed")
-    monkeypatch.setattr(own, "settings", {**own.settings, "train": (*own.settings["train"], "confidence")})
+    settings = {**type(task).settings, "train": (*type(task).settings["train"], "confidence")}
+    monkeypatch.setattr(type(task), "settings", settings)
     assert registry.make_task(config).config.train.confidence == 0.9
 
 
-class Unfinished(Task):
-    """A task that lacks most members."""
+def test_missing_members_are_named_and_may_be_attributes_of_the_task(monkeypatch):
+    class Unfinished(Task):
+        settings, source = {}, None
 
-    settings, source = {}, None
+    class Complete(Unfinished):
+        def __init__(self, config, state=None):
+            super().__init__(config, state)
+            self.source = self.validation = "any"
 
-
-def test_missing_members_are_named(monkeypatch):
     config = base.get_config()
     monkeypatch.setattr(registry, "find_task_class", lambda name: Unfinished)
     with pytest.raises(ValueError, match=r"`config.task` must be a task with `validation`"):
@@ -77,16 +76,8 @@ def test_missing_members_are_named(monkeypatch):
     ):
         with pytest.raises(ValueError, match=r"must be a task with `\w+`. Received: .*test_own_task, without it"):
             call(Unfinished(config))
-
-
-def test_a_source_and_a_validation_may_be_attributes_of_the_task(monkeypatch):
-    class Complete(Unfinished):
-        def __init__(self, config, state=None):
-            super().__init__(config, state)
-            self.source = self.validation = "any"
-
     monkeypatch.setattr(registry, "find_task_class", lambda name: Complete)
-    assert registry.make_task(base.get_config()).source == "any"
+    assert registry.make_task(config).source == "any"
 
 
 def test_a_module_without_a_task_is_an_error():
@@ -99,8 +90,7 @@ def test_a_module_without_a_task_is_an_error():
 
 @pytest.mark.full
 def test_a_custom_task_is_trained_resumed_and_scored(get_config, make_plain_config, tmp_path):
-    config = make_plain_config()
-    own = get_config("tiny")
+    config, own = make_plain_config(), get_config("tiny")
     config.update(task=own.task)
     config.train.label_smoothing = own.train.label_smoothing
     training.train(config, tmp_path / "run")

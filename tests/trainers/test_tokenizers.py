@@ -1,6 +1,5 @@
 """Models of other tokenizers than bytes are trained, evaluated, sampled from and exported by the same programs."""
 
-import json
 import subprocess
 import sys
 
@@ -10,91 +9,67 @@ import tensorflow as tf
 import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.conftest import ROOT
+from tests.trainers import task_runs
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.configs import answer, base, classify, translate_documents
-from tf_sparse_attention.trainers.shared import (
-    components,
-    evaluation,
-    exporting,
-    sampling,
-    tokenizers,
-    training,
-    workdir,
-)
-from tf_sparse_attention.trainers.tasks import language_model, registry
+from tf_sparse_attention.trainers.shared import components, evaluation, sampling, tokenizers, training, workdir
+from tf_sparse_attention.trainers.tasks import registry
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 
 
 @pytest.fixture(scope="module")
-def vocabulary(text_folder, data_dir, tmp_path_factory):
-    """A file of subwords, found by the program in the text of the tests."""
+def subwords(tmp_path_factory):
+    """A file of subwords."""
     path = tmp_path_factory.mktemp("vocabulary") / "text.subwords"
+    tsa.data.train_subwords([b"the cat and the hat", b"that cat"], 60).to_file(path)
+    return path
+
+
+@pytest.mark.full
+def test_the_program_finds_a_vocabulary_which_may_be_at_an_address(text_folder, data_dir, tmp_path, monkeypatch):
+    path = tmp_path / "text.subwords"
     flags = [f"--config.data.path={text_folder}", f"--config.data.data_dir={data_dir}", "--size=60", f"--output={path}"]
     command = [sys.executable, "-m", "tf_sparse_attention.trainers.vocabulary", *flags]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert f"written to {path}" in result.stderr
-    return path
+    monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
+    found = tokenizers.make_tokenizer("subword", f"disk://{path}")
+    assert found.get_config() == tokenizers.make_tokenizer("subword", path).get_config()
 
 
-@pytest.fixture(scope="module")
-def run(make_plain_config, vocabulary, tmp_path_factory):
-    """A run directory of a model of subwords."""
+@pytest.mark.full
+def test_a_model_of_subwords_is_trained_evaluated_per_byte_and_sampled_from(make_plain_config, subwords, tmp_path):
     config = make_plain_config()
-    config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
-    folder = tmp_path_factory.mktemp("runs") / "subwords"
-    training.train(config, folder)
-    return config, folder
-
-
-@pytest.mark.full
-def test_a_vocabulary_may_be_at_an_address(vocabulary, tmp_path, monkeypatch):
-    monkeypatch.setenv(remote_files.CACHE, str(tmp_path))
-    found = tokenizers.make_tokenizer("subword", f"disk://{vocabulary}")
-    assert found.get_config() == tokenizers.make_tokenizer("subword", vocabulary).get_config()
-
-
-@pytest.mark.full
-def test_a_model_of_subwords_is_trained_and_evaluated_per_byte(run):
-    _, folder = run
-    result = evaluation.evaluate(folder)
-    tokenizer = workdir.load_tokenizer(folder)
+    vocabulary = [*tokenizers.make_tokenizer("subword", subwords).vocabulary, *"bfgijklmnopqrsuvwxyz"]
+    tsa.data.SubwordTokenizer(vocabulary).to_file(tmp_path / "all.subwords")
+    config.data.update(tokenizer="subword", vocabulary=str(tmp_path / "all.subwords"))
+    training.train(config, tmp_path / "run")
+    result = evaluation.evaluate(tmp_path / "run")
+    tokenizer = workdir.load_tokenizer(tmp_path / "run")
     assert isinstance(tokenizer, tsa.data.SubwordTokenizer)
-    assert result["tokens"] < result["bytes"]
-    assert 0 < result["bits_per_byte"] < 8
-    assert workdir.load_model(folder).backbone.vocabulary_size == tokenizer.vocabulary_size
-
-
-def run_in_this_process(path, signature, inputs):
-    """Replace `exporting.run_without_library`, without another process. test_export_app.py tests that one."""
-    values = {name: tf.constant(value) for name, value in inputs.items()}
-    result = tf.saved_model.load(path).signatures[signature](**values)
-    return {name: float(value[0]) for name, value in result.items()}
-
-
-def write_lines(task, path):
-    """Write JSON lines of a task of text and return the settings of `config.data` for them."""
-    fields = {"translate": ("de", "en"), "answer": ("question", "passages", "answer"), "classify": ("text", "label")}
-    rows = [{name: f"{name} {number} of many {task}s" for name in fields[task]} for number in range(10)]
-    path.write_text("\n".join(json.dumps({**row, "split": "train"}) for row in rows), encoding="utf-8")
-    settings = {"path": str(path), "data_dir": str(path.parent), "tokenizer": "subword", "vocabulary": "missing"}
-    pairs = {"translate": ("de", "en"), "answer": ("question+passages", "answer")}.get(task, (None, None))
-    return settings | dict(zip(("source_field", "target_field"), pairs, strict=True))
+    assert result["bits_per_byte"] > 0 and result["tokens"] != result["bytes"] + 3
+    model = task_runs.load_model(tmp_path / "run")
+    assert model.backbone.vocabulary_size == tokenizer.vocabulary_size
+    (sample,) = sampling.generate(registry.load_task(tmp_path / "run").make_sample_source(model), b"ab", length=5)
+    assert sample["text"].startswith("ab")
 
 
 def test_a_task_of_text_has_a_vocabulary_of_its_texts(tmp_path):
-    for task, config, words in [
-        ("translate", translate_documents, {"de", "en", "translates"}),
-        ("answer", answer, {"question", "passages", "answers"}),
-        ("classify", classify, {"text", "classifys"}),
+    for config, fields, words in [
+        (translate_documents, ("de", "en"), {"de", "en"}),
+        (answer, ("question+passages", "answer"), {"question", "passages", "answer"}),
+        (classify, (None, None), {"text"}),
     ]:
+        names = {"text": "text", "label": "label", **dict.fromkeys("+".join(filter(None, fields)).split("+"))}
+        rows = [{name: f"{name} {number}" for name in names if name} | {"split": "train"} for number in range(10)]
+        path = task_runs.write_lines(tmp_path / "lines.jsonl", rows)
         config = config.get_config()
-        config.data.update(write_lines(task, tmp_path / f"{task}.jsonl"))
+        config.data.update(path=str(path), data_dir=str(tmp_path), source_field=fields[0], target_field=fields[1])
+        config.data.update(tokenizer="subword", vocabulary=str(tmp_path / "lines.subwords"))
         documents = registry.text_source(config).documents(config.data.train_split)
         tsa.data.train_subwords(documents, 200).to_file(tmp_path / "lines.subwords")
-        config.data.vocabulary = str(tmp_path / "lines.subwords")
         tokenizer = registry.make_task(config).tokenizer
         assert all(len(tokenizer.tokenize(word)) == 1 for word in words)
 
@@ -111,38 +86,14 @@ def test_a_task_without_text_and_settings_that_do_not_fit_it_are_errors_that_nam
             registry.text_source(config)
 
 
-@pytest.mark.full
-def test_it_is_sampled_from_and_exported(run, monkeypatch):
-    _, folder = run
-    source = registry.load_task(folder).make_sample_source(workdir.load_model(folder))
-    source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than five tokens
-    (sample,) = sampling.generate(source, b"ab", length=5)
-    assert sample["text"].startswith("ab")
-    monkeypatch.setattr(exporting, "run_without_library", run_in_this_process)
-    result = exporting.export(folder, jit_compile=False)
-    served = tf.saved_model.load(result["path"])
-    ids = workdir.load_tokenizer(folder).tokenize(language_model.LINE)
-    assert result["num_bytes"] == len(language_model.LINE)
-    assert result["nats"] > 0.1 * len(ids)
-    drawn = served.signatures["generate"](
-        prompt=tf.constant(["ab"]),
-        max_length=tf.constant(9),
-        temperature=tf.constant(1.0),
-        top_p=tf.constant(1.0),
-        seed=tf.constant(0),
-    )
-    assert drawn["text"].numpy()[0].startswith(b"ab")
-
-
-def test_a_run_is_resumed_only_with_the_same_subwords_in_any_file(vocabulary, tmp_path):
-    found = tokenizers.make_tokenizer("subword", vocabulary)
+def test_a_run_is_resumed_only_with_the_same_subwords_in_any_file(subwords, tmp_path):
+    found = tokenizers.make_tokenizer("subword", subwords)
     workdir.save_state(tmp_path, {"tokenizer": tokenizers.describe(found)})
     # The path of the file does not matter.
     found.to_file(tmp_path / "copy")
     copied = tokenizers.make_tokenizer("subword", tmp_path / "copy")
     workdir.check_state(tmp_path, {"tokenizer": tokenizers.describe(copied)})
-    longest = max(found.vocabulary, key=len)
-    other = tsa.data.SubwordTokenizer([subword if subword != longest else "zz" for subword in found.vocabulary])
+    other = tsa.data.SubwordTokenizer([*found.vocabulary[:2], "zz", *found.vocabulary[3:]])
     with pytest.raises(ValueError, match=r"`config\.data` must match the tokenizer of the checkpoint"):
         workdir.check_state(tmp_path, {"tokenizer": tokenizers.describe(other)})
 
@@ -151,13 +102,10 @@ def test_a_run_is_resumed_only_with_the_same_subwords_in_any_file(vocabulary, tm
 def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_config, tmp_path):
     pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
     (tmp_path / "pieces.txt").write_text("\n".join(PIECES), encoding="utf-8")
-    config = make_plain_config()
-    config.data.update(tokenizer="wordpiece", vocabulary=str(tmp_path / "pieces.txt"))
-    made = tokenizers.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
-    workdir.save_state(
-        tmp_path, {"tokenizer": tokenizers.describe(made)}
-    )  # a run of a few steps would take longer than the export
-    model, tokenizer = components.make_model(config, made.vocabulary_size), workdir.load_tokenizer(tmp_path)
+    made = tokenizers.make_tokenizer("wordpiece", str(tmp_path / "pieces.txt"))
+    workdir.save_state(tmp_path, {"tokenizer": tokenizers.describe(made)})
+    model = components.make_model(make_plain_config(), made.vocabulary_size)
+    tokenizer = workdir.load_tokenizer(tmp_path)
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)
     assert "install TensorFlow and tensorflow-text" in (path / "README.md").read_text(encoding="utf-8")
     scored = tf.saved_model.load(path).signatures["score"](text=tf.constant(["ab cd", ""]))

@@ -80,6 +80,7 @@ def test_the_saved_model_is_the_trained_one_and_without_it_the_newest_checkpoint
 
 def test_a_stopped_and_resumed_run_ends_bit_for_bit_as_a_whole_one(finished, tiny_config, tmp_path, monkeypatch):
     stopped = tmp_path / "stopped"
+    tiny_config.train.evaluate_every = 0  # does not change the weights
     with monkeypatch.context() as patched:
         patched.setattr(callbacks, "StopOnSignal", SignalAt)
         outcome = training.train(tiny_config, stopped)
@@ -88,7 +89,7 @@ def test_a_stopped_and_resumed_run_ends_bit_for_bit_as_a_whole_one(finished, tin
     assert not (stopped / workdir.MODEL).exists()
     assert training.train(tiny_config, stopped).step == 8
     assert arrays_of(stopped, 8) == arrays_of(finished[0], 8)
-    assert [row["step"] for row in metrics_of(stopped)] == [2, 4, 4, 6, 8, 8]
+    assert [row["step"] for row in metrics_of(stopped)] == [2, 4, 6, 8]
 
 
 @pytest.mark.full

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.draws import first
 from tf_sparse_attention import data
 from tf_sparse_attention.data import Utterance
 
@@ -93,6 +92,8 @@ def test_batches_are_a_function_of_their_number_and_shards_are_their_rows(kind, 
         for number, batch in enumerate(found, start):
             assert_equal(batch, batches[number])
     assert not list(batches.grain_dataset(stop, stop))
+    if batches.num_batches is None:  # late batches are as fast as the first
+        assert_equal(next(iter(batches.dataset(10**15))), batches[10**15])
     for count in (2, 4):
         shards = [batches.shard(index, count) for index in range(count)]
         for number in (0, 1):
@@ -101,17 +102,6 @@ def test_batches_are_a_function_of_their_number_and_shards_are_their_rows(kind, 
     for spec in keras.tree.flatten(batches.dataset().element_spec):
         assert spec.shape.is_fully_defined() == batches.has_fixed_shapes
         assert spec.shape[2:].is_fully_defined()
-
-
-def test_late_batches_are_as_fast_as_the_first(kinds):
-    assert_equal(next(iter(kinds["windows"].dataset(10**15))), kinds["windows"][10**15])
-
-
-@pytest.mark.parametrize("kind", first(["pairs", "windows", "speech"], 1))
-def test_the_first_epochs_have_all_shapes(kind, kinds):
-    batches = kinds[kind]
-    for number, batch in enumerate(batches.dataset(0, 2 * batches.steps_per_epoch)):
-        assert_equal(batch, batches[number])
 
 
 def test_replicas_get_their_rows_in_static_shapes(two_replicas, kinds):
@@ -125,23 +115,6 @@ def test_replicas_get_their_rows_in_static_shapes(two_replicas, kinds):
         assert (first != second).any()
         whole = [np.concatenate(values) for values in replicas]
         assert_equal(whole, tf.nest.flatten(batches[number]))
-
-
-def make_model():
-    keras.utils.set_random_seed(0)
-    tokens = keras.Input((16,), name="token_ids", dtype="int32")
-    model = keras.Model({"token_ids": tokens}, keras.layers.Dense(258)(keras.layers.Embedding(258, 4)(tokens)))
-    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-def test_a_grain_data_set_can_be_fitted(kinds):
-    batches = kinds["windows"].map(lambda inputs, targets, weights: ({"token_ids": inputs["token_ids"]}, targets))
-    ours, theirs = make_model(), make_model()
-    ours.fit(batches.grain_dataset(2), steps_per_epoch=4, shuffle=False, verbose=0)
-    theirs.fit(batches.dataset(2), steps_per_epoch=4, shuffle=False, verbose=0)
-    for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_invalid_shards_are_errors(kinds):

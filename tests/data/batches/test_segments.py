@@ -40,20 +40,6 @@ def test_rows_are_parts_of_the_text_and_continue_in_the_next_batch(make_store, s
     assert inputs["segment_ids"].tolist() == [[1] * 6, [1] * 2 + [2] * 4]
 
 
-def test_without_packing_a_row_is_one_text(make_store, starting_at):
-    store = make_store([b"abcdefg", b"hijk"])
-    inputs, _ = steps(starting_at(0, store, 2, 3, use_packing=False), 2)
-    assert [letters(row) for row in inputs["token_ids"]] == [" abcde", "fg.hij"]
-    assert len(set(inputs["segment_ids"].ravel().tolist())) == 1
-
-
-def test_the_next_epoch_is_another_text(make_store):
-    batches = segment_batches(make_store([b"abcdefghijk"]), 1, 3)
-    assert batches.steps_per_epoch == 4
-    first, second = (steps(batches, 4, start)[0]["segment_ids"] for start in (0, 4))
-    assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
-
-
 def test_a_new_text_begins_at_the_start_of_the_stream(make_store, starting_at):
     batches = starting_at(9, make_store([b"abcdefghijk"]), 1, 3)
     inputs, targets = steps(batches, 2)

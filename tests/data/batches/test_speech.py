@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
-from tf_sparse_attention import remote_files
 from tf_sparse_attention.data import FeatureMasks, SpeechBuckets, Utterance, open_speech_store
 
 F = 4
@@ -57,14 +56,6 @@ def recordings_of(batches):
             assert ["_ abc"[label] for label in ids[ids > 0]] == UTTERANCES[number].transcript
             found.append(number)
     return found
-
-
-def test_a_remote_store_is_read_from_a_local_copy(tmp_path, monkeypatch):
-    source = Source(f"disk://{tmp_path}/bucket", train=UTTERANCES[:3])
-    for machine in ("one", "two"):
-        monkeypatch.setenv(remote_files.CACHE, str(tmp_path / machine))
-        assert open_speech_store(source, "train").num_utterances == 3
-        source.splits = {}
 
 
 def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):

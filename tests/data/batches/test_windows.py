@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.draws import draws
-from tf_sparse_attention.data import ByteTokenizer, evaluation_batches, pack_masked, pack_windows, training_batches
-from tf_sparse_attention.data.batches.windows import masked_positions, random_offset, read_windows
+from tf_sparse_attention.data import evaluation_batches, pack_masked, pack_windows, training_batches
+from tf_sparse_attention.data.batches.windows import masked_positions, random_offset
 
 A, B, C, END = 99, 100, 101, 1
 
@@ -45,13 +45,6 @@ def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
     for row, row_weights in zip(targets, weights, strict=True):
         assert row_weights.tolist() == [1] * 5 + [0] * 3
         assert sorted(row) == sorted([*store.tokens, 0, 0, 0])
-
-
-def test_inputs_depend_on_packing_and_steps_per_epoch_is_rounded_up(make_store):
-    store = make_store([b"x" * 99])  # 10 windows of 10
-    assert training_batches(store, 3, 10).steps_per_epoch == 4
-    assert set(training_batches(store, 3, 10)[0][0]) == {"token_ids", "segment_ids"}
-    assert set(training_batches(store, 3, 10, use_packing=False)[0][0]) == {"token_ids"}
 
 
 def elements(batches):
@@ -127,29 +120,6 @@ def test_documents_of_a_window_are_segments_without_context_by_hand(subtests):
         "targets": [A, END, C, END, 0],
         "w": [1, 1, 1, 1, 0],
     }
-
-
-def test_packing_does_not_change_the_inputs_of_a_document(make_store):
-    documents = [b"first", b"", b"second one", b"third"]
-    store = make_store(documents)
-    inputs, targets, _ = evaluation_batches(store, 1, store.num_tokens)[0]
-    segments = inputs["segment_ids"][0]
-    for number, document in enumerate(documents, start=1):
-        ids = [*ByteTokenizer().tokenize(document), END]
-        np.testing.assert_array_equal(inputs["token_ids"][0][segments == number], [0, *ids[:-1]])
-        np.testing.assert_array_equal(targets[0][segments == number], ids)
-
-
-@pytest.mark.parametrize(
-    ("starts", "length", "wrap", "windows"),
-    [
-        ([0, 3, 9], 3, False, [[2, 3, 4], [5, 6, 0], [0, 0, 0]]),
-        ([3], 4, True, [[5, 6, 2, 3]]),
-        ([1, 0], 7, True, [[3, 4, 5, 6, 2, 0, 0], [2, 3, 4, 5, 6, 0, 0]]),  # no token twice
-    ],
-)
-def test_windows_at_the_end_are_padded_or_wrapped(starts, length, wrap, windows):
-    np.testing.assert_array_equal(read_windows(np.arange(2, 7, dtype=np.uint16), starts, length, wrap), windows)
 
 
 def test_masked_tokens_become_zero_and_are_the_only_targets():

@@ -1,14 +1,14 @@
 """Recordings of TFDS, folders and files of arrays: each once, in a fixed order, and errors name invalid recordings."""
 
 import io
-import tempfile
 import wave
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data import AudioCodec, evaluation_batches, open_audio, open_token_store, training_batches
+from tests.data.builders import register
+from tf_sparse_attention.data import AudioCodec, open_audio, open_token_store
 
 RANDOM = np.random.default_rng(0)
 
@@ -59,30 +59,6 @@ def test_folders_of_splits_are_the_splits(folder, tmp_path):
 
 def stored(source, split, tmp_path):
     return open_token_store(source, AudioCodec(source.sample_rate), split, tmp_path / "stores")
-
-
-def test_every_sample_is_scored_once_and_padding_separates_recordings(folder, tmp_path):
-    path, recordings = folder
-    store, codec = stored(open_audio(path=path), "train", tmp_path), AudioCodec(8000)
-    for number, samples in enumerate(recordings["train"]):
-        np.testing.assert_array_equal(store.document(number), [*codec.encode(samples), 0])
-    assert (store.num_bytes, store.num_tokens, store.end_id) == (62, 65, 0)
-    samples = np.concatenate([codec.encode(samples) for samples in recordings["train"]])
-    for use_packing in (True, False):
-        batches = list(evaluation_batches(store, 2, 16, use_packing=use_packing).grain_dataset())
-        inputs = np.concatenate([batch[0]["token_ids"].ravel() for batch in batches])
-        targets, weights = (np.concatenate([batch[place].ravel() for batch in batches]) for place in (1, 2))
-        np.testing.assert_array_equal(targets[weights == 1], samples)
-        before = np.concatenate([[0], targets[:-1]])
-        before[::16] = 0  # where a window begins
-        np.testing.assert_array_equal(inputs[weights == 1], before[weights == 1])
-        if use_packing:  # two recordings of a window are two sequences: the first ends at 30, in the second window
-            segments = batches[0][0]["segment_ids"][1]
-            assert segments[13] != segments[15] and segments[14] == 0
-    inputs, targets, weights = training_batches(store, 4, 16)[0]
-    assert (targets == 0).any()
-    np.testing.assert_array_equal(inputs["padding_mask"], targets != 0)
-    np.testing.assert_array_equal(weights, targets != 0)
 
 
 def test_the_error_names_an_invalid_recording_and_nothing_is_written(folder, tmp_path, subtests):
@@ -150,54 +126,29 @@ def test_invalid_arrays_and_arguments_are_errors(tmp_path, subtests):
             open_audio(**options)
 
 
-class TinySounds(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS without a download."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    dtype, sample_rate, recordings = np.int64, 8000, ()
-
-    def _info(self):
-        audio = tfds.features.Audio(dtype=self.dtype, sample_rate=self.sample_rate)
-        features = tfds.features.FeaturesDict({"audio": audio, "label": np.int64})
-        return tfds.core.DatasetInfo(builder=self, features=features)
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-
-    def _generate_examples(self):
-        for number, samples in enumerate(self.recordings):
-            yield number, {"audio": samples.astype(self.dtype), "label": number}
+def open_sounds(name, folder, recordings, dtype=np.int64, recorded_rate=8000, sample_rate=None):
+    """Register recordings as a data set of TFDS, and open it."""
+    audio = tfds.features.Audio(dtype=dtype, sample_rate=recorded_rate)
+    register(f"{name}Sounds", {"audio": audio}, train=[{"audio": samples.astype(dtype)} for samples in recordings])
+    return open_audio(tfds=f"{name.lower()}_sounds", data_dir=folder, sample_rate=sample_rate)
 
 
-@pytest.fixture
-def open_tiny_sounds(tmp_path, monkeypatch):
-    """Function that opens `TinySounds` with other attributes."""
-
-    def opened(sample_rate=None, **attributes):
-        for name, value in attributes.items():
-            monkeypatch.setattr(TinySounds, name, value)
-        return open_audio(tfds="tiny_sounds", data_dir=tempfile.mkdtemp(dir=tmp_path), sample_rate=sample_rate)
-
-    return opened
-
-
-def test_a_data_set_of_tfds_has_its_recordings(open_tiny_sounds):
+def test_a_data_set_of_tfds_has_its_recordings(tmp_path):
     recordings = [drawn(length) for length in (4, 9, 6)]
-    source = open_tiny_sounds(recordings=recordings)
+    source = open_sounds("Tiny", tmp_path, recordings)
     assert source.splits == ("train",) and source.sample_rate == 8000
     assert sorted(map(bytes, source.recordings("train"))) == sorted(map(bytes, recordings))
     with pytest.raises(ValueError, match=r"`split` must be one of train in tiny_sounds.*Received: split=test"):
         list(source.recordings("test"))
 
 
-def test_a_data_set_of_tfds_needs_a_sample_rate_and_16_bits(open_tiny_sounds, monkeypatch):
-    source = open_tiny_sounds(dtype=np.float32, recordings=[np.array([0.5])])
+def test_a_data_set_of_tfds_needs_a_sample_rate_and_16_bits(tmp_path):
+    source = open_sounds("Fraction", tmp_path, [np.array([0.5])], np.float32)
     with pytest.raises(ValueError, match=r"recording 0 .*of float32 instead of 16-bit"):
         list(source.recordings("train"))
-    monkeypatch.setattr(TinySounds, "sample_rate", None)
     with pytest.raises(ValueError, match="`sample_rate`"):
-        open_tiny_sounds(dtype=np.int64, recordings=[np.array([0, 40000])])
-    source = open_tiny_sounds(sample_rate=8000)
+        open_sounds("Unrated", tmp_path, [np.array([0, 40000])], recorded_rate=None)
+    source = open_audio(tfds="unrated_sounds", data_dir=tmp_path, sample_rate=8000)
     assert source.sample_rate == 8000
     with pytest.raises(ValueError, match=r"recording 0 .*from 0 to 40000, beyond 16 bits"):
         list(source.recordings("train"))

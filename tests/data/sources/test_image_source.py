@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tests.data.builders import register
 from tf_sparse_attention.data import open_images
-from tf_sparse_attention.data.stores import array_store
 
 RANDOM = np.random.default_rng(0)
 
@@ -64,16 +64,6 @@ def test_jpeg_and_grey_images_are_read_as_tensorflow_does(tmp_path):
     np.testing.assert_array_equal(source.array("train")[0], tf.io.decode_jpeg(content).numpy())
 
 
-def test_the_fingerprint_depends_on_contents_and_splits(folder, tmp_path):
-    path, _ = folder
-    found = [open_images(path=path).fingerprint]
-    (path / "train" / "deep" / "0.png").rename(path / "test" / "deep" / "9.png")
-    found.append(open_images(path=path).fingerprint)
-    write(path / "train" / "deep" / "1.png", drawn(1)[0])
-    found.append(open_images(path=path).fingerprint)
-    assert len(set(found)) == 3 and found[2] == open_images(path=path).fingerprint
-
-
 def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_path, subtests):
     path, images = folder
     options = {"path": path, "data_dir": tmp_path / "data"}
@@ -114,33 +104,9 @@ def test_arrays_of_a_file_are_splits(tmp_path):
         source.array("test")
 
 
-def test_the_error_for_a_changed_array_says_what_to_delete(folder, tmp_path, monkeypatch):
-    source = open_images(path=folder[0], data_dir=tmp_path / "data")
-    source.array("train")
-    (written,) = (tmp_path / "data").rglob("images.bin")
-    content = written.read_bytes()
-    written.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    monkeypatch.setattr(array_store, "_checked", set())
-    with pytest.raises(ValueError, match=rf"delete {written.parent} to prepare .* {written}, with invalid content"):
-        source.array("train")
-
-
-class Squares(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS without a download."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    images = drawn(4, (6, 6, 3))
-
-    def _info(self):
-        image = tfds.features.Image(shape=(6, 6, 3), encoding_format="png")
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"picture": image}))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-
-    def _generate_examples(self):
-        for number, image in enumerate(self.images):
-            yield number, {"picture": image}
+SQUARES = drawn(4, (6, 6, 3))
+PICTURE = tfds.features.Image(shape=(6, 6, 3), encoding_format="png")
+register("Squares", {"picture": PICTURE}, train=[{"picture": image} for image in SQUARES])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -148,7 +114,7 @@ def test_a_builder_is_prepared_and_has_each_image_once(tmp_path):
     source = open_images(tfds="squares", data_dir=tmp_path)
     assert source.splits == ("train",)
     found = source.array("train")
-    assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in Squares.images)
+    assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in SQUARES)
     with pytest.raises(ValueError, match=r"`split` must be one of train in squares/1\.0\.0"):
         source.array("test")
 

@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 import tensorflow_datasets as tfds
 
+from tests.data.builders import register
 from tf_sparse_attention.data import open_pairs, open_source
 from tf_sparse_attention.data.sources.readers import warn_once
 
@@ -103,19 +104,8 @@ def test_several_fields_and_lists_of_texts_are_one_text(opened):
     assert pairs.name.endswith("(question+passages to answer)")
 
 
-class Sentences(tfds.core.GeneratorBasedBuilder):
-    """A translation data set of TFDS without a download, in the format of WMT."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(languages=("de", "en")))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-
-    def _generate_examples(self):
-        yield from enumerate([{"de": "Hallo", "en": "hello"}, {"de": "Guten Tag", "en": "good day"}])
+SENTENCES = [{"de": "Hallo", "en": "hello"}, {"de": "Guten Tag", "en": "good day"}]
+register("Sentences", tfds.features.Translation(languages=("de", "en")), train=SENTENCES)  # in the format of WMT
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -230,14 +220,3 @@ def test_invalid_files_and_arguments_are_errors(tmp_path, subtests):
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"en": "x"}' * 99)[:-20])
     with pytest.raises(ValueError, match=r"complete gzip file.*cut\.jsonl\.gz"):
         list(open_pairs("en", "de", path=tmp_path / "cut.jsonl.gz").source.documents("train"))
-
-
-def test_json_lines_need_a_text_field_and_other_text_does_not(tmp_path, subtests):
-    for name in ("texts.jsonl", "texts.jsonl.gz", "folder/train/texts.ndjson", "other/texts.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        file = written(tmp_path / name, [{"title": "A", "body": "one"}] * 30)
-        path = file if file.parent == tmp_path else tmp_path / name.split("/")[0]
-        with subtests.test(name), pytest.raises(ValueError, match=f"`text_field` .*{file} .*'title', 'body'"):
-            open_source(path=path, pattern="**/*.*json*", data_dir=tmp_path / "data")
-    (tmp_path / "notes.json").write_text("{\n" + '"a": 1,\n' * 20 + '"b": 2}')
-    assert open_source(path=tmp_path / "notes.json", data_dir=tmp_path / "data").splits

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from tests.data.builders import register
 from tf_sparse_attention.data import ByteTokenizer, LabeledBuckets, open_labeled, open_token_store
 
 LINES = [
@@ -45,21 +46,13 @@ def test_labels_may_be_whole_numbers_and_texts_without_a_label_are_counted(opene
     assert "have the empty label ''" in caplog.text
 
 
-class Reviews(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS without a download, like `imdb_reviews`, and with a test split without labels, like GLUE."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])}
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples([0, 1, 1]), "test": self._generate_examples([-1])}
-
-    def _generate_examples(self, labels):
-        for number, label in enumerate(labels):
-            yield number, {"text": f"{label} {number}", "label": label}
+# Like `imdb_reviews`, and with a test split without labels, like GLUE.
+register(
+    "Reviews",
+    {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])},
+    train=[{"text": f"{label} {number}", "label": label} for number, label in enumerate([0, 1, 1])],
+    test=[{"text": "-1 0", "label": -1}],
+)
 
 
 @pytest.mark.filterwarnings("ignore")

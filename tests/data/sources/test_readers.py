@@ -3,7 +3,6 @@
 import pytest
 import tensorflow_datasets as tfds
 
-from tf_sparse_attention.data.sources.media_files import MediaSource
 from tf_sparse_attention.data.sources.readers import ListReader
 
 SPLITS = {"train": range(13), "test": range(100, 103), "empty": ()}
@@ -45,20 +44,3 @@ def test_unknown_splits_and_parts_beyond_the_examples_are_errors(reader, subtest
     for split in ("train[:14]", "train[-14:]", "train[:110%]"):
         with subtests.test(split=split), pytest.raises(ValueError, match="`split` must have bounds of at most 13"):
             list(reader.examples(split))
-
-
-def test_items_are_read_lazily():
-    read = []
-    reader = ListReader("a", "a", {"train": [1, 2, 3]}, lambda item: read.append(item) or {})
-    next(reader.examples("train"))
-    assert read == [1]
-
-
-def test_items_after_an_invalid_one_are_checked_and_not_yielded():
-    reader = ListReader("numbers", "numbers#1", {"train": [1, "cannot be read", 2, -1]}, lambda item: {"item": item})
-    source = MediaSource(reader, lambda example: example["item"], "/tmp")
-    found = source._valid("train", lambda item: "negative" if item < 0 else None, "numbers")
-    assert next(found) == 1
-    message = r"must hold only numbers\. Received: 2 of 4 are invalid, the first is .* 1 of train of numbers, cannot be"
-    with pytest.raises(ValueError, match=message):
-        next(found)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tests.data.builders import register
 from tf_sparse_attention.data import LogMel, open_audio, open_speech
 
 RATE = 8000
@@ -191,38 +192,19 @@ def test_a_file_of_features_has_phones(tmp_path, subtests):
         open_speech(path=tmp_path / "d.npz")
 
 
-class Spoken(tfds.core.GeneratorBasedBuilder):
-    """A data set of TFDS with transcripts."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    dtype = np.int16
-
-    def _info(self):
-        audio = tfds.features.Audio(sample_rate=RATE, dtype=self.dtype)
-        features = tfds.features.FeaturesDict({"speech": audio, "text": tfds.features.Text()})
-        return tfds.core.DatasetInfo(builder=self, features=features)
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(3), "test": self._generate_examples(1)}
-
-    def _generate_examples(self, count):
-        for number in range(count):
-            yield number, {"speech": tone(300 + 100 * number), "text": "SAY " + "ABC"[number]}
+def register_speech(name, dtype, factor, *numbers):
+    """Register recordings of tones of these numbers, multiplied by a factor, with transcripts."""
+    features = {"speech": tfds.features.Audio(sample_rate=RATE, dtype=dtype), "text": tfds.features.Text()}
+    examples = [
+        {"speech": (tone(300 + 100 * number) * factor).astype(dtype), "text": "SAY " + "ABC"[number]}
+        for number in numbers
+    ]
+    register(name, features, train=examples, test=examples[:1])
 
 
-class Loud(Spoken):
-    """A data set with samples of more than 16 bits."""
-
-    dtype = np.int32
-
-    def _split_generators(self, dl_manager):
-        return {"train": [(0, {"speech": tone(300).astype("int32") * 65536, "text": "SAY"})]}
-
-
-class InFractions(Spoken):
-    """A data set with samples between -1 and 1."""
-
-    dtype = np.float32
+register_speech("Spoken", np.int16, 1, 0, 1, 2)
+register_speech("Loud", np.int32, np.int32(65536), 0)
+register_speech("InFractions", np.float32, 2.0**-15, 0)
 
 
 def test_audio_and_text_of_a_data_set_of_tfds_are_read(tmp_path):

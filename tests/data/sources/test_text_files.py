@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from tf_sparse_attention.data import open_source
-from tf_sparse_attention.data.sources.file_splits import SPLITS, assign_split, content_digest
+from tf_sparse_attention.data.sources.file_splits import SPLITS
 
 
 @pytest.fixture
@@ -31,15 +31,6 @@ def everything(found):
 def documents(path, data_dir, **arguments):
     source = open_source(path=path, data_dir=data_dir, **arguments)
     return {split: sorted(source.documents(split)) for split in source.splits}
-
-
-def test_files_go_to_the_splits_of_their_content(folder, tmp_path):
-    texts = [f"text {number}".encode() for number in range(200)]
-    found = documents(folder, tmp_path / "data")
-    assert not (tmp_path / "data").exists()  # nothing is written
-    assert set(found) == {"train", "validation", "test"}
-    for split in found:
-        assert found[split] == sorted(text for text in texts if assign_split(content_digest(text)) == split)
 
 
 def test_a_folder_of_three_files_has_all_splits_whatever_the_names_are(tmp_path):
@@ -80,11 +71,6 @@ def test_folders_named_like_splits_are_the_splits(tmp_path):
     source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"`split` must be one of train, test .*split=validation"):
         source.documents("validation")
-
-
-def test_the_pattern_chooses_the_files(folder, tmp_path):
-    (folder / "a.md").write_text("markdown")
-    assert b"".join(everything(documents(folder, tmp_path, pattern="*.md"))) == b"markdown"
 
 
 def test_compressed_files_are_decompressed(tmp_path):

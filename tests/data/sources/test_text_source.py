@@ -118,18 +118,6 @@ def test_concurrent_preparations_keep_the_first_result(tmp_path, monkeypatch):
     assert len(list(source.documents("train"))) == 4
 
 
-def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
-    def fail(self, letters):
-        yield "a", {"text": "a"}
-        raise ValueError("failed")
-
-    monkeypatch.setattr(Letters, "_generate_examples", fail)
-    builder = Letters(data_dir=tmp_path)
-    with pytest.raises(ValueError, match="failed"):
-        preparation.prepare(builder)
-    assert not builder.data_path.exists()
-
-
 def test_the_error_for_damaged_files_says_what_to_delete(tmp_path):
     source = open_source(tfds="letters", data_dir=tmp_path)
     assert len(list(source.documents("train"))) == 4
@@ -231,18 +219,6 @@ def test_a_failed_preparation_names_a_missing_package_or_the_disk(subtests):
             preparation._download_and_prepare(_Builder(prepare), None, False)
 
 
-def test_the_error_names_a_full_disk_without_tensorflow(monkeypatch):
-    def prepare():
-        raise OSError(errno.ENOSPC, "No space left on device", "/nowhere/x")
-
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setattr(preparation, "has_tensorflow", lambda: False)
-    with pytest.raises(
-        OSError, match=r"`data_dir` must be .* room for big_text/1.0.0. .* with No space left on device"
-    ):
-        preparation._download_and_prepare(_Builder(prepare), None, False)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -264,3 +240,15 @@ def test_a_failed_or_slow_download_names_the_setting_for_local_files(error, monk
     with pytest.raises(ConnectionError, match=message):
         preparation._download_and_prepare(_Builder(prepare), None, False)
     assert "Retrying" not in caplog.text
+
+
+def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
+    def fail(self, letters):
+        yield "a", {"text": "a"}
+        raise ValueError("failed")
+
+    monkeypatch.setattr(Letters, "_generate_examples", fail)
+    builder = Letters(data_dir=tmp_path)
+    with pytest.raises(ValueError, match="failed"):
+        preparation.prepare(builder)
+    assert not builder.data_path.exists()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.draws import draws
+from tests.draws import draws, first, is_full
 from tests.goldens import read_case
 from tf_sparse_attention.data import SubwordTokenizer, open_token_store
 from tf_sparse_attention.data.tokenizers.subword_rules import alphanumeric_class, split_words
@@ -40,7 +40,7 @@ class Case:
         self.corpus = json.loads(str(arrays["corpus_json"])) if "corpus_json" in arrays else None
 
 
-@pytest.fixture(scope="module", params=["hand", "built90"])
+@pytest.fixture(scope="module", params=first(["built90", "hand"], 1))
 def case(request, tmp_path_factory):
     return Case(request.param, tmp_path_factory.mktemp("case"))
 
@@ -79,26 +79,23 @@ def graph(small):
     )
 
 
-@draws(12, 40)
+@draws(6, 40)
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.lists(IDS, min_size=1, max_size=4))
 @example(["", " "], [[]])
 @example([" a ", "a b", "a  b "], [[]])
 @example(["\\u", "\\\\u", "\\_\\", "\\9;"], [[]])
-def test_any_text_has_a_round_trip_and_a_graph_agrees(small, graph, texts, rows):
-    tokenize, detokenize = graph
+def test_any_text_has_a_round_trip_and_a_graph_agrees(small, request, texts, rows):
     ids = [small.tokenize(text) for text in texts]
     assert [small.detokenize(row) for row in ids] == texts
+    np.testing.assert_array_equal(small.tokenize(tf.constant(texts[0])), ids[0])
+    if not is_full():  # the graphs take seconds to create
+        return
+    tokenize, detokenize = request.getfixturevalue("graph")
     batch = tokenize(tf.constant([text.encode() for text in texts]))
     assert batch.to_list() == [row.tolist() for row in ids]
     assert [text.decode() for text in detokenize(batch).numpy()] == texts
     decoded = detokenize(tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)).numpy()
     assert [text.decode() for text in decoded] == [small.detokenize(row) for row in rows]
-    np.testing.assert_array_equal(small.tokenize(tf.constant(texts[0])), ids[0])
-
-
-def test_the_longest_subword_is_taken_from_the_left(small):
-    pieces = [SMALL[number] for number in small.tokenize("abab b")]
-    assert pieces == ["ab", "ab_", "b", "_"]
 
 
 def test_words_are_runs_of_letters_and_numbers_or_of_other_characters():
@@ -171,27 +168,9 @@ def test_a_repeated_subword_has_its_last_id():
     assert tokenizer.detokenize([2]) == "ab"
 
 
-def test_a_vocabulary_file_has_an_exact_round_trip(case, tmp_path):
-    case.tokenizer.to_file(tmp_path / "folder" / "copy")
-    assert (tmp_path / "folder" / "copy").read_bytes() == case.content
-    assert [file.name for file in (tmp_path / "folder").iterdir()] == ["copy"]
-
-
-def test_quotes_are_optional_and_lines_end_only_in_newlines(tmp_path):
-    lines = ["<pad>_", '"<EOS>_"', "'\u2028'", "'\"'", *ESCAPES, "  "]
-    (tmp_path / "file").write_text("\n".join(lines), encoding="utf-8")
-    found = SubwordTokenizer.from_file(tmp_path / "file").vocabulary
-    assert found == ["<pad>_", "<EOS>_", "\u2028", '"', *ESCAPES, ""]
-
-
-def test_a_config_round_trip_gives_an_equal_tokenizer(small):
-    again = SubwordTokenizer.from_config(json.loads(json.dumps(small.get_config())))
-    np.testing.assert_array_equal(again.tokenize("日本 ab"), small.tokenize("日本 ab"))
-
-
 def test_clearing_the_word_cache_does_not_change_ids(small, monkeypatch):
     monkeypatch.setattr("tf_sparse_attention.data.tokenizers.subword_tokenizer.MAX_CACHE_SIZE", 2)
-    tokenizer = SubwordTokenizer(SMALL)
+    tokenizer = SubwordTokenizer.from_config(json.loads(json.dumps(small.get_config())))
     for text in ("a b ab", "b a", "a ab a b"):
         np.testing.assert_array_equal(tokenizer.tokenize(text), small.tokenize(text))
 
@@ -221,3 +200,10 @@ def test_token_stores_depend_on_the_vocabulary(small, make_source):
     other = open_token_store(source, SubwordTokenizer([*SMALL, "b_"]), "train")
     assert other.vocabulary_size == store.vocabulary_size + 1
     assert other.tokens[-2] == len(SMALL)
+
+
+def test_quotes_are_optional_and_lines_end_only_in_newlines(tmp_path):
+    lines = ["<pad>_", '"<EOS>_"', "'\u2028'", "'\"'", *ESCAPES, "  "]
+    (tmp_path / "file").write_text("\n".join(lines), encoding="utf-8")
+    found = SubwordTokenizer.from_file(tmp_path / "file").vocabulary
+    assert found == ["<pad>_", "<EOS>_", "\u2028", '"', *ESCAPES, ""]

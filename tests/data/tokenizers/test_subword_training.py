@@ -5,7 +5,7 @@ import pytest
 
 from tests.data.tokenizers.test_subword_tokenizer import Case
 from tf_sparse_attention.data import SubwordTokenizer
-from tf_sparse_attention.data.tokenizers.subword_training import count_words, train_subwords
+from tf_sparse_attention.data.tokenizers.subword_training import train_subwords
 
 
 def test_the_published_builder_is_reproduced_byte_by_byte(tmp_path):
@@ -37,16 +37,6 @@ def test_the_size_is_as_close_as_possible():
         assert abs(size - wanted) < 0.1 * wanted
 
 
-def test_no_subword_is_longer_than_the_longest_allowed():
-    documents = ["abcdefgh abcdefgh"] * 20
-    assert max(map(len, train_subwords(documents, 40).vocabulary)) == 9
-    assert max(len(piece) for piece in train_subwords(documents, 40, max_length=4).vocabulary[2:]) == 4
-
-
-def test_bytes_and_text_have_equal_counts():
-    assert count_words(["a b, a"]) == count_words([b"a b, a"]) == {"a": 2, "b": 1, ", ": 1}
-
-
 def test_invalid_arguments_are_errors(subtests):
     for name, documents, options in [
         ("documents", ["a", b"\xff"], {}),
@@ -58,3 +48,9 @@ def test_invalid_arguments_are_errors(subtests):
     ]:
         with subtests.test(name, documents=documents), pytest.raises(ValueError, match=f"`{name}`"):
             train_subwords(documents, **{"vocabulary_size": 10, **options})
+
+
+def test_no_subword_is_longer_than_the_longest_allowed():
+    documents = ["abcdefgh abcdefgh"] * 20
+    assert max(map(len, train_subwords(documents, 40).vocabulary)) == 9
+    assert max(len(piece) for piece in train_subwords(documents, 40, max_length=4).vocabulary[2:]) == 4

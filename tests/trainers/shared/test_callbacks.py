@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.optimizers import GradientNorm
 from tf_sparse_attention.trainers.shared import callbacks, sampling, signals
-from tf_sparse_attention.trainers.shared.callbacks import LossSpikes, Report
+from tf_sparse_attention.trainers.shared.callbacks import LossSpikes
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -168,45 +167,6 @@ def test_a_loss_far_above_earlier_losses_is_a_spike():
     ]
 
 
-def test_falling_losses_rounding_first_losses_and_nan_are_no_spikes():
-    for expected, *groups in [
-        ([0, 0], np.linspace(9.0, 2.0, 200), [2.0] * 200 + [2.01]),
-        ([0, 1], [1.0] * 19 + [50.0], [50.0]),
-        ([0, 0, 1], [1.0] * 20, [float("nan")], [2.0, 1.0]),
-    ]:
-        assert [scalars["loss_spikes"] for scalars in spikes_after(*groups)] == expected
-
-
-class MeasuredSGD(GradientNorm, keras.optimizers.SGD):
-    """Optimizer with a gradient norm, as in training."""
-
-
-class Kept(list):
-    """Writer that records scalars."""
-
-    def progress(self, step, loss):
-        pass
-
-    def write(self, step, scalars):
-        self.append((step, scalars))
-
-
-def test_a_report_has_the_spikes_of_single_steps():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
-    model.compile(MeasuredSGD(0.0), loss="mse")
-    losses = np.ones((60, 1))
-    losses[33], losses[52] = 16.0, 9.0
-    written = Kept()
-    report = Report(0, [written], 20, 1)
-    model.fit(np.ones((60, 1)), np.sqrt(losses), batch_size=1, verbose=0, shuffle=False, callbacks=[report])
-    found = [(step, scalars["loss_peak"], scalars["loss_spikes"]) for step, scalars in written]
-    assert found == [
-        (20, pytest.approx(1), 0),
-        (40, pytest.approx(16, rel=1e-5), 1),
-        (60, pytest.approx(9, rel=1e-5), 1),
-    ]
-
-
 def test_normalized_entropy_is_one_for_equal_counts_and_zero_for_a_single_used_centroid():
     counts = np.array([[2.0, 2.0, 2.0, 2.0], [5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
     np.testing.assert_allclose(callbacks.normalized_entropy(counts), [1.0, 0.0, 0.5], atol=1e-12)
@@ -231,3 +191,12 @@ def test_scalars_of_routing_and_spans_name_each_layer():
         for name, values in zip(names, expected, strict=True):
             for kind, value in values.items():
                 assert scalars[f"{name}/{kind}"] == pytest.approx(value)
+
+
+def test_falling_losses_rounding_first_losses_and_nan_are_no_spikes():
+    for expected, *groups in [
+        ([0, 0], np.linspace(9.0, 2.0, 200), [2.0] * 200 + [2.01]),
+        ([0, 1], [1.0] * 19 + [50.0], [50.0]),
+        ([0, 0, 1], [1.0] * 20, [float("nan")], [2.0, 1.0]),
+    ]:
+        assert [scalars["loss_spikes"] for scalars in spikes_after(*groups)] == expected

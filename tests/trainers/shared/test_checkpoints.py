@@ -153,17 +153,6 @@ def make_model():
     return tsa.models.LanguageModel(backbone)
 
 
-def test_the_state_has_weights_centroids_every_seed_and_the_optimizer():
-    model = make_model()
-    optimizer = keras.optimizers.Adam()
-    optimizer.build(model.trainable_variables)
-    paths = " ".join(state_variables(model, optimizer))
-    assert paths.count("seed_generator_state") == 3  # of the block and of both parts of its attention
-    clusters = [f"clusters/{name}" for name in ("centroids", "sums", "counts", "unused")]
-    assert all(name in paths for name in [*clusters, "embeddings", "iteration"])
-    assert len(state_variables(model, optimizer)) == len(model.variables) + len(optimizer.variables)
-
-
 def state_of(*names):
     """Return the state of a model with layers in this order and of its optimizer after a step."""
     layers = {name: keras.layers.Dense(4, name=name, use_bias=False) for name in sorted(names)}

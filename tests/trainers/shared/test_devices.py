@@ -138,9 +138,8 @@ print(bool(options) and all("xla_gpu_deterministic_ops: true" in text for text i
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "has_effect"), [("", True), pytest.param("jax.devices()", False, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("before", "has_effect"), [("", True), ("jax.devices()", False)])
 def test_jax_checks_its_variables_and_has_a_deterministic_flag_before_there_are_devices(
     run_python, tmp_path, before, has_effect
 ):
@@ -154,7 +153,9 @@ def test_jax_checks_its_variables_and_has_a_deterministic_flag_before_there_are_
 
 
 ON_JAX = """
+import shlex
 import keras, pytest
+from tf_sparse_attention.trainers.shared import devices as devices_module
 from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.configs import base
 config = base.get_config()
@@ -175,6 +176,13 @@ with devices.scope():
 config.train.model_parallel = 3
 with pytest.raises(ValueError, match="`config.train.model_parallel` must divide .*=3, 2 devices, 1 processes."):
     choose_devices(config)
+for values in ("one:1 2 2", "one:1 '' 0", "one:70000 2 0", "one 2 0"):
+    given = dict(zip(devices_module.JAX_VARIABLES, shlex.split(values)))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError) as raised:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        devices_module.join_jax_processes()
+    print(str(raised.value).partition(" ")[0])
 """
 CHOSEN = [
     "JaxDevices 2 True",
@@ -183,6 +191,7 @@ CHOSEN = [
     "{'jit_compile': True, 'steps_per_execution': 4}",
     "1",
     "ModelParallel (1, 2)",
+    *["`JAX_COORDINATOR_ADDRESS,"] * 4,
 ]
 
 

@@ -17,7 +17,7 @@ def model_of(*parts):
 
 
 def test_spans_and_the_routes_of_each_layer_are_drawn():
-    text = "words that look at words " * 20
+    text = "words that look at words " * 4
     for parts, names in [
         ([SPAN, ROUTING], ["spans", "routes/layer_0_head_2", "routes/layer_1_head_2"]),
         ([{**SPAN, "adaptive_span": False}], []),

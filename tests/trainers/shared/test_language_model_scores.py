@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.draws import first
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import evaluation
-from tf_sparse_attention.trainers.shared.devices import OneDevice, choose_devices
+from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import language_model
 
 WHOLE = "test"
@@ -58,22 +59,18 @@ def score(task, devices, limit=None):
     return validation, {**totals, **validation.metrics(totals)}
 
 
-def test_nats_equal_those_of_single_windows_on_one_device_and_two_replicas(make_task):
+@pytest.mark.parametrize(("num_replicas", "batch_size", "limit"), first([(1, 2, 3), (2, 4, None)], 1))
+def test_nats_equal_those_of_single_windows(make_task, num_replicas, batch_size, limit):
     config = base.get_config()
-    config.train.num_logical_cpus = 2
-    for devices, batch_size, limit in [(OneDevice(), 5, None), (OneDevice(), 2, 3), (choose_devices(config), 4, None)]:
-        validation, found = score(make_task(batch_size, 100), devices, limit)
-        store = validation.store
-        num_windows = -(-store.num_tokens // 100)
-        if limit is None:
-            details = validation.details(None, found)
-            assert (details["bytes"], details["words"]) == (store.num_bytes, store.num_words)
-            assert found["tokens"] == store.num_tokens == details["bytes"] + store.num_documents
-            assert details["windows"] == num_windows
-        with devices.scope():
-            expected = nats_one_by_one(make_model(), store, 100, limit or num_windows)
-        assert found["nats"] == pytest.approx(expected, rel=1e-6)
-        assert found["tokens"] == min(100 * (limit or num_windows), store.num_tokens)
+    config.train.num_logical_cpus = num_replicas
+    devices = choose_devices(config)
+    validation, found = score(make_task(batch_size, 100), devices, limit)
+    store = validation.store
+    num_windows = limit or -(-store.num_tokens // 100)
+    with devices.scope():
+        expected = nats_one_by_one(make_model(), store, 100, num_windows)
+    assert found["nats"] == pytest.approx(expected, rel=1e-6)
+    assert found["tokens"] == min(100 * num_windows, store.num_tokens)
 
 
 def metrics_for(nats, num_tokens, num_bytes, num_words):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.models.generator import Generator
+from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import (
     components,
@@ -15,7 +15,6 @@ from tf_sparse_attention.trainers.shared import (
     model_import,
     overrides,
     sampling,
-    training,
     workdir,
 )
 from tf_sparse_attention.trainers.tasks import registry
@@ -42,22 +41,10 @@ def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_ti
     name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
     assert fnmatch(result["path"], str(tmp_path / "run" / name))
     assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
-    source = registry.load_task(tmp_path / "run").make_sample_source(workdir.load_model(tmp_path / "run"))
-    source.model._generator = Generator(source.model, run_eagerly=True)  # compiling takes longer than three tokens
+    source = registry.load_task(tmp_path / "run").make_sample_source(task_runs.load_model(tmp_path / "run"))
     assert sampling.generate(source, b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), model(ids))
-
-
-@pytest.mark.filterwarnings("ignore:.*is not causal")
-def test_scores_of_heads_that_are_not_causal_are_marked(make_tiny_config, tmp_path):
-    part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 4}
-    model = tsa.models.LanguageModel(tsa.models.Backbone(258, 1, 8, [{**part, "selection": "top_k"}]))
-    model.save(tmp_path / "model.keras")
-    model_import.import_model(make_tiny_config(), tmp_path / "model.keras", tmp_path / "run")
-    result = evaluation.evaluate(tmp_path / "run", "test")
-    assert result["not_causal"] is True
-    assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(result)
 
 
 def test_ids_that_the_tokenizer_lacks_log_a_warning(make_tiny_config, tmp_path, caplog):
@@ -74,19 +61,11 @@ def continuing(config, model_file, **settings):
     return config
 
 
-def test_training_starts_from_a_model_in_a_file(make_tiny_config, model_file, tmp_path):
+def test_training_starts_from_a_model_in_a_file_with_the_dtype_of_the_configuration(make_tiny_config, model_file):
     config = continuing(make_tiny_config(), model_file)
-    config.optimizer.learning_rate = 1e-12
-    config.train.update(num_steps=2, evaluate_every=0)
-    trained = training.train(config, tmp_path / "run").model
-    ids = np.ones((1, 20), "int32")
     first = keras.models.load_model(model_file, compile=False)
-    np.testing.assert_allclose(trained(ids), first(ids), atol=1e-5)
-    np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), trained(ids))
-
-
-def test_continued_training_uses_the_dtype_of_the_configuration(make_tiny_config, model_file):
-    config = continuing(make_tiny_config(), model_file)
+    for found, expected in zip(registry.make_task(config).make_model().weights, first.weights, strict=True):
+        np.testing.assert_array_equal(found, expected)
     config.train.dtype = "mixed_bfloat16"
     model = registry.make_task(config).make_model()
     assert model.backbone.blocks[0].compute_dtype == "bfloat16"
@@ -100,11 +79,8 @@ def test_a_setting_that_differs_from_the_model_is_named(model_file, subtests):
         ("causal", False),
         ("num_layers", 2),
         ("attention", [{**PART, "window": 8}]),
-        ("attention", [PART, PART]),
-        ("attention", [{"layer": "AllAttention"}]),
         ("grid", [4, 4]),
         ("dropout", 0.5),
-        ("tie_embeddings", True),
         ("preset", "pg19_local_cluster8k"),
     ]:
         config = continuing(base.get_config(), model_file, **{name: value})

@@ -169,9 +169,3 @@ def test_an_address_without_a_checkpoint_is_an_error_for_readers(address):
     assert isinstance(remote_files.remote_path(address), remote_paths.RemotePath)
     with pytest.raises(ValueError, match=rf"`workdir`.*Received: workdir={address}"), remote_run.reading(address):
         pass
-
-
-def test_a_local_folder_is_read_directly(tmp_path):
-    with remote_run.reading(tmp_path) as folder:
-        assert folder is tmp_path
-    assert type(remote_run.open_run(tmp_path)) is remote_run.LocalRun

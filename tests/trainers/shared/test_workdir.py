@@ -1,8 +1,5 @@
 """Files of a run directory, intact and damaged."""
 
-from fnmatch import fnmatch
-from typing import NamedTuple
-
 import keras
 import numpy as np
 import pytest
@@ -14,11 +11,6 @@ from tf_sparse_attention.trainers.shared.tokenizers import describe
 
 VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
 BYTES, SUBWORDS = ({"tokenizer": describe(made)} for made in (ByteTokenizer(), SubwordTokenizer(VOCABULARY)))
-
-
-class Source(NamedTuple):
-    name: str
-    fingerprint: str
 
 
 def is_refused(reason):
@@ -119,21 +111,3 @@ def test_a_state_that_is_no_plain_data_is_an_error(tmp_path):
     for state in (["a"], {"labels": np.zeros(2)}, {1: "a"}):
         with pytest.raises(ValueError, match=r"`Task\.get_state`"):
             workdir.save_state(tmp_path, state)
-
-
-def test_scores_and_samples_of_other_data_have_separate_files(tmp_path):
-    own, changed, other = Source("books", "1"), Source("books", "2"), Source("pg19/0.1.1", "3")
-    workdir.save_source(tmp_path, own)
-    for source, variant, expected in [
-        (own, None, "test"),
-        (own, "with_full", "with_full-test"),
-        (changed, None, "books-????????-test"),
-        (other, "with_full", "pg19-0.1.1-????????-with_full-test"),
-    ]:
-        path = workdir.evaluation_path(tmp_path, "test", source, variant)
-        assert fnmatch(path, str(tmp_path / f"evaluation-{expected}.json"))
-        if variant is None:
-            assert fnmatch(workdir.generated_path(tmp_path, "test", source).name, f"generated-{expected}.jsonl")
-    parts = "test", "test[:1]", "test[1:]", "test[:50%]", "test[50%:]"
-    paths = {workdir.evaluation_path(tmp_path, part, Source("books", number)) for part in parts for number in "1234"}
-    assert len(paths) == len(parts) * 4

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import sys
 
 import numpy as np
@@ -42,13 +41,6 @@ def test_a_log_gets_a_line_with_the_remaining_time_except_at_the_end(caplog, mon
     lines.write(50, {"loss": 1.5})
     expected = ["10/50: loss 1, compiled in 30 s", "20/50: loss 2, 0:01:00 left", "50/50: loss 1.5"]
     assert caplog.messages == [f"step {line}" for line in expected]
-
-
-def test_a_terminal_of_width_zero_gets_a_bar(monkeypatch):
-    assert writers._width_arguments(sys.stdout) == {"dynamic_ncols": True}
-    monkeypatch.setattr(writers.os, "get_terminal_size", lambda stream: os.terminal_size((0, 0)))
-    with open(os.devnull) as stream:
-        assert writers._width_arguments(stream) == {"ncols": 80}
 
 
 def test_a_bar_shows_the_newest_metrics_and_a_line_for_a_validation(capsys):
