@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.data.batches.test_random_order import aligned
 from tf_sparse_attention.data import LengthBuckets
 
 SIZES = np.random.default_rng(0).integers(100, 1600, 60)
@@ -14,6 +15,16 @@ def test_a_row_is_at_least_half_full_and_all_batches_have_as_many_positions():
     for _, items, _, length in buckets.plans():
         assert length * len(items) == 2 * 1600
         assert length == 200 or (SIZES[items[items >= 0]] > length // 2).all()
+
+
+def test_orders_of_neighbouring_seeds_are_independent():
+    class Numbers(LengthBuckets):
+        def read(self, rows):
+            return rows.items
+
+    batches = [Numbers(np.full(4000, 10), batch_size=1, max_length=10).training_batches(seed) for seed in (0, 1)]
+    orders = [[int(each[step][0]) for step in range(4000)] for each in batches]
+    assert aligned(*np.array(orders)) < 12
 
 
 def test_log_lines_and_errors_have_the_names_of_items_and_positions(caplog):

@@ -43,6 +43,15 @@ def test_a_store_has_documents_with_the_end_id_and_counts_of_tokens_bytes_and_wo
     assert store.num_words == 3
 
 
+def test_words_are_counted_as_pg19_counts_them(shared_data, make_store):
+    book = shared_data / "books" / "validation"
+    rows = (line.split(",") for line in (shared_data / "books" / "books.csv").read_text().splitlines())
+    words = {row[0]: row for row in rows}
+    path = min(book.iterdir(), key=lambda path: path.stat().st_size)
+    store = make_store([path.read_bytes()])
+    assert str(store.num_words) in words[path.stem]
+
+
 def test_tokens_have_the_smallest_dtype_for_the_vocabulary(make_source, subtests):
     for size, dtype in [(256, "uint8"), (258, "uint16"), (65_536, "uint16"), (65_537, "uint32")]:
         with subtests.test(size=size):
