@@ -63,30 +63,32 @@ def small_settings():
     }
 
 
+def layout_with_encoder(**sizes):
+    """Return the `Layout` of an encoder-decoder, by default with 3 and 2 layers, all but the first of which route."""
+    defaults = {
+        "vocabulary_size": 20,
+        "embedding_dim": 8,
+        "hidden_dim": 12,
+        "num_layers": 2,
+        "intermediate_dim": 16,
+        "num_heads": 3,
+        "key_dim": 4,
+        "value_dim": 4,
+        "num_routing": 1,
+        "num_clusters": 4,
+        "routed": (1,),
+        "local_distance": 5,
+        "routing_distance": 5,
+        "encoder_layers": 3,
+        "encoder_routed": (1, 2),
+    }
+    return Layout(scope=SCOPE, activation="geglu", norm="post", has_averages=True, **{**defaults, **sizes})
+
+
 def small_encoder_decoder():
-    """Return a `Small` with an encoder of 3 layers and a decoder of 2, all but the first of which route."""
+    """Return a `Small` with the layout of `layout_with_encoder`."""
     numbers = np.random.default_rng(0)
-    layout = Layout(
-        scope=SCOPE,
-        vocabulary_size=20,
-        embedding_dim=8,
-        hidden_dim=12,
-        num_layers=2,
-        intermediate_dim=16,
-        activation="geglu",
-        norm="post",
-        num_heads=3,
-        key_dim=4,
-        value_dim=4,
-        num_routing=1,
-        num_clusters=4,
-        routed=(1,),
-        has_averages=True,
-        local_distance=5,
-        routing_distance=5,
-        encoder_layers=3,
-        encoder_routed=(1, 2),
-    )
+    layout = layout_with_encoder()
     tensors = {SCOPE + name: numbers.normal(size=shape).astype("float32") for name, shape in layout.shapes.items()}
     tensors |= {name: np.ones_like(x) for name, x in tensors.items() if name.endswith("ema_count")}
     tensors["global_step"] = np.int64(7)

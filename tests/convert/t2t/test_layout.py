@@ -12,7 +12,6 @@ from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import preset_arguments
-from tf_sparse_attention.models.rebuilding import weights_by_path
 
 MAPS = {
     "name_map.tsv": ("pg19_local_cluster8k", 863, 380_330_184 + 2065 * 98_302),
@@ -57,15 +56,6 @@ def test_a_plan_of_the_full_size_maps_every_variable_to_the_model_of_the_preset(
     assert both[0]["num_local_layers"] == both[1]["num_local_layers"]
     for ours, theirs in zip(*(attention["parts"] for attention in both), strict=True):
         assert {key: ours[key] for key in theirs} == theirs
-
-
-def test_every_weight_of_a_model_has_a_row_of_its_shape(published):
-    plan = tsa.convert.plan_t2t_checkpoint(published.prefix)
-    weights = weights_by_path(plan.make_model())
-    unused = {path for path in weights if path.endswith("clusters/unused") or "seed_generator" in path}
-    assert {row.target: row.shape for row in plan.rows} == {
-        path: tuple(weight.shape) for path, weight in weights.items() if path not in unused
-    }
 
 
 def shapes_of(small):
