@@ -47,8 +47,9 @@ def shifted(targets):
     return np.pad(targets[:, :-1], [(0, 0), (1, 0)])
 
 
-@pytest.mark.parametrize("with_export", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_calls_training_files_decoding_and_exports_agree(with_export, tmp_path_factory):
+# By default tests/smoke and the tests of each layer check these parts.
+@pytest.mark.full
+def test_calls_training_files_decoding_and_exports_agree(tmp_path_factory):
     @draws(2, 6)
     @hypothesis.given(settings(), st.booleans())
     def check(arguments, tie_embeddings):
@@ -70,12 +71,11 @@ def test_calls_training_files_decoding_and_exports_agree(with_export, tmp_path_f
             step, cache = model.decode(shifted(targets)[:, index, None], cache, index)
             np.testing.assert_allclose(ops.convert_to_numpy(step)[:, 0], logits[:, index], atol=CLOSE)
 
-        if with_export:
-            path = tsa.export.export_language_model(model, folder / "served", TOKENIZER, sequence_length=LENGTH)
-            texts = TOKENIZER.detokenize_bytes(targets[0]), TOKENIZER.detokenize_bytes(targets[1])
-            nats = tf.saved_model.load(path).signatures["score"](text=tf.constant(texts))["nats"]
-            log_probs = tf.nn.log_softmax(logits[:2])
-            expected = -tf.reduce_sum(tf.gather(log_probs, targets[:2], batch_dims=2), axis=1)
-            np.testing.assert_allclose(nats, expected, rtol=1e-4)
+        path = tsa.export.export_language_model(model, folder / "served", TOKENIZER, sequence_length=LENGTH)
+        texts = TOKENIZER.detokenize_bytes(targets[0]), TOKENIZER.detokenize_bytes(targets[1])
+        nats = tf.saved_model.load(path).signatures["score"](text=tf.constant(texts))["nats"]
+        log_probs = tf.nn.log_softmax(logits[:2])
+        expected = -tf.reduce_sum(tf.gather(log_probs, targets[:2], batch_dims=2), axis=1)
+        np.testing.assert_allclose(nats, expected, rtol=1e-4)
 
     check()

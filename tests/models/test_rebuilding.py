@@ -11,13 +11,6 @@ from tf_sparse_attention.models import Backbone, NormOptions
 from tf_sparse_attention.models.rebuilding import initialize_with_zeros, rebuilt_backbone
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends draw random numbers")
-INITIALIZERS = [
-    "glorot_uniform",
-    "he_normal",
-    "orthogonal",
-    keras.initializers.RandomNormal(seed=3),
-    keras.initializers.TruncatedNormal(seed=keras.random.SeedGenerator(4)),
-]
 
 
 def kernel(initializer="glorot_uniform"):
@@ -26,7 +19,7 @@ def kernel(initializer="glorot_uniform"):
     return keras.ops.convert_to_numpy(layer.kernel)
 
 
-@pytest.mark.parametrize("initializer", INITIALIZERS[:4])
+@pytest.mark.parametrize("initializer", ["glorot_uniform", "orthogonal", keras.initializers.RandomNormal(seed=3)])
 def test_random_numbers_are_zeros_inside_of_the_block_alone(initializer):
     with initialize_with_zeros():
         inside = kernel(initializer)
@@ -34,7 +27,7 @@ def test_random_numbers_are_zeros_inside_of_the_block_alone(initializer):
     assert kernel(initializer).any()
 
 
-@pytest.mark.parametrize("initializer", ["ones", keras.initializers.Constant(0.5), keras.initializers.Identity()])
+@pytest.mark.parametrize("initializer", ["ones", keras.initializers.Identity()])
 def test_what_is_not_random_begins_as_it_always_does(initializer):
     with initialize_with_zeros():
         inside = kernel(initializer)
@@ -43,7 +36,7 @@ def test_what_is_not_random_begins_as_it_always_does(initializer):
 
 def test_random_numbers_of_a_state_are_drawn_all_the_same():
     with initialize_with_zeros():
-        assert kernel(INITIALIZERS[4]).any()
+        assert kernel(keras.initializers.TruncatedNormal(seed=keras.random.SeedGenerator(4))).any()
 
 
 def test_layers_inside_of_layers_begin_with_zeros():
