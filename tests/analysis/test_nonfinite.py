@@ -98,12 +98,6 @@ def test_a_layer_inside_of_a_language_model_is_named():
     assert re.match("weights of layer .*block_1/attention/routing_0/query", find_in_language_model())
 
 
-@pytest.mark.full
-def test_a_layer_inside_of_a_language_model_is_named_on_jax(run_jax):
-    found = run_jax("from tests.analysis import test_nonfinite; print(test_nonfinite.find_in_language_model())")
-    assert re.match("weights of layer .*block_1/attention/routing_0/query", found)
-
-
 def test_what_cannot_be_looked_at_is_an_error(model):
     with pytest.raises(ValueError, match="`model`"):
         find_nonfinite(3, ONES)

@@ -115,28 +115,19 @@ def test_the_vocabulary_is_that_of_the_smallest_table_or_the_targets_own():
     assert made(model).vocabulary_size == 7
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [np.zeros((2, 4)), np.zeros((2, 4, 3), "int32"), {"padding_mask": np.ones((2, 4), "int32")}, np.zeros(4, "int32")],
-)
-def test_inputs_that_are_neither_tokens_nor_vectors_are_refused(inputs):
-    with pytest.raises(ValueError, match="`inputs`"):
-        AuditInputs(inputs, vocabulary_size=9)
-
-
-@pytest.mark.parametrize("shapes", [[(2, 4), (2, 5)], [(2, 4), (3, 4)], [(2, 1)]])
-def test_inputs_of_several_lengths_or_one_position_are_refused(shapes):
-    with pytest.raises(ValueError, match="`inputs`"):
-        AuditInputs([np.zeros(shape, "int32") for shape in shapes], vocabulary_size=9)
-
-
-def test_a_vocabulary_of_one_is_refused():
-    with pytest.raises(ValueError, match="`vocabulary_size`"):
-        AuditInputs(np.zeros((2, 4), "int32"), vocabulary_size=1)
-
-
-def test_an_unknown_vocabulary_is_asked_for():
+def test_invalid_inputs_and_vocabularies_are_refused(subtests):
     ids = keras.Input((None,), dtype="int32")
-    model = keras.Model(ids, keras.ops.one_hot(ids, 5))
-    with pytest.raises(ValueError, match="`vocabulary_size`"):
-        made(model)
+    token_ids, unknown = np.zeros((2, 4), "int32"), keras.Model(ids, keras.ops.one_hot(ids, 5))
+    for kind, name, run in [
+        ("numbers", "inputs", lambda: AuditInputs(np.zeros((2, 4)), vocabulary_size=9)),
+        ("three axes", "inputs", lambda: AuditInputs(np.zeros((2, 4, 3), "int32"), vocabulary_size=9)),
+        ("mask alone", "inputs", lambda: AuditInputs({"padding_mask": token_ids}, vocabulary_size=9)),
+        ("no batch", "inputs", lambda: AuditInputs(np.zeros(4, "int32"), vocabulary_size=9)),
+        ("lengths", "inputs", lambda: AuditInputs([token_ids, token_ids[:, 1:]], vocabulary_size=9)),
+        ("rows", "inputs", lambda: AuditInputs([token_ids, token_ids[1:]], vocabulary_size=9)),
+        ("one position", "inputs", lambda: AuditInputs([token_ids[:, :1]], vocabulary_size=9)),
+        ("one token", "vocabulary_size", lambda: AuditInputs(token_ids, vocabulary_size=1)),
+        ("unknown vocabulary", "vocabulary_size", lambda: made(unknown)),
+    ]:
+        with subtests.test(kind), pytest.raises(ValueError, match=f"`{name}`"):
+            run()

@@ -12,7 +12,8 @@ from tf_sparse_attention.analysis import assert_causal, causality_report
 
 
 def test_dropout_is_the_same_in_every_call_of_an_audit():
-    report = assert_causal(language_model(attention(dropout=0.3), dropout=0.3), sequence_length=12, training=True)
+    model = language_model(attention(dropout=0.3), dropout=0.3)
+    report = assert_causal(model, sequence_length=8, num_cuts=3, training=True)
     assert report.max_change == 0
 
 
@@ -82,11 +83,6 @@ def test_a_call_that_a_user_put_on_a_layer_survives_an_audit_and_an_error_in_it(
     assert len(calls) > 2 and model.layers[0].call is call
 
 
-def test_the_gradient_of_token_ids_is_taken_where_they_are_embedded():
-    model = SubclassedModel()
-    assert causality_report(model, sequence_length=12).embeddings == (model.tokens.name,)
-
-
 def test_a_layer_that_is_no_keras_embedding_may_embed():
     class OneHot(layers.Layer):
         def call(self, ids):
@@ -110,16 +106,16 @@ class InnerOneHot(layers.Layer):
 
 
 @pytest.mark.parametrize(
-    "make", [InnerOneHot, lambda: keras.Sequential([keras.Input((8,), dtype="int32"), InnerOneHot()])]
+    "make",
+    [
+        InnerOneHot,
+        lambda: keras.Sequential([keras.Input((8,), dtype="int32"), InnerOneHot()]),
+        lambda: layers.Lambda(lambda ids: ops.one_hot(ids, 11)),  # the audited layer itself
+    ],
 )
 def test_what_may_mix_positions_inside_does_not_count_as_an_embedding(make):
     with pytest.raises(ValueError, match="Received: no layer that maps integers to vectors"):
         assert_causal(make(), inputs=np.arange(8)[None])
-
-
-def test_the_audited_layer_itself_does_not_count_as_an_embedding():
-    with pytest.raises(ValueError, match="Received: no layer that maps integers to vectors"):
-        assert_causal(layers.Lambda(lambda ids: ops.one_hot(ids, 11)), inputs=np.arange(8)[None])
 
 
 def test_a_mask_that_an_embedding_attaches_reaches_the_next_layer_in_the_gradient_check():
