@@ -34,7 +34,7 @@ def all_transcripts(log_probs):
     return sorted(found.items(), key=lambda item: -item[1])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_beams_are_the_likeliest_of_all_transcripts(seed):
     logits = np.random.default_rng(seed).normal(size=(6, 4)) * 1.5
     log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
