@@ -198,18 +198,3 @@ def test_memory_grows_with_the_length_and_not_its_square():
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 8 * peaks[0]
-
-
-def drawn_table():
-    """The table of a model whose weights NumPy draws, so that they are the same on every backend."""
-    model, numbers = model_of(LOCAL, ROUTING), np.random.default_rng(3)
-    drawn = [numbers.normal(size=weight.shape) * 0.3 for weight in model.weights]
-    pairs = zip(drawn, model.weights, strict=True)
-    model.set_weights([new if "float" in weight.dtype else weight for new, weight in pairs])
-    return str(tsa.analysis.head_divergence(model, ids_of()))
-
-
-@pytest.mark.full
-def test_jax_gives_the_same_table(run_jax):
-    code = "from tests.analysis.test_divergence import drawn_table; print(drawn_table())"
-    assert run_jax(code).strip() == drawn_table()

@@ -14,7 +14,7 @@ from tests.contracts import SIZE, built, normal
 from tests.oracle.layers import dense_call
 from tf_sparse_attention import layers
 from tf_sparse_attention.analysis import draw_pattern, draw_weights
-from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
+from tf_sparse_attention.analysis.pictures import groups_of
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, MixedAttention, RoutingAttention
 from tf_sparse_attention.patterns import First, Heads, InTurn, Window
 
@@ -77,21 +77,9 @@ def test_each_cluster_has_a_colour_of_its_own():
     np.testing.assert_array_equal(plain, (panel > 0).astype(int))
 
 
-def test_an_overlay_gives_a_key_the_colour_of_the_first_head_that_sees_it():
-    pattern = np.array([[[True, False], [False, False]], [[True, True], [False, True]]])
-    assert one_color_a_head(pattern).tolist() == [[1, 2], [0, 2]]
-
-
 def test_an_overlay_is_one_panel():
     (panel,) = shown(draw_pattern(LocalAttention(3, 4, window=2), length=4, overlay=True))
     np.testing.assert_array_equal(panel, np.eye(4, dtype=bool) | np.eye(4, k=-1, dtype=bool))
-
-
-def test_inputs_decide_the_clusters():
-    layer = RoutingAttention(1, 8, num_clusters=2, cluster_size=8, mask_self=False, seed=0)
-    first, second = (np.random.default_rng(seed).normal(size=(1, 8, 16)).astype("float32") for seed in (1, 2))
-    (one,), (other,) = (shown(draw_pattern(layer, 8, inputs=inputs)) for inputs in (first, second))
-    assert not np.array_equal(one, other)
 
 
 def test_the_future_is_shaded_under_a_causal_mask_only():
@@ -108,12 +96,6 @@ def test_weights_are_those_of_the_layer():
     for axis, head in zip(figure.axes, np.asarray(weights)[0], strict=True):
         np.testing.assert_array_equal(axis.images[0].get_array(), head)
     assert len({tuple(row) for row in np.asarray(weights)[0, 0]}) <= 3  # queries of a cluster have one row
-
-
-def test_weights_of_random_numbers_fit_a_layer_built_or_not():
-    layer = LocalAttention(1, 4, window=3)
-    assert shown(draw_weights(layer, 5, hidden_dim=7))[0].sum() == 3 + 3 + 3 + 2 + 1
-    assert layer.num_features == 7 and shown(draw_weights(layer, 6))[0].shape == (6, 6)
 
 
 @pytest.mark.pages

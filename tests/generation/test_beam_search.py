@@ -132,14 +132,6 @@ def test_a_prompt_as_long_as_allowed_is_its_own_result():
     assert len(rows[1][0][0]) > 1
 
 
-def test_what_is_adjusted_decides():
-    def never_2(logits, inputs, index):
-        return ops.where(ops.arange(SIZE) == 2, -1e30, logits)
-
-    rows = run(bigram(table(0)), [[]], 6, 3, adjust=never_2)
-    assert all(2 not in text for text, _ in rows[0])
-
-
 def test_a_row_does_not_depend_on_its_batch_mates():
     step = bigram(table(1))
     assert run(step, [[2], [], [1, 3]], 8, 3, stop_token_ids=[3])[1:2] == run(step, [[]], 8, 3, stop_token_ids=[3])

@@ -56,7 +56,3 @@ def test_numbers_are_even_and_never_0_or_1():
     assert np.abs(counts - 5000).max() < 4 * np.sqrt(5000 * 0.9)
     assert np.abs(np.corrcoef(numbers) - np.eye(4)).max() < 0.02
     np.testing.assert_array_equal(array(uniform(row_keys(3, 4), 5)), numbers[:, :5])
-
-
-def test_the_largest_number_that_bits_can_give_is_below_1():
-    assert (np.float32(2**23 - 1) + np.float32(0.5)) * np.float32(2.0**-23) < 1

@@ -61,11 +61,6 @@ def test_names_stand_for_settings():
     assert (own.sampler(own.values), own.adjust(own.values)) == (slowly_blocked, None)
 
 
-def test_nothing_is_adjusted_unless_it_is_asked_for():
-    assert Sampling(temperature=0.5).adjust(Sampling().values) is None
-    assert BeamSearch(no_repeat_ngram=2).adjust(BeamSearch().values) is not None
-
-
 def test_settings_out_of_range_are_refused(subtests):
     sampling = {"temperature": [-1, "hot", True], "top_k": ["3", 0], "top_p": ["x", 0.0], "min_p": [[0.1], 2]}
     sampling |= {"no_repeat_ngram": [33], "repetition_penalty": [0], "repetition_window": [0]}

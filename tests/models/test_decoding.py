@@ -114,27 +114,6 @@ def test_an_empty_memory_is_what_reading_on_takes_it_for(masked):
     assert largest_error(model, ids, np.array([3, 1]), model.init_memory(2, masked)) < 1e-4
 
 
-@pytest.mark.full
-def test_logits_are_those_of_one_call_on_jax(run_jax):
-    code = """
-import warnings
-warnings.simplefilter("ignore")
-import numpy as np
-from tests.models.test_decoding import MODELS, largest_error, make
-ids = np.random.default_rng(0).integers(1, 30, (3, 14))
-print(max(largest_error(make(**MODELS[name]), ids, np.array([5, 1, 9])) for name in ("routing_transformer", "fixed")))
-"""
-    assert float(run_jax(code)) < 1e-4
-
-
-def test_caches_are_named_as_blocks_and_layers_are():
-    cache = make(**MODELS["two_of_a_kind"]).init_cache(2, 9)
-    assert list(cache) == ["block_0", "block_1"]
-    assert list(cache["block_1"]) == ["attention"]
-    assert list(cache["block_1"]["attention"]) == ["local_0", "local_1"]
-    assert cache["block_1"]["attention"]["local_1"]["part_0"]["key"].shape == (2, 2, 3, 4)
-
-
 def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
     model = make([{**ROUTING, "selection": "top_k"}], num_layers=1)
     with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):

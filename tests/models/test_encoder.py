@@ -1,12 +1,11 @@
 """The encoder's inputs; what it computes is compared with torch in tests/convert/hugging_face/test_encoder.py."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from tests.draws import first
-from tf_sparse_attention.models import Backbone, Encoder, NormOptions
+from tf_sparse_attention.models import Encoder
 
 SIZES = {"vocabulary_size": 30, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 12, "max_length": 40}
 HEADS = {"num_heads": 2, "key_dim": 4, "window": 3}
@@ -55,30 +54,6 @@ def test_padding_to_whole_blocks_changes_nothing_and_a_block_of_padding_is_the_l
         inputs = {"token_ids": np.pad(ids, [(0, 0), (0, length - 13)]), "padding_mask": np.arange(length)[None] < 13}
         found = ops.convert_to_numpy(encoder(inputs)["sequence_output"])[:, :13]
         assert (np.abs(found - alone).max() < 1e-5) == is_same
-
-
-def test_blocks_may_have_attention_of_their_own():
-    encoder = Encoder(attention=[ATTENTION, [{**PART, "window": 7}]], **SIZES)
-    assert [block.attention.window for block in encoder.blocks] == [3, 7]
-    again = Encoder.from_config(encoder.get_config())
-    again.set_weights(encoder.get_weights())
-    np.testing.assert_array_equal(states(encoder, ids(9)), states(again, ids(9)))
-
-
-def test_blocks_are_those_of_a_backbone_with_the_same_parts():
-    parts = [PART, {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 2}]
-    encoder = Encoder(attention=parts, **SIZES)
-    backbone = Backbone(30, 2, 8, parts, 12, "exact_gelu", norm=NormOptions("post", 1e-12), causal=False)
-    for one, other in zip(encoder.blocks, backbone.blocks, strict=True):
-        other.set_weights(one.get_weights())
-        assert one.get_config() == other.get_config()
-    marks = np.arange(9)[None].repeat(2, 0) == 3
-    x = encoder.embedding_norm(encoder.embeddings["token"](ids(9)) + encoder.embeddings["position"](np.arange(9)[None]))
-    x = x + 0
-    for block in backbone.blocks:
-        x = block(x, global_mask=marks)
-    encoder.embeddings["segment"].set_weights([np.zeros((1, 8))])
-    np.testing.assert_allclose(states(encoder, {"token_ids": ids(9), "global_mask": marks}), x, atol=1e-6)
 
 
 def test_a_wrong_argument_is_refused(subtests):
@@ -143,17 +118,3 @@ def test_packed_documents_are_what_they_are_alone(own, padding_id):
         pooled = np.broadcast_to(alone["pooled_output"][:, None], rows.shape)
         np.testing.assert_allclose(found["pooled_output"][:, start:end], pooled, atol=1e-5)
     assert np.abs(found["sequence_output"] - encoder(packed)["sequence_output"])[:, 7:20].max() > 0.01
-
-
-@pytest.mark.full
-def test_documents_are_inputs_of_unknown_length_in_a_saved_model(tmp_path):
-    encoder = Encoder(attention=[{**PART, "num_first_global": 1}], **{**SIZES, "num_layers": 1})
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids")}
-    model = keras.Model(inputs, encoder(inputs))
-    model.save(tmp_path / "model.keras")
-    packed = {"token_ids": ids(9), "segment_ids": np.arange(9)[None].repeat(2, 0) // 4}
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    loaded.compile(jit_compile=False)
-    found = loaded.predict(packed, verbose=0)
-    for name, expected in encoder(packed).items():
-        np.testing.assert_allclose(found[name], expected, atol=1e-6)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from keras import ops
 
 from tests.contracts import to_numpy
 from tests.draws import draws, first
@@ -16,7 +15,6 @@ from tf_sparse_attention.layers import ClusteredAttention
 from tf_sparse_attention.models import (
     Backbone,
     Encoder,
-    LanguageModel,
     SequenceClassifier,
     SpanAnswerer,
     TokenClassifier,
@@ -186,13 +184,6 @@ def test_what_does_not_fit_is_refused(subtests):
             make()
 
 
-def test_the_encoder_of_a_language_model_can_be_classified_with():
-    pretrained = LanguageModel(backbone("ClusteredAttention"))
-    model = SequenceClassifier(pretrained.backbone, 3)
-    assert model.backbone is pretrained.backbone and model.vocabulary_size == V
-    assert SequenceClassifier(functional(), 3).vocabulary_size is None
-
-
 @pytest.mark.full
 def test_spans_and_classes_are_learned_on_jax(run_jax):
     code = textwrap.dedent(
@@ -209,10 +200,3 @@ def test_spans_and_classes_are_learned_on_jax(run_jax):
         """
     )
     run_jax(code)
-
-
-def test_spans_can_be_found_in_a_program():
-    scores = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((2, 2, T)), "float32")
-    symbolic = best_spans(keras.KerasTensor((None, T)), keras.KerasTensor((None, T)), 3)
-    assert [x.dtype for x in symbolic] == ["int32", "int32", "float32"]
-    assert best_spans(scores[:, 0], scores[:, 1], 3)[0].shape == (2,)

@@ -8,10 +8,9 @@ import pytest
 from keras import ops
 
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.generation import Sampling, greedy
+from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
-from tf_sparse_attention.models.prompts import check_seeds
 from tf_sparse_attention.models.steps import full_pass_step
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
@@ -140,12 +139,6 @@ def test_a_row_is_finished_by_a_stop_id_that_it_drew():
     assert not generator.generate([[5]], max_length=3, stop_token_ids=None)[0].finished
 
 
-@pytest.mark.parametrize("seed", [np.int32(5), np.uint8(5), 5 + 2**70])
-def test_integers_of_every_kind_are_seeds(seed):
-    assert check_seeds(seed, 2).tolist() == 5
-    assert check_seeds(np.array([5, -1], "int32"), 2).tolist() == [5, 2**32 - 1]
-
-
 @pytest.mark.full
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make_model(vocabulary_size=400)
@@ -259,19 +252,6 @@ def test_log_probabilities_are_those_of_one_pass(model, eager_generator):
         whole -= logits.max(-1, keepdims=True)
         wanted = np.take_along_axis(whole, row[:, None], axis=-1)[:, 0]
         np.testing.assert_allclose(own, wanted[len(prompt) :], atol=1e-5)
-
-
-@pytest.mark.full
-def test_a_function_may_choose(model, generator, eager_generator):
-    def second(logits, keys):
-        return ops.top_k(logits, 2)[1][:, 1]
-
-    rows = eager_generator.generate([[5]], max_length=4, strategy=second)
-    logits = ops.convert_to_numpy(model(np.array([[0, 5]])))[0, -1]
-    assert rows[0].token_ids[1] == np.argsort(-logits[1:])[1] + 1
-    assert lists(eager_generator.generate(PROMPTS, max_length=12, strategy=greedy)) == lists(
-        generator.generate(PROMPTS, max_length=12, strategy="greedy")
-    )
 
 
 def test_pieces_of_a_stream_are_what_generate_returns(model):

@@ -122,11 +122,6 @@ def test_every_preset_builds_and_is_causal_by_selection(name):
     assert PRESETS[name]["source"]
 
 
-def test_reproducing_the_reference_selects_as_published():
-    part = preset_arguments("enwik8_local_cluster8k", reproduce_reference=True)["attention"]["parts"][0]
-    assert (part["selection"], part["reproduce_reference"]) == ("top_k", True)
-
-
 def test_wrong_arguments_are_named(subtests):
     for name, make in [
         ("name", lambda: LanguageModel.from_preset("gpt", vocabulary_size=5)),

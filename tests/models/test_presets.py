@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence, presets
+from tf_sparse_attention.models import Backbone, SequenceToSequence, presets
 
 
 class Row(NamedTuple):
@@ -144,11 +144,6 @@ def test_a_sparse_transformer_has_the_published_numbers(name):
     head = row.hidden * 256 + 256
     total = counts[0] + (row.layers - 1) * (counts[1] - counts[0]) + head
     assert total / 1e6 == pytest.approx(row.millions, rel=0.02)
-
-
-def test_a_sparse_transformer_begins_with_equal_probabilities():
-    model = LanguageModel.from_preset("sparse_transformer_cifar10", 256, num_layers=1, seed=0)
-    np.testing.assert_array_equal(model(np.arange(200)[None]), np.zeros((1, 200, 256)))
 
 
 @pytest.mark.parametrize("name", ROWS)

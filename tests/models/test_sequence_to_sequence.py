@@ -171,16 +171,6 @@ def test_it_learns_and_is_the_same_when_loaded(tmp_path):
     assert_close(model({**PADDED, "targets": TARGETS}), nats, NEAR)
 
 
-def test_features_in_place_of_ids_and_shared_embeddings():
-    model = make(shared=True)
-    features = model.decoder.backbone.embedding(SOURCES)
-    given = {"encoder_features": features, "decoder_token_ids": shifted(TARGETS)}
-    assert_close(model(given), to_numpy(model(inputs_of())), 0)
-    tables = [weight for weight in model.weights if V in weight.shape and D in weight.shape]
-    assert len(tables) == 1
-    assert sum(V in weight.shape and D in weight.shape for weight in make().weights) == 3
-
-
 def test_half_precision_stays_near():
     exact, model = make(scale=1), make(scale=1, dtype="mixed_bfloat16")
     model.set_weights(exact.get_weights())

@@ -50,16 +50,6 @@ def forbid_rare_words(model):
     weight.assign(np.full(weight.shape, np.nan))
 
 
-@pytest.mark.full
-def test_rare_words_are_not_read_where_none_is_a_target():
-    model, (ids, targets) = make(), batch(words=FREQUENT)
-    forbid_rare_words(model)
-    model.compile(keras.optimizers.SGD(0.1), loss=language_model_loss(), metrics=[BitsPerByte()], jit_compile=False)
-    assert np.all(np.isfinite(model.train_on_batch(ids, targets)))
-    assert np.all(np.isfinite(model.test_on_batch(ids, targets)))
-    assert np.all(np.isnan(model(ids)[..., FREQUENT:]))
-
-
 def test_other_metrics_get_the_probabilities_of_all_words():
     model, (ids, targets) = make(), batch()
     model.compile("sgd", loss=language_model_loss(), metrics=["sparse_categorical_accuracy"], run_eagerly=True)

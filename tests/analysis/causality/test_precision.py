@@ -28,14 +28,6 @@ def test_a_copy_computes_the_same_with_more_digits():
     assert not np.array_equal(copy(ids), model(ids))
 
 
-def test_a_model_of_nested_layers_not_built_is_copied():
-    model = keras.Sequential([layers.Bidirectional(layers.GRU(3, return_sequences=True)), layers.Dense(2)])
-    x = np.random.default_rng(0).standard_normal((2, 5, 4)).astype("float32")
-    expected = model(x)
-    copy = copy_in_precision(model, "float64", lambda made: made(x))
-    np.testing.assert_allclose(copy(x), expected, atol=1e-6)
-
-
 def test_layers_made_without_a_policy_follow_the_copy():
     report = assert_causal(SubclassedModel(), sequence_length=12, dtype="float64")
     assert report.atol == 1e-12

@@ -15,8 +15,6 @@ from tests.analysis.causality.audited_layers import (
 )
 from tests.draws import first
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
-from tf_sparse_attention.analysis.causality import comparison
-from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.layers import LocalAttention, MixedAttention
 
 
@@ -43,26 +41,6 @@ def test_what_depends_on_the_length_alone_fails_only_the_prefix_check():
 
     assert_causal(target)
     assert [leak.check for leak in causality_report(target, quick=True).leaks] == ["prefix"]
-
-
-def test_a_target_that_takes_one_length_and_does_not_say_so_is_refused():
-    with pytest.raises(ValueError, match="`target`"):
-        assert_causal(lambda x: ops.reshape(x, (2, 6, 4)), sequence_length=6, hidden_dim=4, quick=True)
-
-
-def test_masks_of_pairs_are_cut_on_both_axes():
-    ids, pairs = np.ones((2, 5), "int32"), np.ones((2, 5, 5), bool)
-    prefix = AuditInputs({"ids": ids, "mask": pairs, "sizes_mask": np.ones(3, bool)}, 9).prefix(2)
-    assert [array.shape for array in prefix] == [(2, 2), (2, 2, 2), (3,)]
-
-
-def test_outputs_are_compared_in_parts(monkeypatch):
-    old, new = np.random.default_rng(0).standard_normal((2, 3, 7, 5)).astype("float32")
-    new[0, 2, 1] = np.nan
-    whole = comparison.change(old, new)
-    monkeypatch.setattr(comparison, "_PART", 20)
-    np.testing.assert_array_equal(comparison.change(old, new), whole)
-    assert np.isinf(whole[2]) and whole[3] == np.abs(old - new)[:, 3].max() / np.abs(old).max()
 
 
 @pytest.mark.parametrize("options", [{}, {"quick": True}])

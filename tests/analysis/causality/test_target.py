@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from tests.analysis.causality.audited_layers import Ahead, SubclassedModel, Tracker, attention, language_model
+from tests.analysis.causality.audited_layers import Ahead, Tracker, attention, language_model
 from tf_sparse_attention.analysis import assert_causal, causality_report
 
 
@@ -136,9 +136,3 @@ def test_an_embedding_used_twice_is_probed_twice():
     report = causality_report(keras.Model(ids, x))
     assert report.embeddings == ("tokens", "tokens")
     assert report.max_gradient > 0
-
-
-def test_a_function_reaches_the_model_it_names():
-    model = SubclassedModel()
-    report = assert_causal(lambda ids: model(ids)["logits"], inputs=np.arange(8)[None])
-    assert report.embeddings == (model.tokens.name,)

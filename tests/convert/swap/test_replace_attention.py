@@ -15,10 +15,10 @@ from tf_sparse_attention.layers import (
     ClusteredAttention,
     GlobalLocalAttention,
     LocalAttention,
-    MixedAttention,
     NativeSparseAttention,
     SwappedAttention,
 )
+from tf_sparse_attention.models import SwappedModel
 
 REPLACED = "MultiHeadAttention by LocalAttention"
 
@@ -87,14 +87,6 @@ def test_a_swapped_causal_model_is_causal_saved_and_loaded(transformer, tmp_path
     sparse = replace_attention(transformer, mixed, print_fn=None)
     assert_causal(sparse, sequence_length=12, num_cuts=4)
     assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
-
-
-def test_heads_go_to_the_parts_of_a_mixed_attention_in_order(transformer):
-    def two_windows(dense):
-        arguments = {**arguments_of(dense), "num_heads": 1}
-        return MixedAttention([LocalAttention(**{**arguments, "name": name}, window=12) for name in "ab"])
-
-    assert_same_results(transformer, replace_attention(transformer, two_windows, print_fn=None), ids())
 
 
 def test_explicit_masks_and_returned_weights_are_kept(subtests):
@@ -262,6 +254,9 @@ def test_models_whose_attention_cannot_be_replaced_are_errors_with_the_reason(su
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             replace_attention(model, local())
+    plain_config = keras.saving.serialize_keras_object(functional(keras.layers.Dense(3)))
+    with pytest.raises(ValueError, match="`config`"):  # a path that the model does not have
+        SwappedModel.from_config({"model": plain_config, "attention": {"holder.attentoin": {}}, "omitted": {}})
     own = Own()
     plain = keras.Model(own.inputs, own.outputs)
     assert isinstance(replace_attention(plain, local(), print_fn=None).get_layer("node"), LocalAttention)
@@ -436,22 +431,6 @@ def test_calls_tell_whether_attention_is_to_another_sequence():
         "skipped   pooling.attention: MultiHeadAttention, it attends to another sequence",
     ]
     assert_same_results(model, sparse, vectors())
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Half(Block):
-    """A block whose attention casts its inputs."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.attention = attention(dtype="mixed_bfloat16")
-
-    def call(self, x):
-        return self.norm(x + ops.cast(self.attention(x, x), x.dtype))
-
-
-def test_inputs_in_another_precision_are_the_own_sequence():
-    assert reported(functional(Half()), local())[1][0].startswith("replaced")
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -186,16 +186,6 @@ def test_caches_go_on_where_the_shortest_prompt_ends(family, num_layers, make_la
 
 
 @pytest.mark.full
-def test_attention_in_two_places_keeps_the_caches_of_kerashub(dense):
-    sparse = replace_attention(dense("llama3"), local(4), print_fn=None)
-    first, second = sparse.backbone.transformer_layers
-    vars(second)["_self_attention_layer"] = first._self_attention_layer
-    text = generated(sparse, (4, 4))
-    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
-    assert (best[:, 3:-1] == text[:, 4:]).all()
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("family", ["gemma3", "llama3"])
 def test_layers_that_are_left_keep_the_caches_of_kerashub(family):
     model = decoder(family, num_layers=2)

@@ -182,18 +182,6 @@ def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
     assert again.generate("a quick fox", max_length=8).startswith("a quick fox")
 
 
-def test_masks_of_a_decoder_are_kept():
-    decoder = keras_hub.layers.TransformerDecoder(32, 2)
-    inputs, allowed = keras.Input((12, 16)), keras.Input((12, 12), dtype="bool")
-    outputs = [decoder(inputs, use_causal_mask=False), decoder(inputs, decoder_attention_mask=allowed)]
-    model = randomized(keras.Model([inputs, allowed], outputs))
-    sparse = replace_attention(model, local(), print_fn=None)
-    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
-    mask = (np.random.default_rng(1).random((2, 12, 12)) < 0.5) | np.eye(12, dtype=bool)
-    for dense_result, sparse_result in zip(model([x, mask]), sparse([x, mask]), strict=True):
-        assert difference(dense_result, sparse_result) < 1e-5
-
-
 def test_other_attention_of_kerashub_is_reported():
     backbone = keras_hub.models.DebertaV3Backbone(**SIZES, bucket_size=4, max_sequence_length=32)
     with pytest.raises(
@@ -248,17 +236,6 @@ def test_text_behind_an_image_is_that_of_the_dense_model(blip2, images):
     prompts = {**padded((4, 6)), **images}
     sparse = replace_attention(blip2, local(32), print_fn=None)
     np.testing.assert_array_equal(*(written(model, prompts) for model in (blip2, sparse)))
-
-
-@pytest.mark.full
-def test_a_window_behind_an_image_is_decoded_as_in_the_full_pass(blip2):
-    prompts = {**padded((4, 9)), "images": pictures()}
-    sparse = replace_attention(blip2, local(3), print_fn=None)
-    text = written(sparse, prompts)
-    full = sparse({**prompts, "token_ids": text, "padding_mask": np.ones_like(text)})
-    best = ops.convert_to_numpy(full).argmax(-1)
-    for row, length in enumerate((4, 9)):
-        np.testing.assert_array_equal(text[row, length:], best[row, length - 1 : -1])
 
 
 @pytest.mark.full
