@@ -37,10 +37,6 @@ def model(dense):
 ONES = np.ones((1, 2), "float32")
 
 
-def test_a_finite_model_has_nothing(model):
-    assert find_nonfinite(model, ONES, np.ones((1, 1), "float32"), training=True) is None
-
-
 def test_the_first_layer_with_such_weights_is_named(model):
     for layer in model.layers[::2]:
         layer.bias.assign(np.full(layer.bias.shape, np.nan))

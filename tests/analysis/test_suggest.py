@@ -51,13 +51,11 @@ def test_the_costs_are_those_of_the_layers():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("causal", first([True, False], 1))
-def test_a_model_is_made_of_them(causal):
-    parts = suggest(200, num_heads=2, key_dim=4, causal=causal).attention
-    model = LanguageModel(Backbone(30, 1, 8, parts, intermediate_dim=8, causal=causal))
+def test_a_causal_model_is_made_of_them():
+    parts = suggest(200, num_heads=2, key_dim=4).attention
+    model = LanguageModel(Backbone(30, 1, 8, parts, intermediate_dim=8))
     assert model(np.ones((1, 200), "int32")).shape == (1, 200, 30)
-    if causal:
-        assert_causal(model, sequence_length=200, num_cuts=4)
+    assert_causal(model, sequence_length=200, num_cuts=4)
 
 
 @pytest.mark.parametrize(

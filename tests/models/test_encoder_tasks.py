@@ -1,7 +1,5 @@
 """Heads on encoders: classes of sequences and of tokens, and answers as spans."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -182,21 +180,3 @@ def test_what_does_not_fit_is_refused(subtests):
     for make, message in cases:
         with subtests.test(str(make)), pytest.raises(ValueError, match=message):
             make()
-
-
-@pytest.mark.full
-def test_spans_and_classes_are_learned_on_jax(run_jax):
-    code = textwrap.dedent(
-        """
-        import keras, numpy as np
-        from tests.models.test_encoder_tasks import INPUTS, LOSS, MODELS, SHAPES, TARGETS, backbone
-        for name in ("sequence", "span"):
-            model = MODELS[name](backbone())
-            model.compile(keras.optimizers.Adam(1e-2), LOSS)
-            losses = model.fit(INPUTS, TARGETS[name], epochs=8, shuffle=False, verbose=0).history["loss"]
-            assert losses[-1] < 0.9 * losses[0] and model(INPUTS).shape == SHAPES[name]
-        found = model.answer(INPUTS)
-        assert (found["end"] >= found["start"]).all() and found["end"][1] < 4
-        """
-    )
-    run_jax(code)

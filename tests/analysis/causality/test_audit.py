@@ -18,7 +18,6 @@ from tests.draws import first
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 from tf_sparse_attention.layers import (
     BlockSelectedAttention,
-    ClusteredAttention,
     NativeSparseAttention,
     RoutingAttention,
 )
@@ -232,9 +231,3 @@ def test_a_sequence_that_a_layer_sees_all_of_is_said_to_be_too_short(make, least
     with pytest.warns(UserWarning, match=expected):
         causality_report(make(), sequence_length=least - 1, hidden_dim=4, num_cuts=1)
     causality_report(make(), sequence_length=least, hidden_dim=4, num_cuts=1)
-
-
-def test_a_layer_that_cannot_be_causal_is_audited_too():
-    inputs = keras.Input((None, 4))
-    model = keras.Model(inputs, ClusteredAttention(1, 4, num_clusters=2)(inputs))
-    assert not causality_report(model, sequence_length=9, num_cuts=1).is_causal

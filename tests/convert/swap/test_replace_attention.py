@@ -454,25 +454,6 @@ def test_layers_keep_no_tensor_of_the_symbolic_calls():
     assert_same_results(model, sparse, vectors())
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class Unnamed(keras.Model):
-    """A functional model of a class of its own, whose layers are named by Keras, others each time."""
-
-    def __init__(self, **kwargs):
-        x = inputs = keras.Input((12, 16))
-        super().__init__(inputs, keras.layers.Dense(3)(Block()(keras.layers.Dense(16)(x))), **kwargs)
-
-    def get_config(self):
-        return {"name": self.name}
-
-
-def test_weights_do_not_depend_on_names_of_layers(tmp_path):
-    model = randomized(Unnamed())
-    sparse = replace_attention(model, local(), print_fn=None)
-    assert_same_results(model, sparse, vectors())
-    assert difference(sparse(vectors()), reloaded(sparse, tmp_path)(vectors())) == 0
-
-
 def test_a_model_around_layers_of_a_sparse_model_is_saved_and_cloned_too(tmp_path):
     layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
     sparse = replace_attention(randomized(keras.Sequential(layers)), local(), print_fn=None)

@@ -239,17 +239,14 @@ def test_text_behind_an_image_is_that_of_the_dense_model(blip2, images):
 
 
 @pytest.mark.full
-def test_models_are_replaced_on_jax(run_jax):
+def test_a_decoder_is_replaced_and_generates_on_jax(run_jax):
     found = run_jax(
         """
 import warnings
 import keras_hub, numpy as np
-from keras import ops
-from tests.convert.swap.swap_models import difference, ids, local, randomized, routed, transformer
+from tests.convert.swap.swap_models import difference, ids, local, randomized, routed
 from tf_sparse_attention.convert import replace_attention
 warnings.simplefilter("ignore")
-model = transformer(use_causal_mask=True)
-print(difference(model(ids()), replace_attention(model, local(), print_fn=None)(ids())))
 backbone = keras_hub.models.GPT2Backbone(50, 1, 2, 16, 32, max_sequence_length=32)
 gpt2 = randomized(keras_hub.models.GPT2CausalLM(backbone, preprocessor=None))
 tokens = {"token_ids": ids(), "padding_mask": np.ones((2, 12), int)}
@@ -262,5 +259,5 @@ best = np.asarray(sparse({**tokens, "token_ids": text})).argmax(-1)
 print(int((text[:, 4:] != best[:, 3:-1]).sum()))
 """
     )
-    numbers = [float(line) for line in found.split()]
-    assert max(numbers[:2]) < 1e-5 and numbers[2] == 0
+    error, num_differences = (float(line) for line in found.split())
+    assert error < 1e-5 and num_differences == 0
