@@ -18,7 +18,6 @@ LONG = [
     "generation/test_loop.py::test_rows_of_different_lengths_go_on_from_their_own_ends",
     "generation/test_samplers.py::test_for_one_row_the_published_top_k_drops_its_threshold_and_is_our_k_less_1",
     "generation/test_samplers.py::test_for_one_row_the_published_top_1_keeps_nothing_and_ours_keeps_the_best",
-    "models/test_generation.py::test_seeds_count_modulo_two_to_the_32",
     "models/test_generation.py::test_log_probabilities_are_those_of_one_pass",
 ]
 CODE = """

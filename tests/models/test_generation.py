@@ -90,14 +90,6 @@ def test_a_step_depends_on_the_tokens_so_far_alone(selection):
         np.testing.assert_allclose(ops.convert_to_numpy(logits)[row, 1:], alone[1:], atol=1e-5)
 
 
-def test_a_row_stops_at_the_stop_id(generator):
-    whole = lists(generator.generate(PROMPTS, max_length=30, strategy="greedy", stop_token_ids=None))
-    assert {len(row) for row in whole} == {30}
-    stop_id = whole[1][5]
-    cut = lists(generator.generate(PROMPTS, max_length=30, strategy="greedy", stop_token_ids=stop_id))
-    assert cut[1] == whole[1][: whole[1].index(stop_id) + 1]
-
-
 def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(generator, traces):
     generator.generate(
         PROMPTS, max_length=14, strategy=Sampling(temperature=0.3, top_p=0.5), seed=1, stop_token_ids=[1, 2]
@@ -107,22 +99,6 @@ def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(gene
     strategy = Sampling(temperature=1.2, top_p=0.9)
     generator.generate(PROMPTS[::-1], 50, strategy=strategy, seed=[7, 8, 9, 9], stop_token_ids=None, num_ids=258)
     assert len(traces) == before
-
-
-def test_a_row_does_not_depend_on_its_batch_mates(generator):
-    rows = lists(generator.generate(PROMPTS, max_length=14, seed=5))
-    assert lists(generator.generate([PROMPTS[0], [9], [], [7, 7]], max_length=14, seed=5))[0] == rows[0]
-
-
-def test_rows_with_seeds_of_their_own_may_stand_anywhere(generator):
-    rows = lists(generator.generate([[74]] * 4, max_length=12, seed=[1, 2, 3, 4]))
-    assert lists(generator.generate([[74]] * 4, max_length=12, seed=[4, 3, 2, 1])) == rows[::-1]
-    assert rows[0] != rows[1]
-
-
-def test_seeds_count_modulo_two_to_the_32(generator):
-    rows = lists(generator.generate(PROMPTS, max_length=14, seed=[2**32 - 5, 2**40 + 7, 0, 2**31]))
-    assert lists(generator.generate(PROMPTS, max_length=14, seed=[-5, 7, 2**32, -(2**31)])) == rows
 
 
 def test_a_row_is_finished_by_a_stop_id_that_it_drew():

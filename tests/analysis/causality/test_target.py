@@ -44,26 +44,6 @@ def test_building_a_target_draws_no_seed_and_counts_no_call():
         np.testing.assert_array_equal(variable, value)
 
 
-def test_layers_that_are_missing_only_in_training_are_built_without_a_trace():
-    class LateHead(layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.tracker, self.head = Tracker(), layers.Dense(3)
-
-        def build(self, shape):
-            self.tracker.build(shape)
-
-        def call(self, x, training=False):
-            x = self.tracker(x, training=training)
-            return self.head(x) if training else x
-
-    layer = LateHead()
-    report = assert_causal(layer, training=True, hidden_dim=4)
-    assert report.max_change == 0
-    assert layer.head.built
-    assert int(layer.tracker.calls) == 0 and not np.any(layer.tracker.average)
-
-
 @pytest.mark.parametrize("limit", [2, 10**6])
 def test_a_call_that_a_user_put_on_a_layer_survives_an_audit_and_an_error_in_it(limit):
     calls = []
