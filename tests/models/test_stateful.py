@@ -41,7 +41,7 @@ def documents(length=36):
     return np.cumsum(np.random.default_rng(1).random((2, length)) < 0.1, axis=1).astype("int32")
 
 
-@pytest.mark.parametrize("size", first([6, 12], 1))
+@pytest.mark.parametrize("size", first([8, 12], 1))
 @pytest.mark.parametrize("parts", first(MIXTURES, 1), ids="+".join)
 def test_segments_one_after_the_other_give_what_the_whole_text_gives(parts, size):
     model, ids = make(parts, num_layers=2), text(length=24)
