@@ -189,11 +189,6 @@ def imports_in_error_handlers(source):
     return sorted({line for node in [*handlers, *final] for line in found_in(node, frozenset())})
 
 
-def assertions(source):
-    """Return the lines of `source` with an `assert` statement."""
-    return [node.lineno for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
-
-
 def not_annotated(source):
     """Return the public functions and methods, and constructors, of `source` without types of all they take and give.
 

@@ -57,36 +57,22 @@ def configuration_of(row):
     )
 
 
-def test_there_are_tables_of_five_papers():
+def test_every_preset_of_the_library_stands_in_a_table_with_a_configuration_and_no_other():
     assert TEXT.count(HEADING) == len(re.findall("^## ", TEXT, re.MULTILINE)) == 5
-
-
-def test_every_preset_of_the_library_stands_in_a_table_and_no_other():
     assert {name for row in ROWS for name in names(row.preset)} == set(PRESETS)
-
-
-def test_a_row_without_a_preset_says_so():
+    assert not [row.system for row in ROWS if names(row.preset) and row not in TRAINED]
     assert {row.preset for row in ROWS if not names(row.preset)} == {"none"}
     assert {row.flags for row in ROWS if row not in TRAINED} == {"none"}
 
 
 @pytest.mark.parametrize("row", TRAINED, ids=lambda row: row.system)
-def test_the_flags_of_a_row_name_a_configuration_and_settings_that_it_has(row):
+def test_the_flags_of_a_row_name_a_configuration_with_its_settings_and_preset(row):
     config = configuration_of(row).lock()
     for section, name in re.findall(r"--config\.(\w+)\.(\w+)=", row.flags):
         assert name in config[section], f"{section}.{name}"
-
-
-@pytest.mark.parametrize("row", [row for row in TRAINED if row.preset != "none"], ids=lambda row: row.system)
-def test_the_configuration_of_a_row_has_its_preset(row):
-    (preset,) = names(row.preset)
-    config = configuration_of(row)
-    assert config.model.preset == preset
-    assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
-
-
-def test_every_preset_has_a_configuration():
-    assert not [row.system for row in ROWS if names(row.preset) and row not in TRAINED]
+    for preset in names(row.preset):
+        assert config.model.preset == preset
+        assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
 
 
 def test_settings_of_an_evaluation_can_be_set_there():

@@ -44,20 +44,13 @@ def test_an_address_without_its_second_slash_is_no_folder_here(tmp_path):
     assert not any(map(remote_files.is_remote, ("./gs:/run", "C:/run", "a:b/run", tmp_path)))
 
 
-def test_a_scheme_that_tensorflow_does_not_know_is_told_with_what_to_do(place):
-    with (
-        pytest.raises(remote_files.RemoteError, match=r"scheme 's3' not implemented; set EPATH_USE_TF=false and"),
-        remote_files.raise_remote_errors(place),
-    ):
-        raise RuntimeError("File system scheme 's3' not implemented")
-
-
-def test_whatever_a_library_raises_becomes_one_line(place):
-    with (
-        pytest.raises(remote_files.RemoteError, match=r"^memory:.*/bucket cannot be reached: RuntimeError: no route$"),
-        remote_files.raise_remote_errors(place),
-    ):
-        raise RuntimeError("no route\nand much more")
+def test_whatever_a_library_raises_becomes_one_line_with_what_to_do(place):
+    for error, message in [
+        ("File system scheme 's3' not implemented", r"scheme 's3' not implemented; set EPATH_USE_TF=false and"),
+        ("no route\nand much more", r"^memory:.*/bucket cannot be reached: RuntimeError: no route$"),
+    ]:
+        with pytest.raises(remote_files.RemoteError, match=message), remote_files.raise_remote_errors(place):
+            raise RuntimeError(error)
 
 
 def test_a_full_disk_here_is_told_as_such(place, tmp_path, monkeypatch):

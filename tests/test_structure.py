@@ -15,7 +15,6 @@ from tests.source_rules import (
     PORTABLE_PARTS,
     RANKS,
     ROOT,
-    assertions,
     backend_imports,
     exports_that_differ,
     foreign_imports,
@@ -71,10 +70,6 @@ def test_nothing_is_imported_while_an_error_is_handled():
     assert not offences({path: imports_in_error_handlers(source) for path, source in everything.items()})
 
 
-def test_assert_is_for_tests():
-    assert not offences({path: assertions(source) for path, source in sources(LIBRARY).items()})
-
-
 def test_public_functions_carry_types():
     assert not offences({path: not_annotated(source) for path, source in sources(LIBRARY).items()})
 
@@ -92,16 +87,16 @@ def test_init_files_list_what_they_import():
     assert not offences({path: exports_that_differ(source) for path, source in inits.items()})
 
 
-@pytest.mark.parametrize("name", [name for name in dir(tsa) if name not in ("__version__", "ops")])
-def test_completion_offers_public_names_alone(name):
-    part = getattr(tsa, name)
-    assert dir(part) == sorted(part.__all__)
-    assert not [public for public in dir(part) if isinstance(getattr(part, public), ModuleType)]
+def test_completion_offers_public_names_alone(subtests):
+    for name in (name for name in dir(tsa) if name not in ("__version__", "ops")):
+        part = getattr(tsa, name)
+        with subtests.test(name):
+            assert dir(part) == sorted(part.__all__)
+            assert not [public for public in dir(part) if isinstance(getattr(part, public), ModuleType)]
 
 
-@pytest.mark.parametrize(
-    ("source", "part"),
-    [
+def test_imports_that_point_up_or_sideways_and_no_others_are_found(subtests):
+    for source, part in [
         ("from tf_sparse_attention.layers import local_attention", "ops"),
         ("from tf_sparse_attention import layers", "ops"),
         ("import tf_sparse_attention.models.backbone", "layers"),
@@ -112,40 +107,29 @@ def test_completion_offers_public_names_alone(name):
         ("import tests.contracts", "layers"),
         ("import runpy\nrunpy.run_module('tf_sparse_attention.trainers.convert', run_name='__main__')", "convert"),
         ("from importlib import import_module\nimport_module(f'tf_sparse_attention.trainers.tasks.{name}')", "export"),
-        ("__import__('tf_sparse_attention.models')", "layers"),
-    ],
-)
-def test_an_import_that_points_up_or_sideways_is_found(source, part):
-    assert len(imports_that_point_up(source, part)) == 1
-
-
-@pytest.mark.parametrize(
-    ("source", "part"),
-    [
-        ("from tf_sparse_attention.ops.masks import causal_mask", "layers"),
+    ]:
+        with subtests.test(source):
+            assert len(imports_that_point_up(source, part)) == 1
+    for source, part in [
+        ("from tf_sparse_attention.ops.masks import causal_mask\nimport keras", "layers"),
         ("from tf_sparse_attention.ops import masks", "ops"),
-        ("import tf_sparse_attention.models", "trainers"),
         ("import tf_sparse_attention as tsa", "trainers"),
-        ("import keras\nfrom keras import ops", "ops"),
-    ],
-)
-def test_an_import_that_points_down_is_allowed(source, part):
-    assert not imports_that_point_up(source, part)
+    ]:
+        with subtests.test(source):
+            assert not imports_that_point_up(source, part)
 
 
-@pytest.mark.parametrize(
-    ("source", "part", "deferred_allowed", "count"),
-    [
+def test_a_backend_is_found_where_it_does_not_belong(subtests):
+    deferred = "def f():\n    import tensorflow as tf"
+    for source, part, deferred_allowed, count in [
         ("import tensorflow as tf", "layers", True, 1),
-        ("def f():\n    import tensorflow as tf", "layers", True, 0),
-        ("def f():\n    import tensorflow as tf", "layers", False, 1),
+        (deferred, "layers", True, 0),
+        (deferred, "layers", False, 1),
         ("from tensorflow import data", "data", False, 0),
         ("import jax", "data", False, 1),
-        ("import tensorflow_text", "models", False, 1),
-    ],
-)
-def test_a_backend_is_found_where_it_does_not_belong(source, part, deferred_allowed, count):
-    assert len(backend_imports(source, part, deferred_allowed)) == count
+    ]:
+        with subtests.test(source, part=part):
+            assert len(backend_imports(source, part, deferred_allowed)) == count
 
 
 def test_a_foreign_package_is_found():
@@ -154,20 +138,14 @@ def test_a_foreign_package_is_found():
     assert [item.name for item in foreign_imports(source, deferred_allowed=True)] == ["scipy.special"]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_imports_in_error_handlers_and_uses_of_keras_internals_are_found():
+    for source in (
         "try:\n    f()\nexcept ValueError:\n    import tensorflow",
         "try:\n    f()\nfinally:\n    tell()\ndef tell():\n    name()\ndef name():\n    import tensorflow",
-    ],
-)
-def test_an_import_in_an_error_handler_is_found(source):
-    assert imports_in_error_handlers(source) == [source.count("\n") + 1]
-
-
-@pytest.mark.parametrize("source", ["from keras.src import ops", "from keras import src", "x = keras.src.ops.sum"])
-def test_a_use_of_keras_internals_is_found(source):
-    assert uses_of_keras_internals(source) == [1]
+    ):
+        assert imports_in_error_handlers(source) == [source.count("\n") + 1]
+    for source in ("from keras.src import ops", "from keras import src", "x = keras.src.ops.sum"):
+        assert uses_of_keras_internals(source) == [1]
 
 
 def test_an_init_file_that_defines_something_is_found():
@@ -178,24 +156,13 @@ def test_an_init_file_that_defines_something_is_found():
     assert exports_that_differ(exports.replace("import causal_mask", "import merge")) == ["causal_mask", "merge"]
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("def f(x: int) -> None: pass\ndef _g(x): pass\nclass _C:\n    def f(self): pass", []),
-        ("def f(x) -> None: pass\ndef g(x: int): pass\ndef h(*, x: int = 0, **y) -> None: pass", ["f", "g", "h"]),
-        ("class C:\n    def __init__(self): pass\n    def f(self) -> int: pass", ["C.__init__"]),
-        (
-            "class C:\n    @staticmethod\n    def f(x) -> int: pass\n    @classmethod\n    def g(cls) -> int: pass",
-            ["C.f"],
-        ),
-    ],
-)
-def test_a_public_function_without_types_is_found(source, found):
-    assert not_annotated(source) == found
-
-
-def test_an_assertion_is_found():
-    assert assertions("x = 1\nif x:\n    assert x") == [3]
+def test_a_public_function_without_types_is_found():
+    private = "def f(x: int) -> None: pass\ndef _g(x): pass\nclass _C:\n    def f(self): pass"
+    functions = "def f(x) -> None: pass\ndef g(x: int): pass\ndef h(*, x: int = 0, **y) -> None: pass"
+    methods = "class C:\n    def __init__(self): pass\n    def f(self) -> int: pass\n    @staticmethod\n"
+    methods += "    def g(x) -> int: pass\n    @classmethod\n    def h(cls) -> int: pass"
+    for source, found in {private: [], functions: ["f", "g", "h"], methods: ["C.__init__", "C.g"]}.items():
+        assert not_annotated(source) == found
 
 
 def test_every_part_is_reachable_from_the_front_door():
@@ -206,10 +173,10 @@ def test_every_part_is_reachable_from_the_front_door():
         assert getattr(tsa, part).__name__ == f"{LIBRARY}.{part}"
 
 
-@pytest.mark.parametrize("test", golden_table.MORE)
-def test_the_table_of_goldens_runs_tests_that_exist(test):
-    file, _, name = test.partition("::")
-    assert f"def {name}" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+def test_the_table_of_goldens_runs_tests_that_exist():
+    for test in golden_table.MORE:
+        file, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
 
 
 def test_the_front_door_says_no_to_an_unknown_name():
@@ -217,21 +184,17 @@ def test_the_front_door_says_no_to_an_unknown_name():
         _ = tsa.attentoin
 
 
-def test_importing_the_library_on_jax_leaves_tensorflow_out(run_python):
+def test_importing_the_library_on_jax_leaves_tensorflow_out_and_registers_its_classes(run_python, tmp_path):
+    part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
+    tsa.models.Backbone(9, 1, 4, [part]).save(tmp_path / "model.keras")
     code = (
         "import sys, keras\n"
         "from tf_sparse_attention import *\n"
-        "print(keras.backend.backend(), layers.__name__, 'tensorflow' in sys.modules)"
+        "print(keras.backend.backend(), layers.__name__, 'tensorflow' in sys.modules)\n"
+        f"print(keras.models.load_model({str(tmp_path / 'model.keras')!r}).name)"
     )
-    assert run_python(code, KERAS_BACKEND="jax").split() == ["jax", "tf_sparse_attention.layers", "False"]
-
-
-def test_importing_the_library_registers_its_classes(run_python, tmp_path):
-    tsa.models.Backbone(9, 1, 4, [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]).save(
-        tmp_path / "model.keras"
-    )
-    code = f"import tf_sparse_attention, keras; print(keras.models.load_model({str(tmp_path / 'model.keras')!r}).name)"
-    assert run_python(code).split() == ["backbone"]
+    found = run_python(code, KERAS_BACKEND="jax").split()
+    assert found == ["jax", "tf_sparse_attention.layers", "False", "backbone"]
 
 
 def functions_passed(run):

@@ -72,11 +72,12 @@ def test_nothing_is_made():
 
 
 def test_what_has_no_cache_says_why():
-    with pytest.raises(ValueError, match="must be one that decodes with a cache: with selection='top_k'"):
-        cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5, selection="top_k")), 9)
-    with pytest.raises(ValueError, match="must be one that decodes with a cache: it attends to later positions"):
-        cache_sizes(layers.TransformerBlock(layers.LocalAttention(**SIZES)), 9)
-    with pytest.raises(ValueError, match="`target`"):
-        cache_sizes(keras.layers.Dense(3), 9)
-    with pytest.raises(ValueError, match="must be built before it decodes"):
-        cache_sizes(layers.LocalAttention(**SIZES), 9)
+    top_k = built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5, selection="top_k"))
+    for message, target in [
+        ("must be one that decodes with a cache: with selection='top_k'", top_k),
+        ("a cache: it attends to later positions", layers.TransformerBlock(layers.LocalAttention(**SIZES))),
+        ("`target`", keras.layers.Dense(3)),
+        ("must be built before it decodes", layers.LocalAttention(**SIZES)),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            cache_sizes(target, 9)

@@ -37,10 +37,6 @@ def model(dense):
 ONES = np.ones((1, 2), "float32")
 
 
-def test_a_finite_model_has_nothing(model):
-    assert find_nonfinite(model, ONES, np.ones((1, 1), "float32"), training=True) is None
-
-
 def test_the_first_layer_with_such_weights_is_named(model):
     for layer in model.layers[::2]:
         layer.bias.assign(np.full(layer.bias.shape, np.nan))
@@ -96,12 +92,6 @@ def find_in_language_model():
 
 def test_a_layer_inside_of_a_language_model_is_named():
     assert re.match("weights of layer .*block_1/attention/routing_0/query", find_in_language_model())
-
-
-@pytest.mark.full
-def test_a_layer_inside_of_a_language_model_is_named_on_jax(run_jax):
-    found = run_jax("from tests.analysis import test_nonfinite; print(test_nonfinite.find_in_language_model())")
-    assert re.match("weights of layer .*block_1/attention/routing_0/query", found)
 
 
 def test_what_cannot_be_looked_at_is_an_error(model):

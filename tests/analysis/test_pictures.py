@@ -14,7 +14,7 @@ from tests.contracts import SIZE, built, normal
 from tests.oracle.layers import dense_call
 from tf_sparse_attention import layers
 from tf_sparse_attention.analysis import draw_pattern, draw_weights
-from tf_sparse_attention.analysis.pictures import groups_of, one_color_a_head
+from tf_sparse_attention.analysis.pictures import groups_of
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, MixedAttention, RoutingAttention
 from tf_sparse_attention.patterns import First, Heads, InTurn, Window
 
@@ -31,11 +31,6 @@ def shown(figure):
     return [np.asarray(axis.images[0].get_array()).astype(bool) for axis in figure.axes]
 
 
-def test_a_window_is_a_band_below_the_diagonal():
-    (panel,) = shown(draw_pattern(LocalAttention(1, 4, window=2), length=5))
-    np.testing.assert_array_equal(panel, np.eye(5, dtype=bool) | np.eye(5, k=-1, dtype=bool))
-
-
 def test_every_head_of_every_part_has_a_panel():
     parts = [LocalAttention(2, 4, window=3), RoutingAttention(1, 4, num_clusters=2, cluster_size=3)]
     assert len(shown(draw_pattern(MixedAttention(parts), length=9))) == 3
@@ -47,10 +42,17 @@ def test_a_pattern_is_drawn_in_as_many_heads_as_it_tells_apart():
     first, second = shown(draw_pattern(InTurn([Window(1), Window(3)]), length=5, use_causal_mask=False))
     np.testing.assert_array_equal(first, np.eye(5, dtype=bool))
     assert second.sum() == 19
-    with pytest.raises(ValueError, match="`length`"):
-        draw_pattern(Window(4), 0)
-    with pytest.raises(ValueError, match="`layer`"):
-        draw_pattern(keras.layers.Dense(3), length=5)
+
+
+def test_invalid_arguments_are_errors():
+    axes = pyplot.subplots(1, 3)[1]
+    for name, target, length, options in [
+        ("length", Window(4), 0, {}),
+        ("layer", keras.layers.Dense(3), 5, {}),
+        ("axes", LocalAttention(2, 4, window=3), 5, {"axes": axes}),  # two heads
+    ]:
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            draw_pattern(target, length, **options)
 
 
 @every_layer(by_default=("sparse_heads", "top_k_separate", "mixed"))
@@ -60,26 +62,11 @@ def test_every_layer_is_drawn_as_numpy_computes_it(case):
     np.testing.assert_array_equal(drawn, dense_call(layer, x, causal=case.causal).pattern[0])
 
 
-@pytest.mark.parametrize("layer", [LocalAttention(1, 4, window=3), MixedAttention([LocalAttention(1, 4, window=3)])])
-def test_a_built_layer_keeps_its_size(layer):
-    layer(np.zeros((1, 6, 7), "float32"))
-    assert shown(draw_pattern(layer, length=6))[0].shape == (6, 6)
-
-
-def test_axes_must_be_as_many_as_heads():
-    axes = pyplot.subplots(1, 3)[1]
-    with pytest.raises(ValueError, match="`axes`"):
-        draw_pattern(LocalAttention(2, 4, window=3), length=5, axes=axes)
-
-
 def test_tokens_that_reach_one_another_are_a_group():
     seen = np.zeros((5, 5), bool)
     seen[3, 1] = seen[4, 3] = seen[2, 0] = True  # 4 reaches 1 through 3
     assert groups_of(seen).tolist() == [0, 1, 0, 1, 1]
-
-
-def test_a_token_that_sees_nothing_is_a_group_of_its_own():
-    assert groups_of(np.zeros((3, 3), bool)).tolist() == [0, 1, 2]
+    assert groups_of(np.zeros((3, 3), bool)).tolist() == [0, 1, 2]  # tokens that see nothing
 
 
 def test_each_cluster_has_a_colour_of_its_own():
@@ -90,21 +77,9 @@ def test_each_cluster_has_a_colour_of_its_own():
     np.testing.assert_array_equal(plain, (panel > 0).astype(int))
 
 
-def test_an_overlay_gives_a_key_the_colour_of_the_first_head_that_sees_it():
-    pattern = np.array([[[True, False], [False, False]], [[True, True], [False, True]]])
-    assert one_color_a_head(pattern).tolist() == [[1, 2], [0, 2]]
-
-
 def test_an_overlay_is_one_panel():
     (panel,) = shown(draw_pattern(LocalAttention(3, 4, window=2), length=4, overlay=True))
     np.testing.assert_array_equal(panel, np.eye(4, dtype=bool) | np.eye(4, k=-1, dtype=bool))
-
-
-def test_inputs_decide_the_clusters():
-    layer = RoutingAttention(1, 8, num_clusters=2, cluster_size=8, mask_self=False, seed=0)
-    first, second = (np.random.default_rng(seed).normal(size=(1, 8, 16)).astype("float32") for seed in (1, 2))
-    (one,), (other,) = (shown(draw_pattern(layer, 8, inputs=inputs)) for inputs in (first, second))
-    assert not np.array_equal(one, other)
 
 
 def test_the_future_is_shaded_under_a_causal_mask_only():
@@ -121,12 +96,6 @@ def test_weights_are_those_of_the_layer():
     for axis, head in zip(figure.axes, np.asarray(weights)[0], strict=True):
         np.testing.assert_array_equal(axis.images[0].get_array(), head)
     assert len({tuple(row) for row in np.asarray(weights)[0, 0]}) <= 3  # queries of a cluster have one row
-
-
-def test_weights_of_random_numbers_fit_a_layer_built_or_not():
-    layer = LocalAttention(1, 4, window=3)
-    assert shown(draw_weights(layer, 5, hidden_dim=7))[0].sum() == 3 + 3 + 3 + 2 + 1
-    assert layer.num_features == 7 and shown(draw_weights(layer, 6))[0].shape == (6, 6)
 
 
 @pytest.mark.pages

@@ -58,9 +58,7 @@ def all_texts(logits, prompt, max_length, stop_id, length_penalty):
     return sorted(found, key=lambda entry: -entry[1])
 
 
-@pytest.mark.parametrize(
-    ("seed", "length_penalty"), first([(0, 0.0), (1, 0.7), (0, 1.0), (0, 0.7), (1, 0.0), (1, 1.0)], 3)
-)
+@pytest.mark.parametrize(("seed", "length_penalty"), first([(1, 0.7), (0, 0.0), (0, 1.0)], 1))
 def test_with_enough_beams_the_likeliest_texts_are_found(seed, length_penalty):
     prompts = [[2], [], [1, 3]]
     settings = {"length_penalty": length_penalty, "stop_token_ids": [3, -1]}
@@ -90,8 +88,8 @@ def slow_search(logits, prompt, max_length, num_beams, stop_id, length_penalty):
     return ended
 
 
-@pytest.mark.parametrize("seed", first(range(6), 1))
-@pytest.mark.parametrize("num_beams", [1, 2, 3])
+@pytest.mark.parametrize("seed", first(range(4), 1))
+@pytest.mark.parametrize("num_beams", [1, 3])
 def test_few_beams_find_what_a_slow_search_finds(seed, num_beams):
     prompts = [[2], [], [1, 3, 0]]
     rows = run(bigram(table(seed)), prompts, 9, num_beams, length_penalty=1.0, stop_token_ids=[3])
@@ -107,12 +105,6 @@ def test_one_beam_without_an_end_is_the_greedy_text():
     rows = generate(step, prompts, [1, 0], 6, greedy)
     np.testing.assert_array_equal(beams.inputs[:, 0, 1:], rows.token_ids)
     np.testing.assert_allclose(beams.log_probs[:, 0], rows.log_probs, atol=1e-6)
-
-
-def test_log_probabilities_are_kept_for_each_token():
-    beams = beam_search(bigram(table(4)), np.array([[2, 0, 0, 0, 0]]), [1], 5, num_beams=3, length_penalty=0.0)
-    np.testing.assert_allclose(ops.sum(beams.log_probs, axis=-1), beams.scores, atol=1e-5)
-    assert (ops.convert_to_numpy(beams.log_probs)[:, :, 0] == 0).all()
 
 
 def test_the_state_of_a_step_follows_its_beam():
@@ -140,14 +132,6 @@ def test_a_prompt_as_long_as_allowed_is_its_own_result():
     assert len(rows[1][0][0]) > 1
 
 
-def test_what_is_adjusted_decides():
-    def never_2(logits, inputs, index):
-        return ops.where(ops.arange(SIZE) == 2, -1e30, logits)
-
-    rows = run(bigram(table(0)), [[]], 6, 3, adjust=never_2)
-    assert all(2 not in text for text, _ in rows[0])
-
-
 def test_a_row_does_not_depend_on_its_batch_mates():
     step = bigram(table(1))
     assert run(step, [[2], [], [1, 3]], 8, 3, stop_token_ids=[3])[1:2] == run(step, [[]], 8, 3, stop_token_ids=[3])
@@ -169,7 +153,8 @@ def test_log_probabilities_are_the_steps_own_where_scores_are_adjusted():
         np.testing.assert_allclose(score, sum(log_probs_of(0.5 * logits)[pair] for pair in pairs), atol=1e-5)
 
 
-@pytest.mark.parametrize(("stop_token_ids", "same_as"), [([9], []), ([1, 1], [1]), ([-1, 1, 7, 1], [1])])
-def test_stop_ids_count_once_and_if_they_are_ids(stop_token_ids, same_as):
+def test_stop_ids_count_once_and_if_they_are_ids():
     step = bigram(table(1))
-    assert run(step, [[2]], 6, 3, stop_token_ids=stop_token_ids) == run(step, [[2]], 6, 3, stop_token_ids=same_as)
+    for stop_token_ids, same_as in (([9], []), ([-1, 1, 7, 1], [1])):
+        found, expected = (run(step, [[2]], 6, 3, stop_token_ids=given) for given in (stop_token_ids, same_as))
+        assert found == expected

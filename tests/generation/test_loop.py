@@ -45,31 +45,25 @@ def run(step, prompts, max_length, sampler=greedy, length=None, **settings):
 
 def test_rows_of_different_lengths_go_on_from_their_own_ends():
     assert run(count_up, [[4], [], [1, 8]], 4) == [[4, 5, 6, 7], [1, 2, 3, 4], [1, 8, 9, 10]]
-
-
-def test_an_empty_prompt_starts_from_the_start_id():
     assert run(count_up, [[]], 3, start_id=5) == [[6, 7, 8]]
+    assert run(count_up, [[4, 9], [3]], 2) == [[4, 9], [3, 4]]  # a prompt as long as allowed
 
 
 def test_a_row_stops_at_the_stop_id_and_keeps_it_while_others_go_on():
     assert run(count_up, [[4], [1]], 5, stop_token_ids=[6]) == [[4, 5, 6], [1, 2, 3, 4, 5]]
-
-
-def test_a_stop_id_in_the_prompt_stops_nothing():
-    assert run(count_up, [[6, 4]], 5, stop_token_ids=[6]) == [[6, 4, 5, 6]]
-
-
-def test_a_prompt_as_long_as_allowed_is_returned_as_it_is():
-    assert run(count_up, [[4, 9], [3]], 2) == [[4, 9], [3, 4]]
+    assert run(count_up, [[6, 4]], 5, stop_token_ids=[6]) == [[6, 4, 5, 6]]  # in the prompt it stops nothing
 
 
 def test_rows_may_have_limits_of_their_own():
     assert run(count_up, [[1], [1], [1, 2]], np.array([2, 4, 1]), length=6) == [[1, 2], [1, 2, 3, 4], [1, 2]]
 
 
-def test_what_lies_behind_a_prompt_does_not_matter():
+def test_what_lies_behind_a_prompt_does_not_matter_and_lengths_end_with_the_buffer():
     ids, *_ = generate(count_up, [[4, 9, 9, 9]], [1], 3, greedy)
     np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 5, 6, 0]])
+    ids, lengths, _ = generate(count_up, [[4, 7]], [3], 2, greedy)
+    np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 7]])
+    np.testing.assert_array_equal(ops.convert_to_numpy(lengths), [2])
 
 
 @on_tensorflow
@@ -112,7 +106,7 @@ def test_state_goes_from_step_to_step():
 
 
 def test_samples_follow_the_seed():
-    first, again, other = (run(bigram, [[], []], 20, DRAW, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (run(bigram, [[], []], 9, DRAW, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert first[0] != first[1]
 
@@ -124,25 +118,16 @@ def test_samples_are_the_same_on_every_backend():
     ]
 
 
-def test_a_row_draws_the_same_whatever_its_batch_mates_and_the_buffer():
-    rows = run(bigram, [[3], [5, 6, 7, 8], [2, 2]], 20, DRAW, seed=4)
-    assert run(bigram, [[3], [], [2, 2], [9]], 20, DRAW, seed=4, length=31)[::2] == rows[::2]
+def test_a_row_draws_the_same_whatever_its_batch_mates_the_buffer_and_the_length():
+    rows = run(bigram, [[3], [5, 6, 7, 8], [2, 2]], 12, DRAW, seed=4)
+    assert run(bigram, [[3], [], [2, 2], [9]], 12, DRAW, seed=4, length=17)[::2] == rows[::2]
+    assert run(bigram, [[3]], 8, DRAW, seed=4)[0] == rows[0][:8]
 
 
 def test_rows_with_seeds_of_their_own_may_stand_anywhere():
-    rows = run(bigram, [[3], [3], [5]], 20, DRAW, seed=np.array([8, 9, 8]))
-    assert run(bigram, [[5], [3]], 20, DRAW, seed=np.array([8, 8])) == [rows[2], rows[0]]
+    rows = run(bigram, [[3], [3], [5]], 9, DRAW, seed=np.array([8, 9, 8]))
+    assert run(bigram, [[5], [3]], 9, DRAW, seed=np.array([8, 8])) == [rows[2], rows[0]]
     assert rows[0] != rows[1]
-
-
-def test_a_longer_row_begins_with_the_shorter_one():
-    assert run(bigram, [[3]], 20, DRAW, seed=1)[0][:8] == run(bigram, [[3]], 8, DRAW, seed=1)[0]
-
-
-def test_lengths_beyond_the_buffer_count_as_the_buffer():
-    ids, lengths, _ = generate(count_up, [[4, 7]], [3], 2, greedy)
-    np.testing.assert_array_equal(ops.convert_to_numpy(ids), [[4, 7]])
-    np.testing.assert_array_equal(ops.convert_to_numpy(lengths), [2])
 
 
 @on_tensorflow
@@ -173,13 +158,11 @@ def test_one_graph_of_unknown_sizes_gives_what_eager_mode_gives(jit_compile):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("max_length", [0, 4])
-def test_a_length_that_the_buffer_cannot_hold_is_refused(max_length):
-    with pytest.raises(ValueError, match=rf"`max_length` must be between 1 and .* Received: max_length={max_length}"):
-        generate(count_up, [[1, 0, 0]], [1], max_length, greedy)
-
-
-def test_prompts_of_another_rank_are_refused():
+def test_lengths_that_the_buffer_cannot_hold_and_prompts_of_another_rank_are_refused():
+    for max_length in (0, 4):
+        message = rf"`max_length` must be between 1 and .* Received: max_length={max_length}"
+        with pytest.raises(ValueError, match=message):
+            generate(count_up, [[1, 0, 0]], [1], max_length, greedy)
     with pytest.raises(ValueError, match="`prompt_ids`"):
         generate(count_up, [1, 0, 0], [1], 3, greedy)
 

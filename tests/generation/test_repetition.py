@@ -24,12 +24,6 @@ def test_a_penalty_looks_back_at_the_window_alone_and_not_ahead():
     np.testing.assert_allclose(found, [[2.0, -2.0, 0.5, 3.0, -8.0]])
 
 
-def test_the_least_logit_stays_a_number():
-    logits = np.array([[LOWEST, 1.0]], "float32")
-    found = ops.convert_to_numpy(penalize_repetition(logits, np.array([[0, 0]]), np.array([1]), penalty=3.0))
-    np.testing.assert_array_equal(found, logits)
-
-
 def test_rows_have_tokens_of_their_own():
     inputs, index = np.array([[0, 3, 0], [0, 0, 2]]), np.array([1, 2])
     found = ops.convert_to_numpy(penalize_repetition(np.ones((2, 5)), inputs, index, penalty=4.0, window=None))
@@ -67,33 +61,12 @@ def test_names_stand_for_settings():
     assert (own.sampler(own.values), own.adjust(own.values)) == (slowly_blocked, None)
 
 
-def test_nothing_is_adjusted_unless_it_is_asked_for():
-    assert Sampling(temperature=0.5).adjust(Sampling().values) is None
-    assert BeamSearch(no_repeat_ngram=2).adjust(BeamSearch().values) is not None
-
-
-@pytest.mark.parametrize(
-    ("make", "settings"),
-    [
-        (Sampling, {"temperature": -1}),
-        (Sampling, {"temperature": "hot"}),
-        (Sampling, {"temperature": True}),
-        (Sampling, {"top_k": "3"}),
-        (Sampling, {"top_p": "x"}),
-        (Sampling, {"min_p": [0.1]}),
-        (Sampling, {"no_repeat_ngram": 33}),
-        (Sampling, {"top_k": 0}),
-        (Sampling, {"top_p": 0.0}),
-        (Sampling, {"min_p": 2}),
-        (Sampling, {"repetition_penalty": 0}),
-        (Sampling, {"repetition_window": 0}),
-        (BeamSearch, {"no_repeat_ngram": 0}),
-        (BeamSearch, {"num_beams": 0}),
-        (BeamSearch, {"length_penalty": -1}),
-        (BeamSearch, {"length_penalty": float("inf")}),
-    ],
-)
-def test_settings_out_of_range_are_refused(make, settings):
-    (name,) = settings
-    with pytest.raises(ValueError, match=f"`{name}` must be .* Received: {name}="):
-        make(**settings)
+def test_settings_out_of_range_are_refused(subtests):
+    sampling = {"temperature": [-1, "hot", True], "top_k": ["3", 0], "top_p": ["x", 0.0], "min_p": [[0.1], 2]}
+    sampling |= {"no_repeat_ngram": [33], "repetition_penalty": [0], "repetition_window": [0]}
+    beams = {"no_repeat_ngram": [0], "num_beams": [0], "length_penalty": [-1, float("inf")]}
+    for make, settings in ((Sampling, sampling), (BeamSearch, beams)):
+        for name, value in ((name, value) for name, values in settings.items() for value in values):
+            message = f"`{name}` must be .* Received: {name}="
+            with subtests.test(name, value=value), pytest.raises(ValueError, match=message):
+                make(**{name: value})

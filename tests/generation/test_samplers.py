@@ -57,18 +57,10 @@ def test_for_a_batch_the_published_top_k_takes_one_threshold_and_ours_keeps_k_a_
     assert (ours.sum(-1) == k).all()
 
 
-def test_top_k_keeps_the_best_of_a_hand_made_row():
-    kept = array(keep_top_k([[1.0, 4.0, 2.0, 3.0]], 2))
-    np.testing.assert_array_equal(kept, [[LOWEST, 4, LOWEST, 3]])
-
-
-def test_of_equal_logits_top_k_keeps_the_lower_ids():
-    kept = array(keep_top_k([[2.0, 1.0, 2.0, 2.0]], 2))
-    np.testing.assert_array_equal(kept, [[2, LOWEST, 2, LOWEST]])
-
-
-def test_top_k_beyond_the_vocabulary_changes_nothing():
-    np.testing.assert_array_equal(array(keep_top_k(LOGITS, 50)), LOGITS)
+def test_top_k_keeps_the_best_and_of_equal_logits_the_lower_ids():
+    np.testing.assert_array_equal(array(keep_top_k([[1.0, 4.0, 2.0, 3.0]], 2)), [[LOWEST, 4, LOWEST, 3]])
+    np.testing.assert_array_equal(array(keep_top_k([[2.0, 1.0, 2.0, 2.0]], 2)), [[2, LOWEST, 2, LOWEST]])
+    np.testing.assert_array_equal(array(keep_top_k(LOGITS, 50)), LOGITS)  # beyond the vocabulary
 
 
 def test_each_row_may_have_its_own_k_and_p():
@@ -91,20 +83,14 @@ def test_the_cuts_are_those_of_a_sorted_row():
     np.testing.assert_array_equal(array(keep_nucleus(logits, 0.8317)), np.where(before <= 0.8317, logits, LOWEST))
 
 
-def test_the_nucleus_of_a_hand_made_row_includes_the_one_that_passes_p():
-    logits = np.log([[0.5, 0.125, 0.25, 0.125]]).astype("float32")
-    kept = array(keep_nucleus(logits, 0.6)) == logits
-    np.testing.assert_array_equal(kept, [[True, False, True, False]])
-
-
-def test_a_sum_of_exactly_p_does_not_end_the_nucleus():
-    kept = array(keep_nucleus(np.log([[0.5, 0.25, 0.25]]).astype("float32"), 0.5)) > LOWEST
-    np.testing.assert_array_equal(kept, [[True, True, False]])
-
-
-def test_the_nucleus_of_equals_takes_the_lower_ids():
-    kept = array(keep_nucleus(np.zeros((1, 4), "float32"), 0.3)) == 0
-    np.testing.assert_array_equal(kept, [[True, True, False, False]])
+def test_the_nucleus_of_hand_made_rows():
+    for shares, p, kept in [
+        ([0.5, 0.125, 0.25, 0.125], 0.6, [True, False, True, False]),  # the token that passes p is kept
+        ([0.5, 0.25, 0.25], 0.5, [True, True, False]),  # a sum of exactly p does not end the nucleus
+        ([1.0, 1.0, 1.0, 1.0], 0.3, [True, True, False, False]),  # of equals the lower ids
+    ]:
+        found = array(keep_nucleus(np.log([shares]).astype("float32"), p))
+        np.testing.assert_array_equal(found > LOWEST, [kept])
 
 
 def test_a_nucleus_of_1_keeps_all_even_where_the_sum_is_rounded_up():
@@ -125,33 +111,15 @@ def test_what_is_likely_beside_the_best_is_kept_for_each_row():
         np.testing.assert_array_equal((array(keep_likely(logits, min_p)) == logits).sum(-1), wanted)
 
 
-def test_nothing_unlikely_beside_the_best_is_drawn_after_temperature():
-    logits = np.log([0.5, 0.25, 0.125, 0.125]).astype("float32")
-    assert (draws(logits, min_p=0.3) > 0).sum() == 2
-    assert (draws(logits, temperature=4.0, min_p=0.3) > 0).sum() == 4
-
-
-@pytest.mark.parametrize("min_p", [-0.1, 1.5, float("nan")])
-def test_a_min_p_out_of_range_is_refused(min_p):
-    with pytest.raises(ValueError, match="`min_p`"):
-        keep_likely(LOGITS, min_p)
-
-
 def test_greedy_takes_the_first_of_the_best():
     np.testing.assert_array_equal(array(greedy([[1.0, 3.0, 3.0], [5.0, 3.0, 3.0]])), [1, 0])
 
 
-def test_draws_follow_the_softmax():
-    # Four standard deviations of a share at 4,000 draws.
-    np.testing.assert_allclose(draws(LOGITS[0]), softmax(LOGITS[0]), atol=4 * np.sqrt(0.25 / 4000))
-
-
-def test_temperature_divides_the_logits():
-    expected = softmax(LOGITS[0] / 3)
-    np.testing.assert_allclose(draws(LOGITS[0], temperature=3.0), expected, atol=4 * np.sqrt(0.25 / 4000))
-
-
-def test_temperature_0_is_greedy():
+def test_draws_follow_the_softmax_of_logits_divided_by_the_temperature():
+    for temperature in (1.0, 3.0):
+        expected = softmax(LOGITS[0] / temperature)
+        # Four standard deviations of a share at 4,000 draws.
+        np.testing.assert_allclose(draws(LOGITS[0], temperature=temperature), expected, atol=4 * np.sqrt(0.25 / 4000))
     ids = array(sample(LOGITS, row_keys(1, 3), temperature=0.0))
     np.testing.assert_array_equal(ids, LOGITS.argmax(-1))
 
@@ -163,15 +131,15 @@ def test_each_row_may_have_its_own_temperature():
     assert len(np.unique(ids[1::2])) > 20
 
 
-def test_nothing_outside_the_best_k_is_drawn():
-    shares = draws(LOGITS[0], top_k=3)
-    assert set(np.flatnonzero(shares)) == set(np.argsort(LOGITS[0])[-3:])
-
-
-def test_the_nucleus_is_that_of_the_distribution_after_temperature():
+def test_top_p_and_min_p_apply_after_temperature():
     logits = np.log([0.5, 0.25, 0.125, 0.125]).astype("float32")
-    assert (draws(logits, temperature=0.25, top_p=0.7) > 0).sum() == 1
-    assert (draws(logits, temperature=4.0, top_p=0.7) > 0).sum() == 3
+    for temperature, cut, count in [
+        (0.25, {"top_p": 0.7}, 1),
+        (4.0, {"top_p": 0.7}, 3),
+        (1.0, {"min_p": 0.3}, 2),
+        (4.0, {"min_p": 0.3}, 4),
+    ]:
+        assert (draws(logits, temperature=temperature, **cut) > 0).sum() == count
 
 
 def test_ids_at_the_least_float32_are_never_drawn():
@@ -179,31 +147,14 @@ def test_ids_at_the_least_float32_are_never_drawn():
     assert draws(logits, temperature=0.5)[2] == 1
 
 
-def test_a_row_draws_the_same_beside_other_rows():
-    many = array(sample(np.tile(LOGITS[:1], (40, 1)), row_keys(3, 40)))
-    few = array(sample(np.tile(LOGITS[:1], (7, 1)), row_keys(3, 7)))
-    np.testing.assert_array_equal(few, many[:7])
-    assert len(np.unique(many)) > 3
-
-
-def test_half_precision_logits_are_drawn_from_in_float32():
-    ids = sample(ops.cast(LOGITS, "bfloat16"), row_keys(1, 3), top_k=2, top_p=0.9)
-    assert array(ids).dtype == "int32"
-
-
-@pytest.mark.parametrize("temperature", [-0.5, float("nan"), float("inf"), np.float32(-1)])
-def test_a_temperature_out_of_range_is_refused(temperature):
-    with pytest.raises(ValueError, match="`temperature`"):
-        sample(LOGITS, row_keys(1, 3), temperature=temperature)
-
-
-@pytest.mark.parametrize("top_k", [0, -2, 2.5])
-def test_a_top_k_that_is_no_positive_integer_is_refused(top_k):
-    with pytest.raises(ValueError, match="`top_k`"):
-        keep_top_k(LOGITS, top_k)
-
-
-@pytest.mark.parametrize("top_p", [0, 1.5, float("nan")])
-def test_a_top_p_out_of_range_is_refused(top_p):
-    with pytest.raises(ValueError, match="`top_p`"):
-        keep_nucleus(LOGITS, top_p)
+def test_settings_out_of_range_are_refused(subtests):
+    nan, keys = float("nan"), row_keys(1, 3)
+    for name, run, values in [
+        ("temperature", lambda value: sample(LOGITS, keys, temperature=value), [-0.5, nan, np.inf, np.float32(-1)]),
+        ("top_k", lambda value: keep_top_k(LOGITS, value), [0, -2, 2.5]),
+        ("top_p", lambda value: keep_nucleus(LOGITS, value), [0, 1.5, nan]),
+        ("min_p", lambda value: keep_likely(LOGITS, value), [-0.1, 1.5, nan]),
+    ]:
+        for value in values:
+            with subtests.test(name, value=value), pytest.raises(ValueError, match=f"`{name}`"):
+                run(value)

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import tf_sparse_attention as tsa
 from tf_sparse_attention.models import DECODER_PRESETS, LanguageModel
 from tf_sparse_attention.models.presets import preset_arguments
 
@@ -59,21 +58,3 @@ def test_a_tiny_decoder_writes_with_a_cache(tiny):
     _, cache = tiny.prefill(IDS[:1, :94], tiny.init_cache(1, 96))
     logits, _ = tiny.decode(IDS[:1, 94:95], cache, 94)
     np.testing.assert_allclose(np.asarray(logits)[:, 0], np.asarray(tiny(IDS[:1, :95]))[:, -1], atol=1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads what is exported with TensorFlow")
-def test_an_exported_decoder_gives_the_same_logits(tmp_path):
-    import tensorflow as tf
-
-    model = LanguageModel.from_preset("gpt_oss_tiny", vocabulary_size=20)
-    model.export(tmp_path, input_signature=[keras.InputSpec(shape=(None, None), dtype="int32")], verbose=False)
-    served = tf.saved_model.load(tmp_path)
-    np.testing.assert_allclose(np.asarray(served.serve(IDS[:2])), np.asarray(model(IDS[:2])), atol=1e-5)
-
-
-@pytest.mark.full
-def test_a_tiny_decoder_learns(tiny):
-    tiny.compile("adam", loss=tsa.models.language_model_loss(), jit_compile=False)
-    losses = tiny.fit(IDS, np.roll(IDS, -1, 1), epochs=8, verbose=0).history["loss"]
-    assert losses[-1] < 0.6 * losses[0]

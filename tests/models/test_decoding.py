@@ -70,17 +70,17 @@ def largest_error(model, ids, lengths, memory=None, documents=None):
     return worst
 
 
-@pytest.mark.parametrize("name", first(MODELS, 3))
+@pytest.mark.parametrize("name", first(MODELS, 2))
 def test_logits_are_those_of_one_call(name):
-    ids = np.random.default_rng(0).integers(1, 30, (3, 24))
-    assert largest_error(make(**MODELS[name]), ids, np.array([5, 0, 24])) < 1e-4
+    ids = np.random.default_rng(0).integers(1, 30, (3, 14))
+    assert largest_error(make(**MODELS[name]), ids, np.array([5, 0, 14])) < 1e-4
 
 
 def test_half_precision_decodes_what_its_own_pass_gives():
-    ids = np.random.default_rng(0).integers(1, 30, (3, 24))
-    half, single = make([LOCAL], dtype="mixed_bfloat16"), make([LOCAL])  # of the same weights
+    ids = np.random.default_rng(0).integers(1, 30, (3, 12))
+    half, single = (make([LOCAL], num_layers=1, dtype=dtype) for dtype in ("mixed_bfloat16", None))  # equal weights
     rounding = np.abs(ops.convert_to_numpy(half(ids) - single(ids))).max()
-    assert largest_error(half, ids, np.array([5, 0, 24])) < rounding < 0.2
+    assert largest_error(half, ids, np.array([5, 0, 12])) < rounding < 0.2
 
 
 REMEMBERING = {
@@ -91,56 +91,27 @@ REMEMBERING = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "padded"), first([*((name, True) for name in REMEMBERING), *((name, False) for name in REMEMBERING)], 4)
-)
-def test_logits_after_a_memory_are_those_of_reading_on(name, padded):
+@pytest.mark.parametrize("name", first(["longer_than_a_window", "all_attention", "blocks", "rotary"], 2))
+def test_logits_after_a_memory_are_those_of_reading_on(name):
     model, rng = make(**REMEMBERING[name]), np.random.default_rng(0)
-    first, ids = rng.integers(1, 30, (3, 11)), rng.integers(1, 30, (3, 15))
-    padding = {"padding_mask": np.arange(11) < np.array([[11], [9], [0]])} if padded else {}
-    memory = model.forward_with_memory({"token_ids": first, **padding}, model.init_memory(3))[1]
-    assert largest_error(model, ids, np.array([5, 1, 11]), memory) < 1e-4
+    first, ids = rng.integers(1, 30, (3, 11)), rng.integers(1, 30, (3, 9))
+    padded = {"token_ids": first, "padding_mask": np.arange(11) < np.array([[11], [9], [0]])}
+    memory = model.forward_with_memory(padded, model.init_memory(3))[1]
+    assert largest_error(model, ids, np.array([5, 1, 7]), memory) < 1e-4
 
 
 def test_rows_go_on_with_the_document_that_they_read_last():
-    model, rng = make(**REMEMBERING["rotary"]), np.random.default_rng(0)
+    model, rng = make(**REMEMBERING["rotary"], num_layers=1), np.random.default_rng(0)
     segments = np.array([[4] * 9 + [7] * 2, [3] * 11, [5, 5, 5, 5, 5, 5, 5, 9, 9, 5, 5]])
     first = {"token_ids": rng.integers(1, 30, (3, 11)), "segment_ids": segments}
     memory = model.forward_with_memory(first, model.init_memory(3))[1]
     assert largest_error(model, rng.integers(1, 30, (3, 9)), np.array([2, 1, 4]), memory, segments[:, -1]) < 1e-4
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", first([False, True], 1))
 def test_an_empty_memory_is_what_reading_on_takes_it_for(masked):
-    model, ids = make(**REMEMBERING["rotary"]), np.random.default_rng(0).integers(1, 30, (2, 9))
+    model, ids = make(**REMEMBERING["rotary"], num_layers=1), np.random.default_rng(0).integers(1, 30, (2, 6))
     assert largest_error(model, ids, np.array([3, 1]), model.init_memory(2, masked)) < 1e-4
-
-
-def test_a_model_without_memory_refuses_one():
-    model = make([LOCAL])
-    with pytest.raises(ValueError, match="`memory`"):
-        model.init_cache(2, 9, {"segment_ids": np.zeros((2, 4), "int32")})
-
-
-@pytest.mark.full
-def test_logits_are_those_of_one_call_on_jax(run_jax):
-    code = """
-import warnings
-warnings.simplefilter("ignore")
-import numpy as np
-from tests.models.test_decoding import MODELS, largest_error, make
-ids = np.random.default_rng(0).integers(1, 30, (3, 14))
-print(max(largest_error(make(**MODELS[name]), ids, np.array([5, 1, 9])) for name in ("routing_transformer", "fixed")))
-"""
-    assert float(run_jax(code)) < 1e-4
-
-
-def test_caches_are_named_as_blocks_and_layers_are():
-    cache = make(**MODELS["two_of_a_kind"]).init_cache(2, 9)
-    assert list(cache) == ["block_0", "block_1"]
-    assert list(cache["block_1"]) == ["attention"]
-    assert list(cache["block_1"]["attention"]) == ["local_0", "local_1"]
-    assert cache["block_1"]["attention"]["local_1"]["part_0"]["key"].shape == (2, 2, 3, 4)
 
 
 def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
@@ -155,27 +126,25 @@ def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
 
 def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make([STRIDED], embedding={"grid": (3, 3)}, num_layers=1)
+    model._generator = Generator(model, run_eagerly=True)
     assert len(model.generate([3], max_length=9, stop_token_ids=None)) == 9
     with pytest.raises(ValueError, match="`max_length`"):
         model.generate([3], max_length=10)
 
 
-def test_a_model_of_both_sides_has_no_cache():
+def test_what_cannot_be_decoded_is_refused():
+    model = make([LOCAL])
     with pytest.raises(ValueError, match="must be one that decodes with a cache: it attends to later tokens"):
         make([LOCAL], causal=False).init_cache(2, 9)
-
-
-def test_packed_documents_are_refused():
-    model = make([LOCAL])
+    with pytest.raises(ValueError, match="`memory`"):
+        model.init_cache(2, 9, {"segment_ids": np.zeros((2, 4), "int32")})
     inputs = {"token_ids": np.ones((1, 4), "int32"), "segment_ids": np.zeros((1, 4), "int32")}
     with pytest.raises(ValueError, match="`inputs`"):
         model.prefill(inputs, model.init_cache(1, 9))
 
 
-FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("sparse_transformer", "fixed")]
-
-
-@pytest.mark.parametrize("name", ["routing_transformer", *FULL])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["routing_transformer", "sparse_transformer"])
 def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
     model = make(**MODELS[name])
     prompts = [[5, 6, 7], [], [9] * 8]

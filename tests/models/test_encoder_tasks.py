@@ -1,22 +1,18 @@
 """Heads on encoders: classes of sequences and of tokens, and answers as spans."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from keras import ops
 
 from tests.contracts import to_numpy
 from tests.draws import draws, first
 from tf_sparse_attention.convert import arguments_of, replace_attention
-from tf_sparse_attention.layers import ClusteredAttention, LocalAttention
+from tf_sparse_attention.layers import ClusteredAttention
 from tf_sparse_attention.models import (
     Backbone,
     Encoder,
-    LanguageModel,
     SequenceClassifier,
     SpanAnswerer,
     TokenClassifier,
@@ -69,9 +65,7 @@ SHAPES = {"sequence": (2, 3), "token": (2, T, 3), "span": (2, 2, T)}
 
 @pytest.mark.parametrize(
     ("name", "encoder"),
-    first(
-        [("sequence", swapped), ("token", bert_like), ("span", backbone), ("sequence", backbone), ("span", swapped)], 3
-    ),
+    first([("sequence", swapped), ("token", bert_like), ("span", backbone)], 2),
 )
 def test_a_model_on_any_encoder_is_saved_and_loaded(name, encoder, tmp_path):
     model = MODELS[name](encoder(), dropout=0.1)
@@ -86,8 +80,8 @@ def test_a_model_on_any_encoder_is_saved_and_loaded(name, encoder, tmp_path):
 @pytest.mark.parametrize("name", first(["span", "sequence", "token"], 1))
 def test_a_model_learns_and_targets_that_do_not_count_change_nothing(name):
     model = MODELS[name](backbone())
-    model.compile(keras.optimizers.Adam(1e-2), LOSS, run_eagerly=True)
-    losses = model.fit(INPUTS, TARGETS[name], epochs=12, shuffle=False, verbose=0).history["loss"]
+    model.compile(keras.optimizers.Adam(5e-2), LOSS, run_eagerly=True)
+    losses = model.fit(INPUTS, TARGETS[name], epochs=4, shuffle=False, verbose=0).history["loss"]
     assert losses[-1] < 0.8 * losses[0]
     if name != "sequence":
         counts = TARGETS[name] >= 0
@@ -121,7 +115,7 @@ def test_the_pooler_is_the_encoders_own():
     np.testing.assert_allclose(model(INPUTS), pooled @ to_numpy(model.head.kernel), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first(MODELS, 1))
 def test_logits_are_float32_and_alike_in_half_precision(name):
     # Rounding is at most 0.03 with seeds 1 to 4, and 0.06 with seed 0.
     models = [MODELS[name](backbone(dtype=dtype, seed=1), dtype=dtype) for dtype in ("float32", "mixed_bfloat16")]
@@ -166,12 +160,6 @@ def test_no_span_goes_over_what_it_may_not_hold():
     assert (start, end, score) == ([3, 0, 3], [3, 1, 3], [10.0, 18.0, 10.0])
 
 
-def test_a_span_of_two_tokens_by_hand():
-    start, end, score = best_spans(np.array([[1.0, 4.0, 0.0, 2.0]]), np.array([[9.0, 1.0, 3.0, 5.0]]), max_length=2)
-    # (0, 0) has 10, and (1, 2) 7; of longer ones (1, 3) would have 9, and ends before starts do not count.
-    assert (int(start[0]), int(end[0]), float(score[0])) == (0, 0, 10.0)
-
-
 def test_what_does_not_fit_is_refused(subtests):
     cases = [
         (lambda: SequenceClassifier("x", 3), "`encoder`"),
@@ -192,53 +180,3 @@ def test_what_does_not_fit_is_refused(subtests):
     for make, message in cases:
         with subtests.test(str(make)), pytest.raises(ValueError, match=message):
             make()
-
-
-def test_the_encoder_of_a_language_model_can_be_classified_with():
-    pretrained = LanguageModel(backbone("ClusteredAttention"))
-    model = SequenceClassifier(pretrained.backbone, 3)
-    assert model.backbone is pretrained.backbone and model.vocabulary_size == V
-    assert SequenceClassifier(functional(), 3).vocabulary_size is None
-
-
-@pytest.mark.full
-def test_a_model_of_keras_hub_is_classified_with_once_its_attention_is_replaced(tmp_path):
-    keras_hub = pytest.importorskip("keras_hub")
-    sizes = {"vocabulary_size": V, "num_layers": 1, "num_heads": 2, "hidden_dim": D, "intermediate_dim": 12}
-    bert = keras_hub.models.BertBackbone(**sizes, dropout=0.0, max_sequence_length=16)
-
-    def make_layer(attention):
-        return LocalAttention(**arguments_of(attention), window=2 * T)
-
-    inputs = {**INPUTS, "segment_ids": np.zeros_like(IDS)}
-    dense = SequenceClassifier(bert, 3, "pooler")
-    sparse = SequenceClassifier(replace_attention(bert, make_layer, print_fn=None), 3, "pooler")
-    sparse.head.set_weights(dense.head.get_weights())
-    np.testing.assert_allclose(sparse(inputs), dense(inputs), atol=1e-5)
-    sparse.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(inputs), sparse(inputs))
-
-
-@pytest.mark.full
-def test_spans_and_classes_are_learned_on_jax(run_jax):
-    code = textwrap.dedent(
-        """
-        import keras, numpy as np
-        from tests.models.test_encoder_tasks import INPUTS, LOSS, MODELS, SHAPES, TARGETS, backbone
-        for name in ("sequence", "span"):
-            model = MODELS[name](backbone())
-            model.compile(keras.optimizers.Adam(1e-2), LOSS)
-            losses = model.fit(INPUTS, TARGETS[name], epochs=8, shuffle=False, verbose=0).history["loss"]
-            assert losses[-1] < 0.9 * losses[0] and model(INPUTS).shape == SHAPES[name]
-        found = model.answer(INPUTS)
-        assert (found["end"] >= found["start"]).all() and found["end"][1] < 4
-        """
-    )
-    run_jax(code)
-
-
-def test_spans_can_be_found_in_a_program():
-    scores = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((2, 2, T)), "float32")
-    symbolic = best_spans(keras.KerasTensor((None, T)), keras.KerasTensor((None, T)), 3)
-    assert [x.dtype for x in symbolic] == ["int32", "int32", "float32"]
-    assert best_spans(scores[:, 0], scores[:, 1], 3)[0].shape == (2,)

@@ -27,16 +27,10 @@ def test_a_mask_of_keras_counts_padding_out_no_second_time():
     np.testing.assert_allclose(language_model_loss()(TARGETS, logits), NATS, rtol=1e-6)
 
 
-def test_perplexity_is_the_exponential_of_the_mean():
+def test_metrics_are_means_per_token_per_byte_and_per_word():
     np.testing.assert_allclose(measured(Perplexity()), np.exp(NATS), rtol=1e-6)
-
-
-def test_bits_per_byte_counts_the_tokens_of_a_byte():
     np.testing.assert_allclose(measured(BitsPerByte()), 2.0, rtol=1e-6)
     np.testing.assert_allclose(measured(BitsPerByte(tokens_per_byte=0.25)), 0.5, rtol=1e-6)
-
-
-def test_perplexity_per_word_counts_the_tokens_of_a_word():
     np.testing.assert_allclose(measured(PerplexityPerWord(tokens_per_word=3.0)), np.exp(3 * NATS), rtol=1e-6)
 
 
@@ -53,16 +47,13 @@ def test_batches_add_up_and_reset():
     assert float(metric.result()) == 1.0
 
 
-@pytest.mark.parametrize("metric", [Perplexity(), BitsPerByte(0.5), PerplexityPerWord(4.0)])
-def test_metrics_come_back_from_their_configuration(metric):
-    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
-    assert measured(again) == measured(metric)
-
-
-@pytest.mark.parametrize(("make", "name"), [(BitsPerByte, "tokens_per_byte"), (PerplexityPerWord, "tokens_per_word")])
-def test_a_ratio_must_be_positive(make, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be a positive number. Received: {name}=0"):
-        make(0)
+def test_metrics_come_back_from_their_configuration_and_ratios_must_be_positive():
+    for metric in (Perplexity(), BitsPerByte(0.5), PerplexityPerWord(4.0)):
+        again = keras.metrics.deserialize(keras.metrics.serialize(metric))
+        assert measured(again) == measured(metric)
+    for make, name in ((BitsPerByte, "tokens_per_byte"), (PerplexityPerWord, "tokens_per_word")):
+        with pytest.raises(ValueError, match=f"`{name}` must be a positive number. Received: {name}=0"):
+            make(0)
 
 
 def test_smoothed_labels_are_those_of_keras():

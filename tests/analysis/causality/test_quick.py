@@ -11,23 +11,21 @@ from tests.analysis.causality.audited_layers import (
     LOOKING_AHEAD,
     Ahead,
     attention,
-    dictionary_model,
     language_model,
 )
+from tests.draws import first
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
-from tf_sparse_attention.analysis.causality import comparison
-from tf_sparse_attention.analysis.causality.inputs import AuditInputs
 from tf_sparse_attention.layers import LocalAttention, MixedAttention
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", first(["language_model", "fixed_length", "convolutions", "dictionary"], 2))
 def test_a_causal_target_passes(name):
     report = assert_causal(CAUSAL[name](), sequence_length=12, hidden_dim=6, num_cuts=4, quick=True)
     assert report.is_causal and report.max_gradient is None
     assert report.checks == (("perturbation",) if name == "fixed_length" else ("perturbation", "prefix"))
 
 
-@pytest.mark.parametrize("name", LOOKING_AHEAD)
+@pytest.mark.parametrize("name", first(LOOKING_AHEAD, 3))
 def test_a_look_ahead_fails(name):
     report = causality_report(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6, num_cuts=4, quick=True)
     assert "prefix" in [leak.check for leak in report.leaks]
@@ -43,30 +41,6 @@ def test_what_depends_on_the_length_alone_fails_only_the_prefix_check():
 
     assert_causal(target)
     assert [leak.check for leak in causality_report(target, quick=True).leaks] == ["prefix"]
-
-
-def test_a_target_that_takes_one_length_and_does_not_say_so_is_refused():
-    with pytest.raises(ValueError, match="`target`"):
-        assert_causal(lambda x: ops.reshape(x, (2, 6, 4)), sequence_length=6, hidden_dim=4, quick=True)
-
-
-def test_masks_of_pairs_are_cut_on_both_axes():
-    ids, pairs = np.ones((2, 5), "int32"), np.ones((2, 5, 5), bool)
-    prefix = AuditInputs({"ids": ids, "mask": pairs, "sizes_mask": np.ones(3, bool)}, 9).prefix(2)
-    assert [array.shape for array in prefix] == [(2, 2), (2, 2, 2), (3,)]
-
-
-def test_a_model_with_a_padding_mask_takes_prefixes():
-    assert assert_causal(dictionary_model(), sequence_length=8, quick=True).checks[-1] == "prefix"
-
-
-def test_outputs_are_compared_in_parts(monkeypatch):
-    old, new = np.random.default_rng(0).standard_normal((2, 3, 7, 5)).astype("float32")
-    new[0, 2, 1] = np.nan
-    whole = comparison.change(old, new)
-    monkeypatch.setattr(comparison, "_PART", 20)
-    np.testing.assert_array_equal(comparison.change(old, new), whole)
-    assert np.isinf(whole[2]) and whole[3] == np.abs(old - new)[:, 3].max() / np.abs(old).max()
 
 
 @pytest.mark.parametrize("options", [{}, {"quick": True}])
@@ -89,14 +63,16 @@ def half_ahead(layer):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: layers.MultiHeadAttention(2, 4, name="it"),
-        lambda: layers.GroupQueryAttention(4, 2, 1, name="it"),
-        lambda: LocalAttention(2, 4, window=7, name="it"),
-    ],
+    ("make", "options"),
+    first(
+        [
+            (lambda: LocalAttention(2, 4, window=7, name="it"), {"quick": True}),
+            (lambda: layers.GroupQueryAttention(4, 2, 1, name="it"), {}),
+            (lambda: layers.MultiHeadAttention(2, 4, name="it"), {}),
+        ],
+        2,
+    ),
 )
-@pytest.mark.parametrize("options", [{}, {"quick": True}])
 def test_the_head_that_looks_ahead_is_named(make, options):
     layer = make()
     report = causality_report(half_ahead(layer), sequence_length=9, hidden_dim=8, num_cuts=3, **options)

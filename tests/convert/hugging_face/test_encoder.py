@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.make_hugging_face import CASES, make
+from tests.make_hugging_face import CASES
 from tf_sparse_attention.convert import from_hugging_face
 
 pytest.importorskip("safetensors")
@@ -161,13 +161,3 @@ def test_invalid_weights_are_errors_that_name_them(checkpoint, subtests):
     path.unlink()
     with pytest.raises(ValueError, match=r"must have model\.safetensors or its index"):
         from_hugging_face(checkpoint)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_checkpoint_made_anew_by_torch_is_read(case, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    make(case, tmp_path)
-    inputs, arrays = numbers(tmp_path / case)
-    real = inputs["padding_mask"] == 1
-    assert largest_difference(from_hugging_face(tmp_path / case)(inputs), arrays, real) < 1e-5

@@ -76,7 +76,7 @@ class Block(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tests")
 class Classifier(keras.Model):
-    """A subclassed model that holds blocks in a list, one of them twice, and attention in a dictionary and a tuple."""
+    """A subclassed model with a list of blocks, one of them twice, and attention in a dictionary and a nested tuple."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -84,7 +84,7 @@ class Classifier(keras.Model):
         self.embedding = keras.layers.Embedding(VOCABULARY, 16)
         self.blocks = [block, Block(), block]
         self.pools = {"last": keras.layers.MultiHeadAttention(2, 8)}
-        self.more = (keras.layers.MultiHeadAttention(2, 8), keras.layers.Dense(3))
+        self.more = [(keras.layers.MultiHeadAttention(2, 8), keras.layers.Dense(3))]
 
     def build(self, input_shape):
         self.embedding.build(input_shape)
@@ -92,18 +92,18 @@ class Classifier(keras.Model):
         for block in self.blocks:
             if not block.built:
                 block.build(shape)
-        for attention in (self.pools["last"], self.more[0]):
+        for attention in (self.pools["last"], self.more[0][0]):
             attention.build(shape, shape)
-        self.more[1].build(shape)
+        self.more[0][1].build(shape)
         self.built = True
 
     def call(self, inputs):
         x = self.embedding(inputs)
         for block in self.blocks:
             x = block(x)
-        for attention in (self.pools["last"], self.more[0]):
+        for attention in (self.pools["last"], self.more[0][0]):
             x = x + attention(query=x, value=x)
-        return self.more[1](ops.mean(x, axis=1))
+        return self.more[0][1](ops.mean(x, axis=1))
 
 
 def difference(one, other):

@@ -42,12 +42,6 @@ def test_errors_fall_and_nothing_but_the_sparse_attention_changes():
     assert flags == [weight.trainable for weight in (*dense.weights, *sparse.weights)]
 
 
-def test_a_window_that_hides_nothing_has_no_error(dense):
-    sparse = replace_attention(dense, local(), print_fn=None)
-    healing = heal(dense, sparse, batches(2), steps=1, optimizer=keras.optimizers.SGD(0.0), verbose=False)
-    assert max(*healing.before.values(), *healing.after.values()) < 1e-10
-
-
 @pytest.mark.parametrize("start_from_data", first([True, False], 1))
 def test_centroids_begin_with_tokens_and_move(dense, start_from_data):
     def routed(attention):

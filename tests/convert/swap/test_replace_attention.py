@@ -15,10 +15,10 @@ from tf_sparse_attention.layers import (
     ClusteredAttention,
     GlobalLocalAttention,
     LocalAttention,
-    MixedAttention,
     NativeSparseAttention,
     SwappedAttention,
 )
+from tf_sparse_attention.models import SwappedModel
 
 REPLACED = "MultiHeadAttention by LocalAttention"
 
@@ -83,26 +83,10 @@ def test_padding_by_an_implicit_mask_is_kept(transformer):
     assert difference(*(ops.convert_to_numpy(model(tokens))[kept] for model in (transformer, sparse))) < 1e-5
 
 
-def test_a_shorter_window_is_the_pattern_with_the_same_weights():
-    model, x = functional(lambda x: attention(name="attention")(x, x)), vectors()
-    sparse = replace_attention(model, local(3), print_fn=None)
-    near = np.abs(np.arange(12)[:, None] - np.arange(12)) < 3
-    masked = model.get_layer("attention")(x, x, attention_mask=near[None])
-    assert difference(masked, sparse(x)) < 1e-5
-
-
 def test_a_swapped_causal_model_is_causal_saved_and_loaded(transformer, tmp_path):
     sparse = replace_attention(transformer, mixed, print_fn=None)
     assert_causal(sparse, sequence_length=12, num_cuts=4)
     assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
-
-
-def test_heads_go_to_the_parts_of_a_mixed_attention_in_order(transformer):
-    def two_windows(dense):
-        arguments = {**arguments_of(dense), "num_heads": 1}
-        return MixedAttention([LocalAttention(**{**arguments, "name": name}, window=12) for name in "ab"])
-
-    assert_same_results(transformer, replace_attention(transformer, two_windows, print_fn=None), ids())
 
 
 def test_explicit_masks_and_returned_weights_are_kept(subtests):
@@ -154,36 +138,18 @@ def test_models_inside_models_are_replaced_too(tmp_path):
     assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
 
 
-def sequential():
-    layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
-    return randomized(keras.Sequential(layers))
-
-
-@pytest.mark.full
-def test_a_sequential_model_of_blocks_is_replaced_saved_and_trained(tmp_path):
-    model = sequential()
-    sparse, lines = reported(model, routed)
-    assert lines == [f"replaced  {model.layers[1].name}.attention: MultiHeadAttention by RoutingAttention"]
-    sparse.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
-    losses = sparse.fit(ids(16), ids(16), epochs=2, batch_size=8, verbose=0).history["loss"]
-    assert losses[1] < losses[0]
-    loaded = reloaded(sparse, tmp_path)
-    assert difference(sparse(ids()), loaded(ids())) == 0
-    assert loaded.optimizer.iterations == 4
-
-
 def test_lists_tuples_dictionaries_and_shared_layers_of_a_subclassed_model(tmp_path):
     model = Classifier()
     model.build((None, 12))
     randomized(model)
     model.blocks[0].attention.trainable = model.pools["last"].trainable = False
     sparse, lines = reported(model, local())
-    held = ["pools['last']", "more[0]", "blocks[0].attention", "blocks[1].attention"]
+    held = ["pools['last']", "more[0][0]", "blocks[0].attention", "blocks[1].attention"]
     assert lines == [f"replaced  {path}: {REPLACED}" for path in held]
     assert_same_results(model, sparse, ids())
     assert len(sparse.weights) == len(model.weights)
     assert len(sparse.trainable_weights) == len(model.trainable_weights) < len(model.weights)
-    assert isinstance(sparse, Classifier) and isinstance(sparse.more[0], SwappedAttention)
+    assert isinstance(sparse, Classifier) and isinstance(sparse.more[0][0], SwappedAttention)
     assert sparse.blocks[0] is sparse.blocks[2]
     assert difference(sparse(ids()), reloaded(sparse, tmp_path)(ids())) == 0
 
@@ -288,6 +254,9 @@ def test_models_whose_attention_cannot_be_replaced_are_errors_with_the_reason(su
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             replace_attention(model, local())
+    plain_config = keras.saving.serialize_keras_object(functional(keras.layers.Dense(3)))
+    with pytest.raises(ValueError, match="`config`"):  # a path that the model does not have
+        SwappedModel.from_config({"model": plain_config, "attention": {"holder.attentoin": {}}, "omitted": {}})
     own = Own()
     plain = keras.Model(own.inputs, own.outputs)
     assert isinstance(replace_attention(plain, local(), print_fn=None).get_layer("node"), LocalAttention)
@@ -349,9 +318,7 @@ def test_arguments_of_are_those_that_both_have():
         arguments_of(dense, window=0)
 
 
-@pytest.mark.parametrize(
-    ("given", "use_causal_mask"), first([(2, True), (12, False), (4, False), (12, True), (2, False), (4, True)], 2)
-)
+@pytest.mark.parametrize(("given", "use_causal_mask"), [(2, True), (12, False)])
 def test_the_smaller_of_the_own_window_and_the_given_window_is_applied_and_reported(given, use_causal_mask):
     model = make_transformer(use_causal_mask, num_layers=1, sliding_window=4)
     sparse, lines = reported(model, local(given))
@@ -359,26 +326,6 @@ def test_the_smaller_of_the_own_window_and_the_given_window_is_applied_and_repor
     remark = "" if given <= 4 else f"; LocalAttention with window=4 instead of {given}: its sliding_window is 4"
     assert lines[0] == f"replaced  attention_0: {REPLACED}{remark}"
     assert (difference(model(ids()), sparse(ids())) < 1e-5) == (given >= 4)
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class NearBlock(Block):
-    """A block whose attention has a window of its own."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.attention = attention(sliding_window=3)
-
-
-def test_the_own_window_is_applied_in_sublayers_and_at_all_sites_of_a_shared_layer(tmp_path):
-    block = NearBlock(name="block")
-    model = functional(lambda x: block(block(x)))
-    sparse, lines = reported(model, local())
-    assert lines == [
-        f"replaced  block.attention: {REPLACED}; LocalAttention with window=3 instead of 12: its sliding_window is 3"
-    ]
-    assert_same_results(model, sparse, vectors())
-    assert difference(sparse(vectors()), reloaded(sparse, tmp_path)(vectors())) == 0
 
 
 def native(window):
@@ -403,7 +350,6 @@ def test_layers_that_see_beyond_the_own_window_are_reported(subtests):
         (near, routed, f"RoutingAttention; {none}"),
         (near, mixed, f"MixedAttention; {shorter}; {none}"),
         (near, with_global(1), f"GlobalLocalAttention; GlobalLocalAttention {beyond}"),
-        (near, with_global(9), f"GlobalLocalAttention; GlobalLocalAttention {beyond}"),
         (causal, native(9), f"NativeSparseAttention; NativeSparseAttention {beyond}"),
     ]:
         with subtests.test(remark):
@@ -437,28 +383,11 @@ class Forgetful(keras.Model):
         return {"name": self.name, "width": self.width}
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class Around(keras.Model):
-    """A model that holds one whose config omits arguments."""
-
-    def __init__(self, inner, **kwargs):
-        inputs = keras.Input((12, 16))
-        super().__init__(inputs, inner(inputs), **kwargs)
-        self.inner = inner
-
-    def get_config(self):
-        return {"name": self.name, "inner": keras.saving.serialize_keras_object(self.inner)}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**{**config, "inner": keras.saving.deserialize_keras_object(config["inner"])})
-
-
 def in_sequence(model):
     return keras.Sequential([keras.Input((12, 16)), model])
 
 
-@pytest.mark.parametrize("around", first([Around, in_sequence, lambda model: model], 1))
+@pytest.mark.parametrize("around", first([in_sequence, lambda model: model], 1))
 def test_arguments_that_a_config_omits_are_those_of_the_attributes(around, tmp_path):
     model = randomized(around(Forgetful(5, activation="tanh")))
     sparse = replace_attention(model, local(), print_fn=None)
@@ -494,31 +423,14 @@ class Pooling(keras.layers.Layer):
         return self.attention(ops.repeat(self.probe, ops.shape(x)[0], axis=0), x)
 
 
-@pytest.mark.parametrize("length", first([None, 12], 1))
-def test_calls_tell_whether_attention_is_to_another_sequence(length):
-    model = functional(Pooling(name="pooling"), (length, 16))
+def test_calls_tell_whether_attention_is_to_another_sequence():
+    model = functional(Pooling(name="pooling"), (None, 16))
     sparse, lines = reported(model, local())
     assert lines == [
         f"replaced  pooling.own: {REPLACED}",
         "skipped   pooling.attention: MultiHeadAttention, it attends to another sequence",
     ]
     assert_same_results(model, sparse, vectors())
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Half(Block):
-    """A block whose attention casts its inputs."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.attention = attention(dtype="mixed_bfloat16")
-
-    def call(self, x):
-        return self.norm(x + ops.cast(self.attention(x, x), x.dtype))
-
-
-def test_inputs_in_another_precision_are_the_own_sequence():
-    assert reported(functional(Half()), local())[1][0].startswith("replaced")
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -542,56 +454,9 @@ def test_layers_keep_no_tensor_of_the_symbolic_calls():
     assert_same_results(model, sparse, vectors())
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class Unnamed(keras.Model):
-    """A functional model of a class of its own, whose layers are named by Keras, others each time."""
-
-    def __init__(self, **kwargs):
-        x = inputs = keras.Input((12, 16))
-        super().__init__(inputs, keras.layers.Dense(3)(Block()(keras.layers.Dense(16)(x))), **kwargs)
-
-    def get_config(self):
-        return {"name": self.name}
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Nested(keras.Model):
-    """A model that holds its layers in lists of lists and tuples."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.steps = [[attention(), (keras.layers.Dense(16), Block())] for _ in range(2)]
-
-    def build(self, shape):
-        for layer, (dense, block) in self.steps:
-            layer.build(shape, shape)
-            dense.build(shape)
-            block.build(shape)
-        self.built = True
-
-    def call(self, x):
-        for layer, (dense, block) in self.steps:
-            x = block(dense(x + layer(x, x)))
-        return x
-
-    def get_config(self):
-        return {"name": self.name}
-
-
-@pytest.mark.parametrize(("kind", "number"), [(Unnamed, 1), (Nested, 4)])
-def test_weights_do_not_depend_on_names_and_nesting_of_layers(kind, number, tmp_path):
-    model = kind()
-    if not model.built:
-        model.build((None, 12, 16))
-    randomized(model)
-    sparse, lines = reported(model, local())
-    assert len(lines) == number
-    assert_same_results(model, sparse, vectors())
-    assert difference(sparse(vectors()), reloaded(sparse, tmp_path)(vectors())) == 0
-
-
 def test_a_model_around_layers_of_a_sparse_model_is_saved_and_cloned_too(tmp_path):
-    sparse = replace_attention(sequential(), routed, print_fn=None)
+    layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
+    sparse = replace_attention(randomized(keras.Sequential(layers)), local(), print_fn=None)
     head = keras.Model(sparse.inputs[0], keras.layers.Dense(2)(sparse.layers[1].output))
     assert difference(head(ids()), reloaded(head, tmp_path)(ids())) == 0
     copy = keras.models.clone_model(sparse)

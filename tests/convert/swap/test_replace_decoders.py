@@ -8,12 +8,12 @@ import pytest
 from keras import ops
 
 from tests.convert.swap.swap_models import difference
+from tests.draws import first
 
 keras_hub = pytest.importorskip("keras_hub")
 
 from tests.convert.swap import decoder_models  # noqa: E402
 from tests.convert.swap.decoder_models import FAMILIES, VOCABULARY, decoder  # noqa: E402
-from tf_sparse_attention.analysis import assert_causal  # noqa: E402
 from tf_sparse_attention.convert import arguments_of, replace_attention  # noqa: E402
 from tf_sparse_attention.layers import (  # noqa: E402
     BlockSelectedAttention,
@@ -73,29 +73,31 @@ def halves(attention):
     return MixedAttention([LocalAttention(**{**arguments, "name": name}) for name in ("first", "second")])
 
 
-def generated(model, lengths=(4, 6), sampler="greedy", eager=True):
+def generated(model, lengths=(4, 6), sampler="greedy"):
     """Return the tokens that a model writes after prompts of some lengths."""
     ids = tokens((LENGTH, LENGTH))["token_ids"]
-    return decoder_models.generated(model, ids, lengths, sampler=sampler, run_eagerly=eager)
+    return decoder_models.generated(model, ids, lengths, sampler=sampler, run_eagerly=True)
 
 
 def logits(model, inputs):
     return ops.convert_to_numpy(model(inputs))[inputs["padding_mask"] == 1]
 
 
-@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "gemma3", "qwen3", "phi3")))
+@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "qwen3")))
 def test_a_window_as_long_as_the_sequence_gives_the_dense_logits(dense, family):
-    model = dense(family) if family in FAST else decoder(family, num_layers=1)
+    model = dense(family) if family == "gemma2" else decoder(family, num_layers=1)
     inputs, reports = tokens(), []
     sparse = replace_attention(model, local(), print_fn=reports.append)
     assert difference(*(logits(each, inputs) for each in (model, sparse))) < 1e-4
     lines = reports[0].split("\n")
     assert len(lines) == model.backbone.num_layers
-    assert all(line.startswith("replaced") and "instead of None" not in line for line in lines)
+    assert all(line.startswith("replaced") for line in lines)
+    assert not any(remark in reports[0] for remark in ("instead of None", "KerasHub ignores"))
 
 
 # KerasHub's Qwen 2 does not generate with a window on TensorFlow.
-@pytest.mark.parametrize("family", families([name for name in FAMILIES if name != "qwen2"], ["gemma2"]))
+@pytest.mark.full
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "qwen2"])
 def test_greedy_text_is_that_of_the_dense_model(dense, family):
     sparse = replace_attention(dense(family), local(), print_fn=None)
     texts = [generated(model) for model in (dense(family), sparse)]
@@ -105,22 +107,23 @@ def test_greedy_text_is_that_of_the_dense_model(dense, family):
 # KerasHub's config of Llama omits the argument.
 @pytest.mark.filterwarnings("ignore:`compile:UserWarning")
 @pytest.mark.parametrize("family", families(["llama3", "llama"], default=["llama3"]))
-def test_tied_embeddings_stay_tied_in_logits_compiled_generation_and_files(family, tmp_path):
+def test_tied_embeddings_stay_tied_in_logits_generation_and_files(family, tmp_path):
     model, inputs = decoder(family, tie_word_embeddings=True, num_layers=1), tokens()
     sparse = replace_attention(model, local(), print_fn=None)
     assert sparse.backbone.tie_word_embeddings and len(sparse.weights) == len(model.weights)
     assert difference(*(logits(each, inputs) for each in (model, sparse))) < 1e-4
-    texts = [generated(model), generated(sparse, eager=False)]
+    texts = [generated(model), generated(sparse)]
     assert (texts[0] == texts[1]).all()
     sparse.save(tmp_path / "model.keras")
     assert difference(sparse(inputs), keras.models.load_model(tmp_path / "model.keras")(inputs)) == 0
 
 
-@pytest.mark.parametrize("family", families(WITH_WINDOW, default=("gpt_oss",)))
+@pytest.mark.parametrize("family", families(WITH_WINDOW, default=("mistral",)))
 def test_the_smaller_of_the_own_window_and_the_one_asked_for_applies(family):
     name = "sliding_window" if family in ("mistral", "mixtral", "gpt_oss") else "sliding_window_size"
-    short = decoder(family, **{name: 3 - (family == "gpt_oss")})
-    wide = decoder(family, **{name: 9})  # with the same weights
+    sizes = {"num_layers": 1} if family == "mistral" else {}
+    short = decoder(family, **sizes, **{name: 3 - (family == "gpt_oss")})
+    wide = decoder(family, **sizes, **{name: 9})  # with the same weights
 
     def where_there_is_one(attention):
         has_window = arguments_of(attention, window=LENGTH)["window"] < LENGTH
@@ -171,27 +174,15 @@ def test_caches_have_the_length_of_the_window(dense):
 
 
 @pytest.mark.parametrize(
-    ("family", "make_layer"),
-    [
-        ("llama3", near_or_selected),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in (("mistral", routed), ("gemma2", selected))),
-    ],
+    ("family", "num_layers", "make_layer"),
+    first([("llama3", 1, selected), ("llama3", 2, near_or_selected), ("mistral", 2, routed)], 1),
 )
-def test_caches_go_on_where_the_shortest_prompt_ends(dense, family, make_layer):
-    sparse, lengths = replace_attention(dense(family), make_layer, print_fn=None), (3, 11)
+def test_caches_go_on_where_the_shortest_prompt_ends(family, num_layers, make_layer):
+    model, lengths = decoder(family, num_layers=num_layers), (3, 11)
+    sparse = replace_attention(model, make_layer, print_fn=None)
     text = generated(sparse, lengths)
     best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
     assert all((row[n - 1 : -1] == found[n:]).all() for row, found, n in zip(best, text, lengths, strict=True))
-
-
-@pytest.mark.full
-def test_attention_in_two_places_keeps_the_caches_of_kerashub(dense):
-    sparse = replace_attention(dense("llama3"), local(4), print_fn=None)
-    first, second = sparse.backbone.transformer_layers
-    vars(second)["_self_attention_layer"] = first._self_attention_layer
-    text = generated(sparse, (4, 4))
-    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
-    assert (best[:, 3:-1] == text[:, 4:]).all()
 
 
 @pytest.mark.full
@@ -204,16 +195,11 @@ def test_layers_that_are_left_keep_the_caches_of_kerashub(family):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("sampler", ["beam", "contrastive", "top_k"])
-def test_all_samplers_take_the_caches(dense, sampler):
-    samplers = keras_hub.samplers
-    make = {
-        "beam": lambda: samplers.BeamSampler(num_beams=2),
-        "contrastive": lambda: samplers.ContrastiveSampler(k=2, alpha=0.3),
-        "top_k": lambda: samplers.TopKSampler(k=3, seed=0),
-    }[sampler]
+@pytest.mark.parametrize(("sampler", "options"), [("Beam", {"num_beams": 2}), ("Contrastive", {"k": 2, "alpha": 0.3})])
+def test_samplers_that_copy_rows_take_the_caches(dense, sampler, options):
+    make = getattr(keras_hub.samplers, f"{sampler}Sampler")
     sparse = replace_attention(dense("llama3"), local(), print_fn=None)
-    texts = [generated(model, sampler=make()) for model in (dense("llama3"), sparse)]
+    texts = [generated(model, sampler=make(**options)) for model in (dense("llama3"), sparse)]
     assert (texts[0] == texts[1]).all()
 
 
@@ -236,8 +222,7 @@ def test_a_selection_that_looks_ahead_is_reported():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("task", ["CausalLM", "LlamaCausalLM"])
-def test_a_preset_is_loaded_by_a_program_that_has_replaced_nothing(task, tmp_path, run_python):
+def test_a_preset_is_loaded_by_a_program_that_has_replaced_nothing(tmp_path, run_python):
     inputs = tokens((LENGTH, LENGTH))
     sparse = replace_attention(decoder("llama"), near_or_selected, print_fn=None)
     sparse.save_to_preset(str(tmp_path))
@@ -246,17 +231,20 @@ def test_a_preset_is_loaded_by_a_program_that_has_replaced_nothing(task, tmp_pat
 import keras_hub, numpy as np, tf_sparse_attention as tsa
 tsa.convert.register_presets()
 found = np.load(r"{tmp_path}/wanted.npz")
-model = keras_hub.models.{task}.from_preset(r"{tmp_path}", preprocessor=None)
-logits = model({{name: found[name] for name in ("token_ids", "padding_mask")}})
-print(type(model).__name__, np.abs(logits - found["logits"]).max())
+for task in (keras_hub.models.CausalLM, keras_hub.models.LlamaCausalLM):
+    model = task.from_preset(r"{tmp_path}", preprocessor=None)
+    logits = model({{name: found[name] for name in ("token_ids", "padding_mask")}})
+    print(type(model).__name__, np.abs(logits - found["logits"]).max())
 """
-    name, error = run_python(code).split()
-    assert name == "SwappedLlamaCausalLM" and float(error) < 1e-6
+    for line in run_python(code).splitlines():
+        name, error = line.split()
+        assert name == "SwappedLlamaCausalLM" and float(error) < 1e-6
 
 
-def test_parts_take_heads_and_key_heads_in_order(dense):
-    sparse = replace_attention(dense("gpt_oss"), halves, print_fn=None)
-    assert difference(*(logits(model, tokens()) for model in (dense("gpt_oss"), sparse))) < 1e-4
+@pytest.mark.parametrize("family", families(["llama3", "gpt_oss"], default=["llama3"]))
+def test_parts_take_heads_and_key_heads_in_order(dense, family):
+    sparse = replace_attention(dense(family), halves, print_fn=None)
+    assert difference(*(logits(model, tokens()) for model in (dense(family), sparse))) < 1e-4
 
 
 # KerasHub's tasks do not save how they were compiled.
@@ -283,14 +271,6 @@ def test_it_trains_and_is_saved_as_a_file_and_as_a_preset(dense, family, tmp_pat
     assert difference(sparse(inputs), loaded(inputs)) < 1e-6
 
 
-@pytest.mark.full
-def test_a_sparse_decoder_is_causal(dense):
-    sparse = replace_attention(dense("mistral"), routed, print_fn=None)
-    ids = keras.Input((LENGTH,), dtype="int32")
-    model = keras.Model(ids, sparse.backbone({"token_ids": ids, "padding_mask": ops.ones_like(ids)}))
-    assert_causal(model, LENGTH, num_cuts=3)
-
-
 def test_arguments_that_a_layer_does_not_take_over_are_reported():
     def bare(attention):
         names = ("num_heads", "num_key_value_heads", "key_dim", "use_bias", "use_output_bias", "position")
@@ -307,7 +287,6 @@ def with_global(attention):
     return GlobalLocalAttention(**arguments_of(attention), window=4)
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`:UserWarning")
 def test_decoders_that_cannot_be_replaced_are_errors(subtests):
     factors = {"rope_scaling_short_factor": [1] * 4, "rope_scaling_long_factor": [2] * 4}
     scaled = decoder("phi3", num_layers=1, rope_scaling_type="su", **factors)
@@ -319,9 +298,6 @@ def test_decoders_that_cannot_be_replaced_are_errors(subtests):
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             replace_attention(model, make_layer)
-    llama.quantize("int8")
-    with pytest.raises(ValueError, match="it is quantized"):
-        replace_attention(llama, local())
     attention = type(llama.backbone.transformer_layers[0]._self_attention_layer)
     with pytest.raises(ValueError, match="`attention` must be built"):
         arguments_of(attention(4, 2))
@@ -333,13 +309,11 @@ def test_a_window_that_kerashub_ignores_on_jax_is_reported(run_jax):
 from tests.convert.swap.decoder_models import decoder
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
-for family in ("qwen3", "mistral"):
-    model = decoder(family, num_layers=1)
-    replace_attention(model, lambda attention: LocalAttention(**arguments_of(attention, window=9)))
+model = decoder("qwen3", num_layers=1)
+replace_attention(model, lambda attention: LocalAttention(**arguments_of(attention, window=9)))
 """
     )
-    ignored = "KerasHub ignores this window on jax, so the dense model's results differ"
-    assert [line.count(ignored) for line in found.splitlines()] == [1, 0]
+    assert "KerasHub ignores this window on jax, so the dense model's results differ" in found
 
 
 @pytest.mark.large

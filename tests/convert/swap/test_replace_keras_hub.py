@@ -55,23 +55,6 @@ def test_padding_takes_no_place_in_clusters(bert):
     assert difference(sparse(long)["sequence_output"][1:, :7], sparse(short)["sequence_output"]) < 1e-5
 
 
-# KerasHub's tasks do not save how they were compiled.
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Skipping variable loading for opt:UserWarning")
-def test_an_encoder_is_saved_loaded_and_trained(bert, tmp_path):
-    inputs = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
-    classifier = keras_hub.models.BertTextClassifier(bert, num_classes=2, dropout=0.0, preprocessor=None)
-    sparse = replace_attention(classifier, mixed, print_fn=None)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    sparse.compile(keras.optimizers.Adam(1e-3), loss, run_eagerly=True)
-    losses = sparse.fit(inputs, np.array([0, 1]), epochs=2, shuffle=False, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    sparse.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert isinstance(loaded, keras_hub.models.BertTextClassifier)
-    assert difference(sparse(inputs), loaded(inputs)) == 0
-
-
 def test_a_decoder_gives_the_dense_result_with_padding_without_a_mask_of_all_pairs(gpt2):
     inputs, seen = padded(), []
     sparse = replace_attention(gpt2, local(), print_fn=None)
@@ -128,14 +111,13 @@ def halves(dense):
     return MixedAttention([LocalAttention(**{**arguments, "name": name}) for name in ("first", "second")])
 
 
-@pytest.mark.parametrize(("make_layer", "copies"), first([(halves, 2), (local(), 1)], 1))
-def test_low_rank_kernels_are_carried_over(make_layer, copies):
+def test_low_rank_kernels_are_carried_over():
     backbone = keras_hub.models.GPT2Backbone(**SIZES, max_sequence_length=32)
     backbone.enable_lora(2)
     model = randomized(backbone)
-    sparse = replace_attention(model, make_layer, print_fn=None)
+    sparse = replace_attention(model, halves, print_fn=None)
     assert difference(model(padded((12, 12))), sparse(padded((12, 12)))) < 1e-5
-    assert len(sparse.trainable_weights) == copies * len(model.trainable_weights)
+    assert len(sparse.trainable_weights) == 2 * len(model.trainable_weights)
     ranks = {weight.shape[-1] for weight in sparse.trainable_weights if weight.path.endswith("lora_kernel_a")}
     assert ranks == {2}
 
@@ -148,13 +130,7 @@ def rotary(dense):
     return LocalAttention(**arguments_of(dense), window=5, position="rotary")
 
 
-FULL = [
-    pytest.param(make, marks=pytest.mark.full)
-    for make in (local(5), local(), local(1), blocks, rotary, routed, all_attention)
-]
-
-
-@pytest.mark.parametrize("make_layer", [mixed, *FULL])
+@pytest.mark.parametrize("make_layer", first([mixed, local(5), local(1), blocks, rotary, routed, all_attention], 1))
 def test_decoding_with_kerashub_caches_equals_the_full_pass(gpt2, make_layer):
     sparse = replace_attention(gpt2, make_layer, print_fn=None)
     tokens = padded((12, 12))["token_ids"]
@@ -168,7 +144,7 @@ def test_decoding_with_kerashub_caches_equals_the_full_pass(gpt2, make_layer):
     assert difference(np.concatenate([ops.convert_to_numpy(step) for step in steps], axis=1), full) < 1e-5
 
 
-@pytest.mark.parametrize("make_layer", [local(4), pytest.param(routed, marks=pytest.mark.full)])
+@pytest.mark.parametrize("make_layer", first([local(4), routed], 1))
 def test_greedy_text_is_what_the_full_pass_finds_best(gpt2, make_layer):
     prompts = padded((2, 9))  # further from each other than the window
     sparse = replace_attention(gpt2, make_layer, print_fn=None)
@@ -188,8 +164,6 @@ def test_generation_equals_the_dense_model_where_the_window_is_long_enough(gpt2)
         model.compile(sampler=keras_hub.samplers.TopKSampler(k=5, seed=3), run_eagerly=True)
         texts.append(ops.convert_to_numpy(model.generate(prompts, stop_token_ids=None)["token_ids"]))
     np.testing.assert_array_equal(*texts)
-    sparse.compile(sampler=keras_hub.samplers.BeamSampler(num_beams=2), run_eagerly=True)
-    assert np.asarray(sparse.generate(prompts, stop_token_ids=None)["token_ids"]).shape == (2, LENGTH)
 
 
 @pytest.mark.full
@@ -206,31 +180,6 @@ def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
     assert sparse.preprocessor is not task.preprocessor
     again = replace_attention(task, local(8), print_fn=None)  # also when the preprocessor has been at work
     assert again.generate("a quick fox", max_length=8).startswith("a quick fox")
-
-
-def test_attention_to_an_encoder_is_left():
-    decoder = keras_hub.layers.TransformerDecoder(32, 2)
-    inputs, encoded = keras.Input((12, 16)), keras.Input((9, 16))
-    model = randomized(keras.Model([inputs, encoded], decoder(inputs, encoded)))
-    lines = []
-    sparse = replace_attention(model, local(), print_fn=lines.append)
-    assert lines[0].split("\n")[1] == (
-        f"skipped   {decoder.name}._cross_attention_layer: CachedMultiHeadAttention, it attends to another sequence"
-    )
-    x, y = (np.random.default_rng(0).normal(size=(2, length, 16)).astype("float32") for length in (12, 9))
-    assert difference(model([x, y]), sparse([x, y])) < 1e-5
-
-
-def test_masks_of_a_decoder_are_kept():
-    decoder = keras_hub.layers.TransformerDecoder(32, 2)
-    inputs, allowed = keras.Input((12, 16)), keras.Input((12, 12), dtype="bool")
-    outputs = [decoder(inputs, use_causal_mask=False), decoder(inputs, decoder_attention_mask=allowed)]
-    model = randomized(keras.Model([inputs, allowed], outputs))
-    sparse = replace_attention(model, local(), print_fn=None)
-    x = np.random.default_rng(0).normal(size=(2, 12, 16)).astype("float32")
-    mask = (np.random.default_rng(1).random((2, 12, 12)) < 0.5) | np.eye(12, dtype=bool)
-    for dense_result, sparse_result in zip(model([x, mask]), sparse([x, mask]), strict=True):
-        assert difference(dense_result, sparse_result) < 1e-5
 
 
 def test_other_attention_of_kerashub_is_reported():
@@ -276,42 +225,28 @@ def blip2():
     return randomized(models.BLIP2CausalLM(backbone=backbone, preprocessor=None))
 
 
-def written(model, prompts, eager):
-    model.compile(sampler="greedy", run_eagerly=eager)
+def written(model, prompts):
+    model.compile(sampler="greedy", run_eagerly=True)
     return ops.convert_to_numpy(model.generate(dict(prompts), stop_token_ids=None)["token_ids"])
 
 
-@pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.full)])
-@pytest.mark.parametrize("images", [{"images": pictures()}, pytest.param({}, marks=pytest.mark.full)])
-def test_text_behind_an_image_is_that_of_the_dense_model(blip2, images, eager):
+@pytest.mark.full
+@pytest.mark.parametrize("images", [{"images": pictures()}, {}])
+def test_text_behind_an_image_is_that_of_the_dense_model(blip2, images):
     prompts = {**padded((4, 6)), **images}
     sparse = replace_attention(blip2, local(32), print_fn=None)
-    np.testing.assert_array_equal(*(written(model, prompts, eager) for model in (blip2, sparse)))
+    np.testing.assert_array_equal(*(written(model, prompts) for model in (blip2, sparse)))
 
 
 @pytest.mark.full
-def test_a_window_behind_an_image_is_decoded_as_in_the_full_pass(blip2):
-    prompts = {**padded((4, 9)), "images": pictures()}
-    sparse = replace_attention(blip2, local(3), print_fn=None)
-    text = written(sparse, prompts, eager=True)
-    full = sparse({**prompts, "token_ids": text, "padding_mask": np.ones_like(text)})
-    best = ops.convert_to_numpy(full).argmax(-1)
-    for row, length in enumerate((4, 9)):
-        np.testing.assert_array_equal(text[row, length:], best[row, length - 1 : -1])
-
-
-@pytest.mark.full
-def test_models_are_replaced_on_jax(run_jax):
+def test_a_decoder_is_replaced_and_generates_on_jax(run_jax):
     found = run_jax(
         """
 import warnings
 import keras_hub, numpy as np
-from keras import ops
-from tests.convert.swap.swap_models import difference, ids, local, randomized, routed, transformer
+from tests.convert.swap.swap_models import difference, ids, local, randomized, routed
 from tf_sparse_attention.convert import replace_attention
 warnings.simplefilter("ignore")
-model = transformer(use_causal_mask=True)
-print(difference(model(ids()), replace_attention(model, local(), print_fn=None)(ids())))
 backbone = keras_hub.models.GPT2Backbone(50, 1, 2, 16, 32, max_sequence_length=32)
 gpt2 = randomized(keras_hub.models.GPT2CausalLM(backbone, preprocessor=None))
 tokens = {"token_ids": ids(), "padding_mask": np.ones((2, 12), int)}
@@ -324,5 +259,5 @@ best = np.asarray(sparse({**tokens, "token_ids": text})).argmax(-1)
 print(int((text[:, 4:] != best[:, 3:-1]).sum()))
 """
     )
-    numbers = [float(line) for line in found.split()]
-    assert max(numbers[:2]) < 1e-5 and numbers[2] == 0
+    error, num_differences = (float(line) for line in found.split())
+    assert error < 1e-5 and num_differences == 0

@@ -9,6 +9,8 @@ import numpy as np
 from tests.goldens import observe
 from tf_sparse_attention.convert.t2t.files import write_checkpoint
 from tf_sparse_attention.convert.t2t.layout import Layout
+from tf_sparse_attention.models.attention_parts import all_parts
+from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 
 CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
 SCOPE = "sparse_transformer/body/"
@@ -63,34 +65,56 @@ def small_settings():
     }
 
 
+def layout_with_encoder(**sizes):
+    """Return the `Layout` of an encoder-decoder, by default with 3 and 2 layers, all but the first of which route."""
+    defaults = {
+        "vocabulary_size": 20,
+        "embedding_dim": 8,
+        "hidden_dim": 12,
+        "num_layers": 2,
+        "intermediate_dim": 16,
+        "num_heads": 3,
+        "key_dim": 4,
+        "value_dim": 4,
+        "num_routing": 1,
+        "num_clusters": 4,
+        "routed": (1,),
+        "local_distance": 5,
+        "routing_distance": 5,
+        "encoder_layers": 3,
+        "encoder_routed": (1, 2),
+    }
+    return Layout(scope=SCOPE, activation="geglu", norm="post", has_averages=True, **{**defaults, **sizes})
+
+
 def small_encoder_decoder():
-    """Return a `Small` with an encoder of 3 layers and a decoder of 2, all but the first of which route."""
+    """Return a `Small` with the layout of `layout_with_encoder`."""
     numbers = np.random.default_rng(0)
-    layout = Layout(
-        scope=SCOPE,
-        vocabulary_size=20,
-        embedding_dim=8,
-        hidden_dim=12,
-        num_layers=2,
-        intermediate_dim=16,
-        activation="geglu",
-        norm="post",
-        num_heads=3,
-        key_dim=4,
-        value_dim=4,
-        num_routing=1,
-        num_clusters=4,
-        routed=(1,),
-        has_averages=True,
-        local_distance=5,
-        routing_distance=5,
-        encoder_layers=3,
-        encoder_routed=(1, 2),
-    )
+    layout = layout_with_encoder()
     tensors = {SCOPE + name: numbers.normal(size=shape).astype("float32") for name, shape in layout.shapes.items()}
     tensors |= {name: np.ones_like(x) for name, x in tensors.items() if name.endswith("ema_count")}
     tensors["global_step"] = np.int64(7)
     return Small(tensors, {**small_settings(), "memory_query_shape": [4]})
+
+
+def assert_same_backbone(arguments, published):
+    """Compare arguments of `Backbone` of a plan with those of a preset; of heads only those that the preset gives."""
+    for name, value in published.items():
+        if name in ("attention", "cross_attention", "norm"):
+            continue
+        kind = GROUPS.get(name)
+        if kind is None:
+            assert arguments[name] == value, name
+        else:
+            assert as_options(kind, name, arguments[name]) == as_options(kind, name, value)
+    attention = [side["attention"] for side in (arguments, published)]
+    assert attention[0]["num_local_layers"] == attention[1]["num_local_layers"]
+    given = [[side["attention"]["parts"], side.get("cross_attention", [])] for side in (arguments, published)]
+    for sides in zip(*given, strict=True):
+        for own, part in zip(*map(all_parts, sides), strict=True):
+            # Of an encoder's table only the distances that its blocks contain are converted.
+            expected = part | ({"max_distance": 511} if own.get("max_distance") == 511 else {})
+            assert {key: own[key] for key in expected} == expected
 
 
 @dataclasses.dataclass

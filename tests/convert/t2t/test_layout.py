@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t.cases import SCOPE
+from tests.convert.t2t.cases import SCOPE, assert_same_backbone
 from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
-from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 from tf_sparse_attention.models.presets import preset_arguments
-from tf_sparse_attention.models.rebuilding import weights_by_path
 
 MAPS = {
     "name_map.tsv": ("pg19_local_cluster8k", 863, 380_330_184 + 2065 * 98_302),
@@ -47,25 +45,8 @@ def test_a_plan_of_the_full_size_maps_every_variable_to_the_model_of_the_preset(
     assert len(lines) == 1 + len(plan.rows) + len(plan.unused) + len(plan.other_variables)
     assert "98302" in lines[1]
     arguments, published = plan.backbone_arguments(), preset_arguments(preset, reproduce_reference=True)
-    given = {key: value for key, value in arguments.items() if key in published and key not in GROUPS}
-    assert given == {key: published[key] for key in given}
-    for group, kind in GROUPS.items():
-        if group not in ("attention", "norm"):
-            assert as_options(kind, group, arguments[group]) == as_options(kind, group, published[group])
+    assert_same_backbone(arguments, published)
     assert arguments["norm"]["placement"] == published["norm"]
-    both = [side["attention"] for side in (arguments, published)]
-    assert both[0]["num_local_layers"] == both[1]["num_local_layers"]
-    for ours, theirs in zip(*(attention["parts"] for attention in both), strict=True):
-        assert {key: ours[key] for key in theirs} == theirs
-
-
-def test_every_weight_of_a_model_has_a_row_of_its_shape(published):
-    plan = tsa.convert.plan_t2t_checkpoint(published.prefix)
-    weights = weights_by_path(plan.make_model())
-    unused = {path for path in weights if path.endswith("clusters/unused") or "seed_generator" in path}
-    assert {row.target: row.shape for row in plan.rows} == {
-        path: tuple(weight.shape) for path, weight in weights.items() if path not in unused
-    }
 
 
 def shapes_of(small):

@@ -16,9 +16,7 @@ from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.patterns.best_of_cluster import MemberSelector
 
-CASES = ("pg19like_skip2", "seq2seq", "allrouting_timing", "prenorm_n_da_relu")
-# By default the logits of all, from which the rest follows.
-first_cases = pytest.mark.parametrize("case", first(CASES, 2), indirect=True)
+CASES = ("seq2seq", "pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu")
 
 goldens = goldens_of("routing_transformer/mini_lm.npz")
 
@@ -36,7 +34,7 @@ def written(goldens, name, folder):
     return arrays, given
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=first(CASES, 2))
 def case(request, goldens, tmp_path):
     """A case with its model, written as a checkpoint and converted: arrays, plan, model."""
     arrays, given = written(goldens, request.param, tmp_path)
@@ -61,34 +59,25 @@ def last_vectors_of(model, inputs):
     return model.backbone({"token_ids": inputs["decoder_token_ids"], **model.encode(inputs)})
 
 
-def test_logits_and_last_vectors_are_published(case):
-    arrays, _, model = case
-    np.testing.assert_allclose(model(inputs_of(arrays)), arrays["logits"], atol=5e-5, rtol=0)
-    np.testing.assert_allclose(last_vectors_of(model, inputs_of(arrays)), arrays["decoder_output"], atol=5e-5, rtol=0)
+def test_vectors_members_of_clusters_logits_losses_and_gradients_are_published(case, monkeypatch):
+    import tensorflow as tf
 
-
-@first_cases
-def test_clusters_have_the_published_members(case, monkeypatch):
-    (arrays, _, model), found, select = case, [], MemberSelector.select
+    (arrays, plan, model), found, select = case, [], MemberSelector.select
 
     def note_members(*given):
         found.append(select(*given))
         return found[-1]
 
-    monkeypatch.setattr(MemberSelector, "select", note_members)
-    model(inputs_of(arrays))
+    with monkeypatch.context() as patch:
+        patch.setattr(MemberSelector, "select", note_members)
+        logits = model(inputs_of(arrays))
+    np.testing.assert_allclose(logits, arrays["logits"], atol=5e-5, rtol=0)
+    np.testing.assert_allclose(last_vectors_of(model, inputs_of(arrays)), arrays["decoder_output"], atol=5e-5, rtol=0)
     assert len(found) == len({name.split("/")[0] for name in arrays if name.startswith("probe")})
     for number, members in enumerate(found):
         for side, (positions, valid) in zip("qk", members.members, strict=True):
             np.testing.assert_array_equal(positions, arrays[f"probe{number}/idx_{side}"][..., 2])
             assert valid is None
-
-
-@first_cases
-def test_losses_and_all_gradients_are_published(case):
-    import tensorflow as tf
-
-    arrays, plan, model = case
     with tf.GradientTape() as tape:
         logits = model(inputs_of(arrays), training=True)
         loss, extra = tsa.models.language_model_loss()(arrays["targets"], logits), sum(model.losses)
@@ -103,8 +92,8 @@ def test_losses_and_all_gradients_are_published(case):
     for name in compared:
         published = arrays[f"grad/var/{name}"]
         atol = 1e-5 + 1e-3 * np.abs(published).max()
-        found = theirs.get(name.removeprefix(scope), np.zeros_like(published))
-        np.testing.assert_allclose(found, published, rtol=1e-3, atol=atol, err_msg=name)
+        gradient = theirs.get(name.removeprefix(scope), np.zeros_like(published))
+        np.testing.assert_allclose(gradient, published, rtol=1e-3, atol=atol, err_msg=name)
     assert {scope + name for name in theirs} <= compared
 
 
