@@ -1,12 +1,14 @@
 """The audit as a command: what it takes, what it prints, and its exit status."""
 
 import json
+import subprocess
 import sys
 import types
 
 import keras
 import pytest
 
+from tests.source_rules import ROOT
 from tf_sparse_attention.audit import main
 
 CODE = """
@@ -149,3 +151,10 @@ def test_a_preset_of_keras_hub_is_audited(tmp_path, capsys):
     backbone.save_to_preset(str(tmp_path))
     assert main([f"keras_hub:{tmp_path}", "--length=8", "--quick", "--num_cuts=2"]) == 0
     assert capsys.readouterr().out.endswith("\ncausal\n")
+
+
+def test_the_program_runs_as_a_module(code):
+    command = [sys.executable, "-m", "tf_sparse_attention.audit", f"{code}:leaking", "--length=6"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 3, process.stderr
+    assert process.stdout.endswith("\nNOT CAUSAL\n")

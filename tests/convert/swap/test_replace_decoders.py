@@ -323,3 +323,13 @@ def test_the_table_of_decoders_is_what_is_found():
 
     page = pathlib.Path(decoder_table.__file__).parents[1] / "docs" / "converting.md"
     assert f"<!-- decoders -->\n{decoder_table.table()}\n<!-- /decoders -->" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.full
+def test_attention_in_two_places_keeps_the_caches_of_kerashub(dense):
+    sparse = replace_attention(dense("llama3"), local(4), print_fn=None)
+    first, second = sparse.backbone.transformer_layers
+    vars(second)["_self_attention_layer"] = first._self_attention_layer
+    text = generated(sparse, (4, 4))
+    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
+    assert (best[:, 3:-1] == text[:, 4:]).all()

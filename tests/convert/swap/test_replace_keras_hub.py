@@ -261,3 +261,28 @@ print(int((text[:, 4:] != best[:, 3:-1]).sum()))
     )
     error, num_differences = (float(line) for line in found.split())
     assert error < 1e-5 and num_differences == 0
+
+
+@pytest.mark.full
+def test_a_window_behind_an_image_is_decoded_as_in_the_full_pass(blip2):
+    prompts = {**padded((4, 9)), "images": pictures()}
+    sparse = replace_attention(blip2, local(3), print_fn=None)
+    text = written(sparse, prompts)
+    full = sparse({**prompts, "token_ids": text, "padding_mask": np.ones_like(text)})
+    best = ops.convert_to_numpy(full).argmax(-1)
+    for row, length in enumerate((4, 9)):
+        np.testing.assert_array_equal(text[row, length:], best[row, length - 1 : -1])
+
+
+@pytest.mark.full
+def test_attention_to_an_encoder_is_left():
+    decoder = keras_hub.layers.TransformerDecoder(32, 2)
+    inputs, encoded = keras.Input((12, 16)), keras.Input((9, 16))
+    model = randomized(keras.Model([inputs, encoded], decoder(inputs, encoded)))
+    lines = []
+    sparse = replace_attention(model, local(), print_fn=lines.append)
+    assert lines[0].split("\n")[1] == (
+        f"skipped   {decoder.name}._cross_attention_layer: CachedMultiHeadAttention, it attends to another sequence"
+    )
+    x, y = (np.random.default_rng(0).normal(size=(2, length, 16)).astype("float32") for length in (12, 9))
+    assert difference(model([x, y]), sparse([x, y])) < 1e-5
