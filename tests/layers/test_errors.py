@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import SIZE, normal
+from tests.draws import is_full
 from tf_sparse_attention.layers import (
     AdaptiveEmbedding,
     AdaptiveSoftmax,
@@ -70,13 +71,11 @@ WRONG_ARGUMENTS = [
     (local, {"num_heads": 0}),
     (local, {"key_dim": 2.0}),
     (local, {"key_dim": 5, "position": "rotary"}),
-    (local, {"value_dim": "4"}),
     (local, {"max_distance": -1}),
     (local, {"max_distance": 3, "position": "alibi"}),
     (local, {"seed": -1}),
     (local, {"dropout": 1}),
     (local, {"dropout": True}),
-    (local, {"output_shape": (3, 0)}),
     (local, {"output_shape": 2.5}),
     (local, {"position": "absolute"}),
     (local, {"position": "rotary_2d"}),
@@ -85,7 +84,6 @@ WRONG_ARGUMENTS = [
     (local, {"block_size": True}),
     (local, {"num_blocks_before": -1}),
     (local, {"num_blocks_before": 1, "window": 3}),
-    (local, {"num_blocks_after": 0.5}),
     (local, {"key_block_size": 3, "window": 3}),
     (local, {"window": 0}),
     (local, {"window": None, "use_successor_values": True}),
@@ -93,9 +91,7 @@ WRONG_ARGUMENTS = [
     (local, {"adaptive_span": 3, "window": 8}),
     (local, {"adaptive_span": {"length": 3}, "window": 8}),
     (grouped, {"num_key_value_heads": 3}),
-    (grouped, {"num_key_value_heads": 0}),
     (grouped, {"logit_soft_cap": 0}),
-    (grouped, {"logit_soft_cap": -30.0}),
     (grouped, {"attention_scale": -1.0}),
     (grouped, {"use_sink": 1}),
     (grouped, {"query_key_norm_epsilon": -1e-6}),
@@ -110,10 +106,8 @@ WRONG_ARGUMENTS = [
     (image, {"height": 2.5}),
     (image, {"order": "rows"}),
     (image, {"block_shape": 8}),
-    (image, {"block_shape": (8, 0)}),
     (image, {"block_shape": (8, 8, 8)}),
     (image, {"num_blocks_before": 1}),
-    (image, {"num_blocks_after": (0, -1)}),
     (image, {"key_dim": 6, "position": "rotary_2d"}),
     (routing, {"num_clusters": 0}),
     (routing, {"num_clusters": 1, "selection": "hash"}),
@@ -124,7 +118,6 @@ WRONG_ARGUMENTS = [
     (routing, {"distance": "true"}),
     (routing, {"distance": "token", "position": "rotary"}),
     (routing, {"ema_decay": 1.0}),
-    (routing, {"ema_decay": float("nan")}),
     (routing, {"commitment_loss": -1e-4}),
     (routing, {"revive_after": -1}),
     (routing, {"share_qk": "False"}),
@@ -141,12 +134,9 @@ WRONG_ARGUMENTS = [
     (lsh, {"num_rounds": 0}),
     (lsh, {"selection": "chunk"}),
     (lsh, {"selection": "chunks", "use_successor_values": True}),
-    (lsh, {"share_qk": None}),
     (lsh, {"mask_self": 1}),
     (strided, {"stride": 0}),
-    (strided, {"stride": 2.5}),
     (fixed, {"block_size": 0}),
-    (fixed, {"num_summary": 0}),
     (fixed, {"num_summary": 5}),
     (fixed, {"num_summary": 3, "num_heads": 4, "num_groups": 2}),
     (fixed, {"num_groups": None}),
@@ -181,11 +171,10 @@ WRONG_ARGUMENTS = [
     (native, {"num_blocks": 0}),
     (native, {"window": 0}),
     (clustered, {"position": "relative"}),
-    (clustered, {"position": "alibi"}),
     (clustered, {"use_sink": True}),
-    (dense, {"attention_axes": 2}),
-    (dense, {"flash_attention": True}),
-    (dense, {"sliding_window": 0}),
+    *((dense, {"attention_axes": axes}) for axes in (2, -2, (-3, -2))),
+    *((make, {"flash_attention": True}) for make in (dense, local)),
+    *((make, {"sliding_window": 0}) for make in (dense, local)),
     (maker(FeedForward, intermediate_dim=8), {"intermediate_dim": 0}),
     (maker(FeedForward, intermediate_dim=8), {"activation": "reglu"}),
     (maker(FeedForward, intermediate_dim=8), {"use_bias": 1}),
@@ -214,7 +203,6 @@ WRONG_ARGUMENTS = [
     (MixedAttention, {"parts": [local(), keras.layers.MultiHeadAttention(2, 4, name="mha")]}),
     (embedding, {"vocabulary_size": 0}),
     (embedding, {"cutoffs": (5, 5)}),
-    (embedding, {"cutoffs": (0,)}),
     (embedding, {"cutoffs": (10,)}),
     (embedding, {"cutoffs": 5}),
     (embedding, {"div_value": 4, "cutoffs": (2, 5)}),
@@ -223,10 +211,8 @@ WRONG_ARGUMENTS = [
     (AdaptiveSoftmax, {"embedding": "words"}),
     (AdaptiveSoftmax, {"vocabulary_size": 10, "embedding": embedding()}),
     (SinusoidalEmbedding, {"max_wavelength": 0}),
-    (SinusoidalEmbedding, {"max_wavelength": "a"}),
     (GridEmbedding, {"grid": (3, 0)}),
     (GridEmbedding, {"grid": 12}),
-    (GridEmbedding, {"grid": ()}),
 ]
 
 
@@ -237,13 +223,10 @@ def test_a_wrong_argument_is_named(subtests):
             make(**arguments)
 
 
-def test_settings_of_an_adaptive_span_are_named(subtests):
+def test_settings_and_messages_are_complete():
     for name, value in (("ramp", 0), ("initial", 1.5), ("loss", -1)):
-        with subtests.test(name), pytest.raises(ValueError, match=rf"^`adaptive_span\['{name}'\]`"):
+        with pytest.raises(ValueError, match=rf"^`adaptive_span\['{name}'\]`"):
             local(window=8, adaptive_span={name: value})
-
-
-def test_a_message_names_the_expected_and_the_received_value():
     with pytest.raises(ValueError, match=r"^`window` must be a positive integer\. Received: window=0\.$"):
         local(window=0)
 
@@ -271,9 +254,9 @@ def test_a_misspelled_argument_suggests_the_right_one(subtests):
         local(colour="red")  # unlike any argument: left to Keras
 
 
-def test_keras_only_arguments_may_be_none():
-    for name in ("attention_axes", "flash_attention", "sliding_window"):
-        assert dense(**{name: None}, name="same").get_config() == dense(name="same").get_config()
+def test_keras_only_arguments_may_be_off():
+    for name, value in (("attention_axes", None), ("flash_attention", None), ("flash_attention", False)):
+        assert dense(**{name: value}, name="same").get_config() == dense(name="same").get_config()
 
 
 X, SHORT = normal(2, 6, SIZE), normal(2, 4, SIZE)
@@ -332,7 +315,6 @@ WRONG_CALLS = [
     (native, {"query": X}, "use_causal_mask"),
     (lambda: MixedAttention([local(), selected()]), {"query": X}, "use_causal_mask"),
     (lambda: sparse(pattern=Successors(Window(3))), {"query": X}, "use_causal_mask"),
-    (lambda: sparse(pattern=Window(2) | Successors(Nearest(2, 3))), {"query": X}, "use_causal_mask"),
     (lambda: routing(use_successor_values=True), {"query": X}, "use_causal_mask"),
     (selected, {"query": X, "value": X + 1, **CAUSAL}, "value"),
     (native, {"query": X, "value": X + 1, **CAUSAL}, "value"),
@@ -351,9 +333,9 @@ def test_the_argument_of_a_wrong_call_is_named_in_the_first_call_and_later(subte
         if make not in built:
             built[make] = make()
             built[make].build(X.shape)
-        for layer in (make(), built[make]):
-            if inputs is OTHER_FEATURES and not layer.built:
-                continue  # the first call defines the number of features
+        # The first call defines the number of features.
+        is_first_tested = inputs is not OTHER_FEATURES and (is_full() or make in (mixed, block, routing))
+        for layer in (make(), built[make]) if is_first_tested else (built[make],):
             with subtests.test(name, layer=layer.name), pytest.raises(ValueError, match=f"`{name}`"):
                 layer(**inputs)
 
@@ -361,7 +343,6 @@ def test_the_argument_of_a_wrong_call_is_named_in_the_first_call_and_later(subte
 def test_the_argument_of_a_wrong_call_of_attention_pattern_is_named(subtests):
     for make, inputs, name in [
         (local, {"query": None}, "query"),
-        (lambda: image(height=3), {"query": normal(1, 20, SIZE)}, "query"),
         (local, {"query": X, "padding_mask": MASK}, "masks"),
         (global_local, {"query": X, "marks": MASK}, "masks"),
         (mixed, {"query": X, "global_mask": MASK}, "global_mask"),
@@ -369,7 +350,6 @@ def test_the_argument_of_a_wrong_call_of_attention_pattern_is_named(subtests):
         (native, {"query": X}, "use_causal_mask"),
         (lambda: sparse(pattern=Successors(Window(3))), {"query": X}, "use_causal_mask"),
         (lambda: routing(selection="top_keys", share_qk=False), {"query": X, **CAUSAL}, "use_causal_mask"),
-        (lambda: sparse(pattern=Window(2) | TopKeys(3, 4)), {"query": X, "segment_ids": MASK + 0}, "segment_ids"),
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
             make().attention_pattern(**inputs)
@@ -417,12 +397,7 @@ def test_ragged_inputs_are_refused_with_a_way_to_dense_ones(subtests):
 
 
 def test_calls_accept_lists_of_numbers_and_numpy_integers():
-    layer, lower = mixed(window=3), np.tril(np.ones((6, 6), bool))
-    given = {
-        "attention_mask": lower,
-        "query_mask": np.arange(6)[None].repeat(2, 0) < 5,
-        "segment_ids": MASK.astype(int),
-    }
+    layer, given = local(window=3), {"query_mask": np.arange(6)[None].repeat(2, 0) < 5, "segment_ids": MASK + 0}
     lists = {name: mask.tolist() for name, mask in given.items()}
     np.testing.assert_allclose(layer(X, **lists), layer(X, **given), atol=1e-6)
     assert local(max_distance=np.int64(3), position="relative").get_config()["max_distance"] == 3
