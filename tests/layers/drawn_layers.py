@@ -1,17 +1,14 @@
 """Layers, lengths and masks that Hypothesis draws, each compared with dense attention in NumPy, gradients included."""
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases import Case
 from tests.contracts import (
     CLOSE,
-    assert_close,
     compare_with_dense,
     normal,
     random_masks,
-    to_numpy,
     with_random_weights,
 )
 from tests.drawn import KINDS, LONGEST
@@ -50,33 +47,6 @@ def compare_drawn(kind, wanted, lengths=LENGTHS):
     @given(KINDS[kind](), calls(kind, lengths), st.integers(0, 2**16))
     def compare(made, call, seed):
         compare_one(*made, *call, seed)
-        drawn.append(made)
-
-    compare()
-    return len(drawn)
-
-
-def compare_padded(kind, wanted):
-    """Compare drawn layers' results for a sequence with those for it before padding, and return how many there were.
-
-    Args:
-        kind: a key of `KINDS`.
-        wanted: draws, of which Hypothesis makes none twice.
-    """
-    drawn = []
-
-    @settings(max_examples=wanted, deadline=None)
-    @given(KINDS[kind](), calls(kind, LENGTHS), LENGTHS, st.integers(0, 2**16))
-    def compare(made, call, num_padding, seed):
-        (layer_class, arguments), (length, _, causal, _) = made, call
-        layer, x = layer_class(**arguments | {"seed": seed}), normal(2, length, SIZE, seed=seed)
-        layer.build(x.shape)
-        with_random_weights(layer, seed)
-        causal = causal or must_be_causal(layer)
-        padding = 100 * normal(2, num_padding, SIZE, seed=seed + 1)
-        exists = np.arange(length + num_padding)[None] < length
-        padded = layer(np.concatenate([x, padding], 1), query_mask=exists, use_causal_mask=causal)
-        assert_close(to_numpy(padded)[:, :length], to_numpy(layer(x, use_causal_mask=causal)), 4 * CLOSE)
         drawn.append(made)
 
     compare()
