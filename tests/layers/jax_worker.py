@@ -9,6 +9,7 @@ import numpy as np
 from tests import contracts
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
+from tests.layers.decoded import largest_error
 from tests.layers.remat_models import train
 from tf_sparse_attention.layers import (
     FeedForward,
@@ -52,28 +53,25 @@ def stateless_call(layer, x, **arguments):
     )
 
 
-def float64():
-    """Decode with a soft cap and native sparse attention with `jax_enable_x64`.
+FLOAT64 = {
+    "local": lambda **own: LocalAttention(2, 4, window=5, position="rotary", **own),
+    "native": lambda **own: NativeSparseAttention(2, 4, block_size=4, num_blocks=2, window=3, **own),
+}
 
-    Returns the errors against the full pass, and whether gradients are finite where a query sees nothing.
+
+def float64(name):
+    """Decode with a soft cap in float64.
+
+    Returns the largest error against the full pass, and whether gradients are finite where a query sees nothing.
     """
-    errors = []
     with jax.enable_x64(True):
-        layer = NativeSparseAttention(
-            2, 4, block_size=4, num_blocks=2, window=3, position="rotary", logit_soft_cap=2.0, dtype="float64"
-        )
+        layer = FLOAT64[name](logit_soft_cap=2.0, dtype="float64")
         layer.build((None, None, SIZE))
-        x = normal(2, 9, SIZE).astype("float64")
-        hidden = np.arange(9)[:, None] != 3  # no key for the query at 3
-        whole = jax.jit(lambda x: layer(x, use_causal_mask=True))(x)
-        _, cache = jax.jit(layer.prefill)(x[:, :5], layer.init_cache(2, 9))
-        decode = jax.jit(layer.decode)
-        for index in range(5, 9):
-            y, cache = decode(x[:, index : index + 1], cache, index)
-            errors.append(float(np.abs(y[:, 0] - whole[:, index]).max()))
-        total = jax.grad(lambda x: layer(x, attention_mask=hidden, use_causal_mask=True).sum())
-        slopes = jax.jit(total)(x)
-    return {"errors": errors, "finite": bool(np.isfinite(slopes).all()) and slopes.dtype == "float64"}
+        x = normal(3, 7, SIZE).astype("float64")
+        error = largest_error(layer, x, np.array([0, 1, 3]))
+        hidden = np.arange(7)[:, None] != 3  # no key for the query at 3
+        slopes = jax.grad(lambda x: layer(x, attention_mask=hidden, use_causal_mask=True).sum())(x)
+    return float(error), bool(np.isfinite(slopes).all()) and slopes.dtype == "float64"
 
 
 def same_contracts(name):

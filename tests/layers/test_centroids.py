@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import tf_sparse_attention as tsa
 from tests.contracts import SIZE, assert_close, to_numpy
 from tests.draws import first
 from tests.layers.routing_state import X, assert_same_state, learned, ready, routing, state_of
@@ -21,23 +20,9 @@ def with_an_unused_centroid(**own):
     return layer
 
 
-def trained_model():
-    """A model whose routing layer has seen two batches, and the state of the layer before."""
-    inputs = keras.Input((None, SIZE))
-    outputs = routing(name="routing", dropout=0.1)(inputs, use_causal_mask=True)
-    model = keras.Model(inputs, keras.layers.Dense(SIZE)(outputs))
-    model.compile("sgd", "mse", jit_compile=False)
-    before = state_of(model.get_layer("routing"))
-    model.predict(X, verbose=0)
-    model.evaluate(X, X, verbose=0)
-    assert_same_state(before, model.get_layer("routing"))
-    model.fit(X, X, epochs=2, verbose=0)
-    return model, before
-
-
 @pytest.mark.parametrize(
     ("selection", "share_qk"),
-    first([("nearest", True), ("top_k", False), ("top_keys", False), ("nearest", False), ("top_k", True)], 3),
+    first([("nearest", True), ("top_k", False), ("top_keys", False), ("nearest", False), ("top_k", True)], 2),
 )
 def test_training_updates_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
     layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, share_qk=share_qk, selection=selection, revive_after=0))
@@ -68,13 +53,6 @@ def test_padding_is_neither_counted_nor_committed(share_qk, mask_rows):
     for got, wanted in zip(state_of(layer), state, strict=True):
         assert_close(got, wanted, 1e-5)
     assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
-
-
-def test_tokens_that_are_not_finite_never_reach_the_state():
-    layer = ready(routing())
-    layer(np.where(np.arange(13)[None, :, None] == 3, np.nan, X), use_causal_mask=True, training=True)
-    for value in state_of(layer):
-        assert np.isfinite(value).all()
 
 
 def test_the_noise_of_a_revival_follows_only_the_seed_of_the_layer():
@@ -164,33 +142,32 @@ def test_an_unused_centroid_is_revived_near_the_fullest_after_the_given_steps():
         assert 0.01 < apart.max() < 0.5
 
 
-def test_only_fit_changes_the_state_and_files_keep_it(tmp_path):
-    model, before = trained_model()
+def test_only_training_changes_the_state_and_files_keep_it(tmp_path):
+    inputs = keras.Input((None, SIZE))
+    model = keras.Model(inputs, routing(name="routing", dropout=0.1)(inputs, use_causal_mask=True))
     layer = model.get_layer("routing")
+    before = state_of(layer)
+    model(X)
+    assert_same_state(before, layer)
+    model(X, training=True)
     assert not any(np.array_equal(a, b) for a, b in zip(before[:3], state_of(layer)[:3], strict=True))
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     loaded = [keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)]
     loaded[1].load_weights(tmp_path / "model.weights.h5")
-    for other in loaded:
-        assert_same_state(state_of(layer), other.get_layer("routing"))
-        assert_close(to_numpy(other(X)), to_numpy(model(X)), 0)
     layer(X, training=True)
-    for other in loaded:  # and all of them go on alike
+    for other in loaded:  # all of them go on alike
         other.get_layer("routing")(X, training=True)
         assert_same_state(state_of(layer), other.get_layer("routing"))
 
 
 def test_accumulated_gradients_move_centroids_on_every_batch():
-    heads = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 8, "num_clusters": 2, "cluster_size": 8}
-    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 16, [heads], 32, seed=0))
-    optimizer = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2)
-    model.compile(optimizer, loss=tsa.models.language_model_loss(), jit_compile=False)
-    ids = np.arange(1, 17)[None]
-    moved = []
+    inputs, moved = keras.Input((None, SIZE)), []
+    model = keras.Model(inputs, routing()(inputs, use_causal_mask=True))
+    model.compile(keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2), "mse", run_eagerly=True)
     for _ in range(2):
         before = [to_numpy(variable) for variable in model.variables]
-        model.train_on_batch(ids, ids)
+        model.train_on_batch(X, X)
         pairs = zip(model.variables, before, strict=True)
         moved.append({variable.name for variable, old in pairs if not np.array_equal(to_numpy(variable), old)})
     assert moved[0] == {"centroids", "sums", "counts"} and moved[1] > moved[0]
