@@ -6,7 +6,7 @@ import numpy as np
 from tests import arrays
 from tests.programs import differentiate
 from tf_sparse_attention import layers
-from tf_sparse_attention.patterns import Blocks, Dilated, First, Heads, Nearest, Stride, Summary, Window
+from tf_sparse_attention.patterns import Blocks, Dilated, Heads, Nearest, Stride, Summary, Window
 
 LENGTH, WINDOW, HEADS, SIZE = 2048, 64, 2, 8
 NEAR = {"num_heads": HEADS, "key_dim": 16, "window": WINDOW}
@@ -21,34 +21,24 @@ FACTORIZED = Heads([(1, Blocks(32, 1) | Summary(32, 2)), (1, Window(32) | Stride
 # sides is twice as wide, a round a pattern of its own, and a union twice the sum of its parts.
 # Dense attention costs 16. Strided attention has T / 64 = 32 keys far away, fixed attention up to 3 T / 64 = 96.
 LAYERS = {
+    "separate": (lambda: layers.RoutingAttention(**ROUTED, share_qk=False, selection="nearest"), False, 5),
+    "raster": (lambda: layers.LocalAttention2D(**IMAGE, width=32, position="relative", max_distance=8), True, 2),
+    "clustered": (lambda: layers.ClusteredAttention(HEADS, 16, num_clusters=16, top_k=16), False, 2),
     "window": (lambda: layers.LocalAttention(**NEAR, position="relative"), True, 1),
     "span_both_sides": (lambda: layers.LocalAttention(**NEAR, position="alibi", adaptive_span={"ramp": 8}), False, 2),
-    "blocks": (lambda: layers.LocalAttention(**BLOCK, position="rotary"), True, 1),
-    "raster": (lambda: layers.LocalAttention2D(**IMAGE, width=32, position="relative", max_distance=8), True, 2),
     "image_blocks": (lambda: layers.LocalAttention2D(**IMAGE, width=31, height=67, order="blocks"), False, 3),
     "strided": (lambda: layers.StridedAttention(**MERGED, stride=WINDOW, position="relative", max_distance=8), True, 1),
     "fixed": (lambda: layers.FixedAttention(**MERGED, block_size=WINDOW, num_summary=3), True, 1),
-    "nearest": (lambda: layers.RoutingAttention(**ROUTED, position="relative"), True, 1),
     "nearest_by_token": (lambda: layers.RoutingAttention(**ROUTED, position="relative", distance="token"), True, 1),
-    "separate": (lambda: layers.RoutingAttention(**ROUTED, share_qk=False, selection="nearest"), False, 5),
-    "top_k": (
-        lambda: layers.RoutingAttention(**ROUTED, selection="top_k", share_qk=False, position="relative"),
-        False,
-        1,
-    ),
+    "top_k": (lambda: layers.RoutingAttention(**ROUTED, selection="top_k", share_qk=False), False, 1),
     "top_keys": (lambda: layers.RoutingAttention(**ROUTED, share_qk=False, selection="top_keys"), False, 2),
     "lsh": (lambda: layers.LSHAttention(**HASHED), True, 2),
     "chunks": (lambda: layers.LSHAttention(**HASHED, selection="chunks"), False, 2),
     "all": (lambda: layers.AllAttention(**NEAR, num_persistent=8, position="rotary"), True, 1),
     "global": (lambda: layers.GlobalLocalAttention(**NEAR, num_global=4, num_first_global=4), False, 2),
-    "clustered": (lambda: layers.ClusteredAttention(HEADS, 16, num_clusters=16, top_k=16), False, 2),
-    "sinks": (lambda: layers.SparseAttention(HEADS, 16, Window(WINDOW) | First(4)), True, 2),
     "routed": (lambda: layers.SparseAttention(HEADS, 16, Window(32) | Nearest(LENGTH // WINDOW, WINDOW)), True, 6),
     "factorized": (lambda: layers.SparseAttention(HEADS, 16, FACTORIZED), True, 4),
 }
-# What is traced by default, each way to arrange tokens, and on JAX, whose layers make the same arrays.
-BY_DEFAULT = ("raster", "strided", "separate", "clustered")
-BY_DEFAULT_ON_JAX = ("separate",)
 
 
 def dense_attention():

@@ -141,34 +141,6 @@ def test_drawn_layers_decode_after_a_memory(wanted):
     assert error < TOLERANCE
 
 
-@pytest.mark.large
-def test_drawn_layers_decode_after_a_memory_on_jax(run_python):
-    code = f"import json; from tests.layers.decoded import compare_remembered as run; print(json.dumps(run({ON_JAX})))"
-    _, error = json.loads(run_python(code, **JAX_SETTINGS))
-    assert error < TOLERANCE
-
-
-@pytest.mark.parametrize("norm", first(["pre", "post"], 1))
-def test_a_block_decodes_after_a_memory_in_a_graph(norm):
-    import tensorflow as tf
-
-    block = layers.TransformerBlock(layers.LocalAttention(2, 4, window=6, position="rotary"), norm=norm, causal=True)
-    x = np.random.default_rng(0).normal(size=(2, 13, SIZE)).astype("float32")
-    memory, x = x[:, :8], x[:, 8:]
-    whole = block(x, memory=memory)
-
-    @tf.function(autograph=False)
-    def decode(memory, x):
-        cache, outputs = block.init_cache(2, 5, memory), []
-        given, cache = block.prefill(x[:, :3], cache)
-        for index in range(3, 5):
-            found, cache = block.decode(x[:, index : index + 1], cache, index)
-            outputs.append(found)
-        return ops.concatenate([given, *outputs], axis=1)
-
-    np.testing.assert_allclose(decode(tf.constant(memory), tf.constant(x)), whole, atol=TOLERANCE)
-
-
 def test_a_memory_adds_only_a_mask_to_a_cache():
     layer = made("local_window")
     cache = layer.init_cache(2, 100, np.ones((2, 4, SIZE), "float32"), [[False, True, True, True]] * 2)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import SIZE, normal
-from tests.draws import draws
+from tests.draws import draws, first
 from tf_sparse_attention.layers import GlobalLocalAttention
 
 N, H = 2, 4
@@ -42,7 +42,7 @@ def definition(layer, x, counts, exists):
     return np.einsum("btnh,nhd->btd", heads, weights["attention_output/kernel"]) + weights["attention_output/bias"]
 
 
-@draws(10, 30)
+@draws(6, 30)
 @given(
     length=st.integers(1, 23),
     window=st.integers(1, 9),
@@ -92,17 +92,6 @@ def test_global_tokens_are_in_the_pattern_and_the_weights():
     assert ops.convert_to_numpy(layer.attention_pattern(x[:, :4])).all()
 
 
-def test_tokens_at_the_start_and_marked_ones_are_global_together():
-    layer = GlobalLocalAttention(N, H, window=2, num_first_global=2)
-    x = normal(1, 9, SIZE)
-    both = np.arange(9)[None] == 6
-    plain = GlobalLocalAttention.from_config({**layer.get_config(), "num_first_global": 0})
-    plain.build(x.shape)
-    layer(x)
-    plain.set_weights(layer.get_weights())
-    np.testing.assert_allclose(layer(x, global_mask=both), plain(x, global_mask=both | (np.arange(9) < 2)), atol=1e-6)
-
-
 def test_short_sequences_may_be_dense():
     layer, dense = GlobalLocalAttention(N, H, window=2, dense_length=6), keras.layers.MultiHeadAttention(N, H)
     dense(normal(2, 6, SIZE), normal(2, 6, SIZE))
@@ -117,7 +106,7 @@ def test_short_sequences_may_be_dense():
         assert np.allclose(found[rows], wanted[rows], atol=1e-5) == (length == 6)
 
 
-@pytest.mark.parametrize("dense_length", [0, 12])
+@pytest.mark.parametrize("dense_length", first([0, 12], 1))
 def test_dropout_applies_to_global_tokens(dense_length):
     # Values tell the weights to the one global token, 3, and to the far token 9, which that one alone sees.
     layer = GlobalLocalAttention(
@@ -135,17 +124,3 @@ def test_dropout_applies_to_global_tokens(dense_length):
         kept = after > 0
         np.testing.assert_allclose(after[kept], before[kept] / 0.75, rtol=1e-4)
         assert 0.12 < 1 - kept.mean() < 0.38
-
-
-def test_gradients_reach_the_projections_of_global_tokens():
-    import tensorflow as tf
-
-    layer = GlobalLocalAttention(N, H, window=2, own_projections=True)
-    x = tf.constant(normal(2, 9, SIZE))
-    layer(x)
-    with tf.GradientTape() as tape:
-        loss = ops.sum(layer(x, global_mask=np.arange(9)[None] < 2) ** 2)
-    gradients = tape.gradient(loss, [weight.value for weight in layer.trainable_weights])
-    for weight, gradient in zip(layer.trainable_weights, gradients, strict=True):
-        if "key/bias" not in weight.path:  # a constant added to all scores
-            assert np.abs(gradient).max() > 1e-6, weight.path

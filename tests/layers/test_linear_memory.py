@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.layers.linear_memory import BY_DEFAULT, BY_DEFAULT_ON_JAX, LAYERS, quadratic_arrays
+from tests.draws import first
+from tests.layers.linear_memory import LAYERS, quadratic_arrays
 
 JAX = """
 import json
@@ -13,26 +14,16 @@ print(json.dumps(quadratic_arrays({name!r})))
 """
 
 
-def every_layer(by_default):
-    """Parametrize a test over the names of `LAYERS`, those that are not named here for the full run."""
-    return pytest.mark.parametrize(
-        "name", [name if name in by_default else pytest.param(name, marks=pytest.mark.full) for name in LAYERS]
-    )
-
-
-@every_layer(BY_DEFAULT)
+@pytest.mark.parametrize("name", first(list(LAYERS), 3))
 def test_no_array_is_quadratic_in_the_sequence(name):
     assert quadratic_arrays(name) == []
 
 
-@every_layer(BY_DEFAULT_ON_JAX)
+@pytest.mark.parametrize("name", first(list(LAYERS), 1))
 def test_no_array_is_quadratic_in_the_sequence_on_jax(run_jax, name):
     assert json.loads(run_jax(JAX.format(name=name))) == []
 
 
-def test_the_check_finds_the_scores_of_dense_attention():
+def test_the_check_finds_the_scores_of_dense_attention_on_both_backends(run_jax):
     assert any("MatMul" in array or "Einsum" in array for array in quadratic_arrays("dense"))
-
-
-def test_the_check_finds_the_scores_of_dense_attention_on_jax(run_jax):
     assert any("dot_general" in array for array in json.loads(run_jax(JAX.format(name="dense"))))

@@ -105,15 +105,6 @@ def test_gates_of_one_part_give_the_attention_of_that_part():
     assert_close(layer(x, use_causal_mask=True), near(x, use_causal_mask=True), 1e-5)
 
 
-def test_projections_of_a_dense_layer_are_those_of_all_parts():
-    dense, layer = keras.layers.MultiHeadAttention(2, 4), native()
-    dense(*[normal(1, 3, 8)] * 2)
-    layer.copy_projections(dense)
-    for name, parts in (("key", layer._keys), ("value", layer._values)):
-        for part in parts:
-            np.testing.assert_array_equal(part.kernel, getattr(dense, f"_{name}_dense").kernel)
-
-
 def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     layer, x = native(position="rotary"), tf.zeros((1, 50, 8))
     run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True, autograph=False)
