@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.draws import first
 from tf_sparse_attention.optimizers import Adafactor, GradientNorm, SkipNonfinite
 
 
@@ -27,7 +28,7 @@ def values(optimizer, weights):
     return [np.array(keras.ops.convert_to_numpy(variable)) for variable in [*weights, *optimizer.variables[:-1]]]
 
 
-@pytest.mark.parametrize("kind", [CarefulAdafactor, CarefulAdam])
+@pytest.mark.parametrize("kind", first([CarefulAdafactor, CarefulAdam], 1))
 def test_an_update_with_one_nan_changes_nothing_and_is_counted(kind):
     optimizer, weights = make(kind)
     gradients = [tf.ones((2, 3)), tf.ones((3,))]
@@ -46,12 +47,11 @@ def test_an_update_with_one_nan_changes_nothing_and_is_counted(kind):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [CarefulAdafactor, CarefulAdam])
-def test_an_update_skipped_by_one_replica_is_skipped_by_all(kind, two_replicas):
+def test_an_update_skipped_by_one_replica_is_skipped_by_all(two_replicas):
     def train(left_out):
         with two_replicas.scope():
             model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
-            model.compile(make(kind)[0], "mse", jit_compile=False)
+            model.compile(make(CarefulAdafactor)[0], "mse", jit_compile=False)
         x, y = np.arange(80, dtype="float32").reshape(20, 4) / 80, np.ones((20, 1), "float32")
         y[left_out] = np.nan
         if not left_out:
