@@ -18,8 +18,8 @@ def test_windows_of_about_a_block_reach_to_their_ends(causal, subtests):
     positions = np.arange(150)
     zeros, values = column([0] * 150), column(positions**2)  # squares, whose mean tells both ends of a run
     for pattern, window, step in (
-        *((Window(window), window, 1) for window in (17, 18, 33, 34)),
-        *((Dilated(window, 2), window, 2) for window in (2, 17, 34)),
+        *((Window(window), window, 1) for window in (17, 18, 33)),
+        *((Dilated(window, 2), window, 2) for window in (2, 17)),
     ):
         seen = [
             [j for j in positions if abs(i - j) < window * step and (i - j) % step == 0 and (j <= i or not causal)]

@@ -95,19 +95,12 @@ def check_decoding(layer):
 
 @pytest.mark.parametrize("share_qk", first([False, True], 1))
 def test_own_groups_learn_in_training_and_decode_as_they_attend(share_qk):
-    keras.utils.set_random_seed(0)
     layer = SparseAttention(2, 4, Window(2) | Halves(3), share_qk=share_qk)
-    inputs = keras.Input((LENGTH, SIZE))
-    model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
-    model.compile("sgd", "mse", run_eagerly=True)
+    layer.build(X.shape)
     (threshold,) = layer.non_trainable_weights
     assert not np.any(threshold)
-    model.train_on_batch(X, X)
+    layer(X, use_causal_mask=True, training=True)
     assert np.all(np.abs(threshold) > 1e-3)
-    window = SparseAttention.from_config({**layer.get_config(), "pattern": Window(2)})
-    window.build(X.shape)
-    window.set_weights([ops.convert_to_numpy(weight) for weight in layer.trainable_weights])
-    assert np.abs(window(X, use_causal_mask=True) - layer(X, use_causal_mask=True)).max() > 1e-3
     check_decoding(layer)
 
 
@@ -191,13 +184,6 @@ def test_an_own_selector_decodes_and_its_layers_are_tracked():
     layer.build(X.shape)
     assert [weight.path for weight in layer.non_trainable_weights if "threshold" in weight.path]
     check_decoding(layer)
-
-
-def test_features_of_the_next_token_have_an_axis_of_tokens():
-    layer = SparseAttention(2, 4, SameSide(keeps_axis=False))
-    layer.build(X.shape)
-    with pytest.raises(ValueError, match=r"`select_next` of SideSelector must return .* Received: 'side' of shape"):
-        check_decoding(layer)
 
 
 def test_the_pattern_of_routing_has_its_arguments():

@@ -7,7 +7,6 @@ from keras import ops
 from tests.patterns.small_cases import attend_pattern
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import Rotary
 from tf_sparse_attention.patterns import Window
 
 PRECISION = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 0.04}
@@ -44,17 +43,6 @@ def test_vectors_are_keys_that_no_mask_hides(dtype, batch, soft_cap):
     expected = weights @ np.concatenate([more[1], value], -2)
     np.testing.assert_allclose(numbers(attended.output), expected, rtol=0, atol=PRECISION[dtype])
     np.testing.assert_allclose(numbers(attended.weights), weights[..., 7:], rtol=0, atol=PRECISION[dtype])
-
-
-def test_vectors_have_no_positions():
-    query, key, value = draw(3, 1, 1, 9, 4).astype("float32")
-    persistent = draw(1, 5, 4, seed=1).astype("float32"), draw(1, 5, 4, seed=2).astype("float32")
-    masks = TokenMasks(key_mask=np.zeros((1, 9), bool))
-    turned, plain = (
-        attend_pattern(Window(3), query, key, value, masks=masks, persistent=persistent, **options).output
-        for options in ({"position": Rotary()}, {})
-    )
-    np.testing.assert_allclose(numbers(turned), numbers(plain), rtol=0, atol=1e-6)
 
 
 def test_dropout_applies_to_vectors():

@@ -7,12 +7,9 @@ from keras import ops
 from tests.draws import first
 from tests.oracle import definitions
 from tests.patterns.small_cases import attend_members, column
-from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
 from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.attention import visible_pairs
-from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, Inputs, Leaf
 from tf_sparse_attention.patterns.pattern import Call
 
 VALUES = [1, 2, 4, 8, 16, 32]
@@ -64,16 +61,6 @@ def test_relative_positions_go_by_rank_in_the_cluster():
     np.testing.assert_allclose(found, (13 + 10 + 10 + 20) / 3, rtol=1e-6)
 
 
-def test_documents_and_masked_pairs_do_not_see_each_other():
-    segments = np.array([[0, 0, 1, 1, 1, 1]])
-    masks = TokenMasks(query_segments=segments, key_segments=segments)
-    np.testing.assert_allclose(means([[0, 2, 3]], [[0, 2, 3]], masks=masks), [1, 0, 6, 6, 0, 0], rtol=1e-6)
-    mask = np.ones((1, 1, 6, 6), bool)
-    mask[0, 0, 3, 2] = False
-    masked = means([[0, 2, 3]], [[0, 2, 3]], masks=TokenMasks(attention_mask=mask))
-    np.testing.assert_allclose(masked, [13 / 3, 0, 13 / 3, 4.5, 0, 0], rtol=1e-6)
-
-
 def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert chosen([[5, 9, 1, 7], [0, 1, 2, 3]], 2) == ([[1, 3], [2, 3]], None)
     assert chosen([[1, 1, 1, 1], [0, 2, 2, 2]], 2) == ([[0, 1], [1, 2]], None)  # of equal scores the first tokens
@@ -83,37 +70,12 @@ def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert (positions[0][:3], valid) == ([0, 2, 4], [[True, True, True, False]])
 
 
-def test_a_cluster_without_any_token_gives_zeros():
-    exists = np.zeros((1, 6), bool)
-    zeros, value = column([0] * 6), column(VALUES)
-    found = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, exists)
-    output, weights = attend_members(zeros, zeros, value, found, found, return_weights=True)
-    assert np.abs(ops.convert_to_numpy(output)).max() == 0
-    assert np.abs(ops.convert_to_numpy(weights)).max() == 0
-
-
-def test_without_any_mask_every_member_may_attend():
-    pattern = BestOfCluster(1, 1)
-    selected = MemberSelection((members(CLUSTERS), members(CLUSTERS)))
-    grid = pattern.arrange(Call(1, 6, 6), selected)
-    inputs = Inputs(None, None, None, [None], TokenMasks(), AttentionOptions())
-    assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6)) is None
-
-
 def test_invalid_members_are_not_averaged():
     found = Members(
         np.array([[[[0, 1]], [[1, 2]]]], "int32").reshape(1, 1, 2, 2), np.array([[[[True, True], [False, True]]]])
     )
     x = np.array([1, 2, 30, 4], "float32").reshape(1, 1, 2, 2, 1)
     assert ops.convert_to_numpy(scatter_mean(x, found, 4)).ravel().tolist() == [1, 2, 4, 0]
-
-
-def test_weights_are_averaged_as_outputs():
-    rng = np.random.default_rng(0)
-    query, key, value = rng.normal(size=(3, 1, 1, 6, 4)).astype("float32")
-    output, weights = attend_members(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0] @ value[0, 0], output[0, 0], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0].sum(-1), [1, 0, 1, 1, 0, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("causal", first(["rank", None, "position"], 1))

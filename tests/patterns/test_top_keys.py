@@ -14,7 +14,6 @@ from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import attend
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members, best_members, cluster_sets, single_cluster_sets
-from tf_sparse_attention.ops.positions import Relative
 from tf_sparse_attention.patterns import Heads, Nearest, TopKeys, Window
 from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.pattern import Call
@@ -37,21 +36,6 @@ def means_of(clusters, **options):
     )
 
 
-def test_a_query_sees_the_keys_of_its_cluster():
-    first, second = 11 / 3, 38 / 3
-    np.testing.assert_allclose(means_of([1, 0, 0, 1]), [second, first, first, second], rtol=1e-6)
-
-
-def test_a_cluster_may_have_more_queries_than_a_block():
-    np.testing.assert_allclose(means_of([1] * 70), [38 / 3] * 70, rtol=1e-6)
-
-
-def test_relative_positions_go_by_rank_from_the_last_key_that_the_query_passed():
-    # Of keys 0, 1 and 3 query 2 has passed two: ranks -1, 0 and 1.
-    position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
-    np.testing.assert_allclose(means_of([0, 0, 0], position=position)[2], 11 / 3 + 20, rtol=1e-6)
-
-
 def test_documents_and_masked_pairs_hide_keys_that_still_count():
     segments = np.array([[0, 0, 1, 1, 1, 1]])
     masks = TokenMasks(query_segments=segments, key_segments=segments)
@@ -59,17 +43,6 @@ def test_documents_and_masked_pairs_hide_keys_that_still_count():
     allowed = np.ones((1, 1, 2, 6), bool)
     allowed[..., 0, 3] = False
     np.testing.assert_allclose(means_of([0, 0], masks=TokenMasks(attention_mask=allowed)), [1.5, 11 / 3], rtol=1e-6)
-
-
-def test_a_sequence_whose_keys_are_all_masked_gives_zeros():
-    nobody = np.zeros((1, 6), bool)
-    members = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, nobody)
-    selected = [KeySelection(chosen([0, 1]).clusters, members, 6)]
-    masks = TokenMasks(key_mask=nobody)
-    found = means(
-        lambda *heads: attend_pattern(TopKeys(2, 3), *heads, select=selecting(*selected), masks=masks), num_queries=2
-    )
-    assert found == [0, 0]
 
 
 def test_sets_of_clusters_are_bits_of_as_many_integers_as_they_need():
