@@ -26,7 +26,9 @@ def test_layer_equals_dense_attention(case):
     contracts.check_equals_dense(case)
 
 
-@every_layer(by_default=(*UNDER_MASKS, "sparse_heads", "sparse_routed_shared", "grouped_window"))
+@every_layer(
+    by_default=(*UNDER_MASKS, "sparse_heads", "sparse_routed_shared", "grouped_window", "top_keys", "successors")
+)
 def test_layer_equals_dense_attention_under_all_masks(case):
     masks = random_masks(2, built(case).num_heads, 13, pairs=case.pairs, segments=case.segments)
     contracts.check_equals_dense(case, **masks)

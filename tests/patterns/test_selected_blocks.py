@@ -139,3 +139,9 @@ def test_a_convolution_of_zeros_changes_nothing_and_has_gradients():
         total = tf.reduce_sum(outputs[1] ** 2)
     np.testing.assert_allclose(*outputs, atol=1e-6)
     assert np.all(tape.gradient(total, layers[1].trainable_weights[-1].value) != 0)
+
+
+def test_scores_that_are_not_finite_select_no_later_block():
+    for strange in (np.nan, np.inf, -np.inf):
+        (blocks,) = chosen([1, 1, 1, 1, strange, 1, 1, 1])
+        assert blocks[:6] == [-1, -1, 0, 0, 0, 0] and max(blocks[6:]) < 3

@@ -96,3 +96,9 @@ def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
                 shown = {"position": [j for j in keys if j <= i], "rank": keys[: rank + 1], None: keys}[causal]
                 expected[i, shown] = True
             np.testing.assert_array_equal(pattern[b, 0, cluster], expected)
+
+
+def test_a_cluster_without_any_token_gives_zeros():
+    zeros, found = column([0] * 6), best_members(np.zeros((1, 1, 6, 2), "float32"), 3, np.zeros((1, 6), bool))
+    for result in attend_members(zeros, zeros, column(VALUES), found, found, return_weights=True):
+        assert np.abs(ops.convert_to_numpy(result)).max() == 0
