@@ -60,18 +60,6 @@ def test_a_query_without_keys_has_zero_output_and_gradient(dtype, options):
         assert np.abs(numbers(rest[0])[1]).max() == 0
 
 
-def test_the_log_sum_exp_of_an_empty_row_has_no_gradient():
-    mask = np.array([[True, True, False], [False, False, False]])
-    inputs = {name: draw(n, 3, seed=n) for name, n in (("query", 2), ("key", 3))}
-
-    def run(x):
-        return (attend(x["query"], x["key"], x["key"], mask=mask, return_log_sum_exp=True).log_sum_exp,)
-
-    _, gradients = differentiate(run, inputs, ops.ones(2, "float64"))
-    assert np.abs(numbers(gradients["query"])[1]).max() == 0 < np.abs(numbers(gradients["query"])[0]).min()
-    assert np.abs(numbers(gradients["key"])[2]).max() == 0
-
-
 def test_the_gradient_of_the_bias_is_zero_in_an_empty_row():
     mask, query, key = np.array([[False, False], [True, True]]), draw(2, 3), draw(2, 3, seed=1)
     for dtype in ("bfloat16", "float64"):
@@ -84,7 +72,7 @@ def test_the_gradient_of_the_bias_is_zero_in_an_empty_row():
         assert np.abs(numbers(gradients["bias"])[1]).min() > 0
 
 
-@pytest.mark.parametrize("dtype", first(DTYPES, 2))
+@pytest.mark.parametrize("dtype", first(DTYPES, 1))
 def test_huge_scores_give_the_value_of_the_best_key(dtype):
     value = ops.cast([[1.0], [2.0], [4.0]], dtype)
     zeros = ops.zeros((1, 1), dtype=dtype), ops.zeros((3, 1), dtype=dtype)
@@ -99,13 +87,6 @@ def test_huge_scores_give_the_value_of_the_best_key(dtype):
             np.testing.assert_allclose(numbers(output), [[expected]], rtol=1e-2)
 
 
-def test_huge_scores_do_not_unmask_a_key():
-    zeros, value, mask = np.zeros((1, 1)), np.array([[1.0], [2.0]]), np.array([[True, False]])
-    for bias in (1e30, -1e30):
-        output = attend(zeros, np.zeros((2, 1)), value, mask=mask, bias=np.array([[bias, 1e30]])).output
-        assert numbers(output) == [[1]]
-
-
 @pytest.mark.parametrize("dtype", first(DTYPES, 2))
 def test_scores_are_computed_in_float32_at_least(dtype):
     # The products reach 256, where bfloat16 steps by 2 and float16 by 0.25; the inputs are exact in all dtypes.
@@ -114,53 +95,11 @@ def test_scores_are_computed_in_float32_at_least(dtype):
     np.testing.assert_allclose(numbers(weights), softmax(np.array([[256, 256.125]]), np.ones((1, 2))), rtol=1e-5)
 
 
-def test_weights_and_log_sum_exp_are_returned_only_on_request():
-    rows = draw(2, 3)
-    for options in ({}, {"span": np.ones((2, 2))}):
-        attended = attend(rows, rows, rows, **options)
-        assert attended.weights is None
-        assert attended.log_sum_exp is None
-
-
-def test_the_value_bias_is_a_function_of_the_weights():
-    query, value = np.zeros((1, 1)), np.array([[1.0], [3.0]])
-    attended = attend(query, np.zeros((2, 1)), value, value_bias=lambda w: 10 * ops.sum(w, -1, keepdims=True))
-    np.testing.assert_allclose(numbers(attended.output), [[12]], rtol=1e-12)
-
-
-def test_the_query_has_a_gradient_with_a_single_key():
-    # It is zero, but a layer whose kernel has none at all makes optimizers complain.
-    tf = pytest.importorskip("tensorflow")
-    query = tf.constant(draw(1, 3))
-    with tf.GradientTape() as tape:
-        tape.watch(query)
-        output = attend(query, draw(1, 3, seed=1), draw(1, 2, seed=2)).output
-    gradient = tape.gradient(output, query)
-    assert gradient is not None
-    assert np.abs(gradient.numpy()).max() == 0
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_parts_are_combined_into_attention_over_their_union(dtype):
-    query, key, value = (ops.cast(draw(3, n, 4, seed=n), dtype) for n in (5, 9, 9))
-    mask = draw(3, 5, 9, seed=1) > -0.5
-    mask[0, 0] = False  # a row that is empty in both parts
-    mask[1, 1, :4] = False  # and one that is in the first part alone
-    whole = numbers(attend(query, key, value, mask=mask).output)
-    parts = [
-        attend(query, key[:, cut], value[:, cut], mask=mask[..., cut], return_log_sum_exp=True)
-        for cut in (slice(0, 4), slice(4, 9))
-    ]
-    joined = combine([part.output for part in parts], [part.log_sum_exp for part in parts])
-    assert keras.backend.standardize_dtype(joined.dtype) == dtype
-    np.testing.assert_allclose(numbers(joined), whole, rtol=0, atol=PRECISION[dtype])
-    assert np.abs(numbers(joined)[0, 0]).max() == 0
-
-
-def test_the_gradient_of_combined_parts_is_that_of_the_whole():
+def test_parts_are_combined_into_attention_over_their_union_with_its_gradients():
     inputs = {name: draw(6, 3, seed=seed) for seed, name in enumerate(("query", "key", "value"))}
     mask, cotangent = draw(6, 6, seed=4) > -0.5, draw(6, 3, seed=5)
-    mask[0] = False
+    mask[0] = False  # a row that is empty in all parts
+    mask[1, :2] = False  # and one that is in the first part alone
 
     def whole(x):
         return (attend(x["query"], x["key"], x["value"], mask=mask).output,)
@@ -172,10 +111,10 @@ def test_the_gradient_of_combined_parts_is_that_of_the_whole():
         ]
         return (combine([part.output for part in parts], [part.log_sum_exp for part in parts]),)
 
-    _, expected = differentiate(whole, inputs, cotangent)
-    _, actual = differentiate(joined, inputs, cotangent)
+    ((expected,), of_whole), ((found,), of_parts) = (differentiate(run, inputs, cotangent) for run in (whole, joined))
+    np.testing.assert_allclose(numbers(found), numbers(expected), rtol=0, atol=1e-13)
     for name in inputs:
-        np.testing.assert_allclose(numbers(actual[name]), numbers(expected[name]), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(numbers(of_parts[name]), numbers(of_whole[name]), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(("heads", "masked"), [((), False), ((2,), True)], ids=["one head", "grouped heads"])
@@ -209,15 +148,16 @@ def test_gradients_are_the_same_in_every_program_of_jax(on_jax):
     assert max(differences.values()) < 1e-5  # of numbers up to about 5
 
 
-@pytest.mark.parametrize("dtype", DTYPES[:1])
-def test_in_half_precision_a_query_that_sees_one_key_has_no_gradient(dtype):
+def test_in_half_precision_a_query_that_sees_one_key_has_no_gradient():
     # Errors of the products with the values cancel, as they do in a softmax by itself.
-    inputs = {name: ops.cast(3 + draw(8, 32, seed=seed), dtype) for seed, name in enumerate(("query", "key", "value"))}
+    inputs = {
+        name: ops.cast(3 + draw(8, 32, seed=seed), "bfloat16") for seed, name in enumerate(("query", "key", "value"))
+    }
     mask = np.tri(8, dtype=bool)
 
     def run(x):
         return (attend(x["query"], x["key"], x["value"], mask=mask, return_log_sum_exp=True).output,)
 
-    _, gradients = differentiate(run, inputs, ops.cast(draw(8, 32, seed=3), dtype))
+    _, gradients = differentiate(run, inputs, ops.cast(draw(8, 32, seed=3), "bfloat16"))
     assert np.abs(numbers(gradients["query"])[0]).max() == 0
     assert np.abs(numbers(gradients["query"])[1:]).max() > 0

@@ -1,6 +1,5 @@
 """Dropout of attention weights: repeatable by seed, scaled, and dependent on positions instead of slots."""
 
-import keras
 import numpy as np
 
 from tests.ops.attend_numbers import draw, numbers
@@ -70,15 +69,3 @@ def test_heads_that_share_keys_drop_different_pairs():
         half = x.shape[1] // 2
         x[:, half:] = x[:, half:, :, order]
     np.testing.assert_allclose(used(*moved), used(key, value, keys), rtol=1e-12)
-
-
-def test_a_seed_generator_gives_new_dropout_at_each_call():
-    query, dropout = draw(2, 9, 4), Dropout(0.5, keras.random.SeedGenerator(3))
-    first, second = (numbers(attend(query, query, query, dropout=dropout).output) for _ in range(2))
-    assert np.abs(first - second).max() > 0
-
-
-def test_a_rate_of_zero_drops_nothing():
-    query = draw(2, 9, 4)
-    whole, kept = (numbers(attend(query, query, query, dropout=d).output) for d in (None, Dropout(0.0, 1)))
-    np.testing.assert_array_equal(whole, kept)

@@ -52,9 +52,7 @@ def test_products_with_leading_axes_of_any_size_are_right(run_python):
     assert run_python(CODE, KERAS_BACKEND="tensorflow", PYTHONPATH=".").endswith("done\n")
 
 
-@pytest.mark.parametrize(  # fewer queries than channels, as many, more
-    ("heads", "number", "jit_compile"), [((), 3, False), ((2,), 1, True), ((2,), 4, False), ((), 5, True)]
-)
+@pytest.mark.parametrize(("heads", "number", "jit_compile"), [((), 3, False), ((2,), 1, True), ((2,), 5, False)])
 def test_query_key_products_and_gradients_equal_their_definition(heads, number, jit_compile):
     tf = pytest.importorskip("tensorflow")
     draw = np.random.default_rng(0).normal

@@ -52,19 +52,6 @@ def test_the_gradient_of_the_span_equals_finite_differences():
         np.testing.assert_allclose(numbers(gradients["span"])[place], slope, rtol=0, atol=1e-8)
 
 
-def test_the_log_sum_exp_counts_the_span():
-    attended = attend(
-        np.zeros((2, 1)),
-        np.zeros((3, 1)),
-        np.ones((3, 1)),
-        span=np.array([[1, 0.5, 0.5], [0, 0, 0]]),
-        return_log_sum_exp=True,
-    )
-    log_sum_exp = numbers(attended.log_sum_exp)
-    np.testing.assert_allclose(log_sum_exp[0], np.log(2), rtol=1e-12)
-    assert log_sum_exp[1] < -1e300
-
-
 def test_a_high_score_with_a_span_of_zero_does_not_underflow_other_weights():
     inputs = {"query": np.ones((1, 1), "float32"), "span": np.array([[0, 1, 1]], "float32")}
     key, value = np.array([[200], [1], [1]], "float32"), np.array([[8], [2], [4]], "float32")

@@ -13,7 +13,6 @@ from tf_sparse_attention.ops.positions import (
     Rotary,
     alibi_slopes,
     skew,
-    unskew,
 )
 from tf_sparse_attention.ops.rotary import RotarySettings
 
@@ -30,14 +29,6 @@ def test_skewing_selects_the_distance_of_each_slot(block):
     x = np.random.default_rng(0).normal(size=(2, 3, queries, queries + keys - 1))
     expected = np.stack([x[..., t, queries - 1 - t : queries - 1 - t + keys] for t in range(queries)], axis=-2)
     np.testing.assert_array_equal(numbers(skew(x, block)), expected)
-
-
-@pytest.mark.parametrize("block", [(3, 5)])
-def test_unskewing_is_the_transpose_of_skewing(block):
-    queries, keys = block
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2, queries, queries + keys - 1)), rng.normal(size=(2, queries, keys))
-    np.testing.assert_allclose((numbers(skew(x, block)) * y).sum(), (x * numbers(unskew(y, block))).sum(), rtol=1e-12)
 
 
 def test_the_key_side_scores_each_distance_with_its_row_and_clips_the_far_ones():

@@ -72,17 +72,6 @@ def test_random_numbers_are_uniform_and_uncorrelated():
     assert abs(same.mean() - 0.5) < 5 * 0.5 / 399
 
 
-def test_a_seed_generator_advances_with_each_draw():
-    generator = keras.random.SeedGenerator(1)
-    first, second = (draw(generator, positions(1, 1, 9), positions(1, 1, 9)) for _ in range(2))
-    assert (first == second).mean() < 0.05
-
-
-def test_any_integer_is_a_seed():
-    for seed in (-1, 2**31, 2**40 + 1):
-        assert draw(seed, positions(1, 1, 3), positions(1, 1, 3)).max() < 1
-
-
 def test_seeds_derived_from_two_seeds_or_for_two_uses_differ():
     seeds = [(seed, *use) for seed in (0, 1, 2, 1000, 2**32) for use in ((0,), (1,), (0, 0), (0, 1), (1000,))]
     derived = [derived_seed(*each) for each in seeds]

@@ -32,12 +32,6 @@ def test_documents_are_numbered_in_the_order_of_their_ids():
     assert ops.convert_to_numpy(segment_ranks(ids)[0]).tolist() == [[2, 1, 2, 3, 0, 1]]
 
 
-def test_queries_and_keys_share_the_numbers_of_documents():
-    queries, keys = segment_ranks(np.array([[4, 9]]), np.array([[9, 1, 4]]))
-    assert ops.convert_to_numpy(queries).tolist() == [[1, 2]]
-    assert ops.convert_to_numpy(keys).tolist() == [[2, 0, 1]]
-
-
 def test_the_merged_order_puts_the_key_of_a_position_before_its_query():
     merged = sort_queries_and_keys(*(np.array([[x]], "int32") for x in ([1, 2], [1, 1, 2])))
     # Group 1: key 0, query 0, key 1. Group 2: query 1, key 2. The query that does not exist comes last.
