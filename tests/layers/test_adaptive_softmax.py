@@ -74,13 +74,3 @@ def test_half_precision_keeps_probabilities_in_float32():
     assert keras.backend.standardize_dtype(x.dtype) == "bfloat16"
     for result in (softmax(x), softmax.loss(x, WORDS)):
         assert keras.backend.standardize_dtype(result.dtype) == "float32" and np.all(np.isfinite(result))
-
-
-def test_the_mask_of_padding_reaches_the_loss():
-    tokens = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(40, 8, mask_zero=True)(tokens)
-    model = keras.Model(tokens, AdaptiveSoftmax(40, (8, 20), div_value=2, seed=0)(x))
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    padded, rest = np.array([[3, 9, 0, 0]]), [[7, 8]]
-    losses = [model.test_on_batch(padded, np.concatenate([[[5, 30]], other], 1)) for other in (rest, [[20, 39]])]
-    assert losses[0] == losses[1]

@@ -124,16 +124,6 @@ def test_a_model_of_two_inputs_is_the_same_when_loaded(tmp_path):
     assert_close(loaded([X, ENCODED]), to_numpy(model([X, ENCODED])), 0)
 
 
-def test_half_precision_is_close_to_single_precision():
-    layer = block(common={"dtype": "mixed_bfloat16"}, dtype="mixed_bfloat16")
-    exact = block()
-    exact.set_weights(layer.get_weights())
-    output = layer(X, encoder_sequence=ENCODED)
-    prefilled, cache = layer.prefill(X[:, :4], layer.init_cache(2, 9, encoder_sequence=ENCODED), None, ENCODED)
-    assert {output.dtype, prefilled.dtype, layer.decode(X[:, 4:5], cache, 4)[0].dtype} == {tf.bfloat16}
-    assert_close(to_numpy(output).astype("float32"), to_numpy(exact(X, encoder_sequence=ENCODED)), 0.2)
-
-
 def test_a_missing_or_different_encoder_sequence_is_named(subtests):
     layer, routed_layer, plain = block("heads"), block("chosen_keys"), TransformerBlock(LocalAttention(2, 4, window=3))
 

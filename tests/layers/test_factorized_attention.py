@@ -58,19 +58,6 @@ def test_heads_with_summaries_use_the_groups_in_turn():
     assert [np.flatnonzero(head[-1]).tolist() for head in merged] == summaries
 
 
-def test_each_head_attends_with_its_own_group():
-    # One head of size one each: the output keeps the heads apart.
-    sizes = {"block_size": 3, "num_summary": 1, "num_groups": 2}
-    layer = FixedAttention(4, 1, **sizes, heads="merged", use_bias=False, output_shape=4)
-    layer.build((1, 1, 1))
-    zeros, ones, apart = np.zeros((1, 4, 1)), np.ones((1, 4, 1)), np.eye(4).reshape(4, 1, 4)
-    layer.set_weights([zeros, zeros, ones, apart])
-    output = to_numpy(layer(np.reshape([1.0, 2, 4, 8, 16, 32], (1, -1, 1)), use_causal_mask=True))[0]
-    # The last query sees 3, 4, 5 and the summary 2; in the other group it sees 3, 4, 5 and the summary 1.
-    np.testing.assert_allclose(output[-1], [60 / 4, 58 / 4] * 2, rtol=1e-6)
-    np.testing.assert_allclose(output[3], [12 / 2, 10 / 2] * 2)
-
-
 def test_the_default_table_of_distances_reaches_as_far_as_stride_or_block():
     for layer, rows in [
         (strided(position="relative"), 2 * 4 + 1),

@@ -46,13 +46,6 @@ def test_a_distance_is_learnt_for_each_row_and_column_that_is_seen():
     assert sizes == [(2 * 4 + 1, 4), (2 * 3 + 1, 4)]  # 4 rows below, 3 pixels to the right, on either side
 
 
-def test_an_image_no_larger_than_a_block_is_dense():
-    for order in ("raster", "blocks"):
-        layer = image(block_shape=(8, 8), order=order, height=4)
-        assert pattern(layer, 24).all() and pattern(layer, 5).all()
-        np.testing.assert_array_equal(pattern(layer, 24, causal=True), np.tri(24))
-
-
 def local(**own):
     return LocalAttention(2, 4, **own)
 

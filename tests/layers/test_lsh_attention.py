@@ -26,21 +26,6 @@ def test_a_bucket_is_the_nearest_axis_or_its_opposite():
     np.testing.assert_array_equal(found, [[[0, 1, 2, 3, 2]]])
 
 
-# Queries of one feature fall into two buckets, by their sign. Chunks of two are 0 2 | 3 5 | 1 4.
-BAND = [{0}, {1}, {0, 2}, {2, 3}, {1, 4}, {3, 5}]
-CHUNKS = [{0, 2, 1, 4}, {1, 4, 3, 5}, {0, 2, 1, 4}, {0, 2, 3, 5}, {1, 4, 3, 5}, {0, 2, 3, 5}]
-
-
-@pytest.mark.parametrize(("selection", "causal", "expected"), [("band", True, BAND), ("chunks", False, CHUNKS)])
-def test_the_last_keys_of_the_own_bucket_or_two_chunks_are_seen(selection, causal, expected):
-    layer = LSHAttention(1, 1, num_buckets=2, bucket_size=2, selection=selection, share_qk=False, use_bias=False)
-    layer.build((None, None, 1))
-    layer.set_weights([np.ones(weight.shape) for weight in layer.weights])
-    x = np.array([[1, -1, 2, 3, -4, 5]], "float32")[..., None]
-    pattern = np.asarray(layer.attention_pattern(x, use_causal_mask=causal))[0, 0]
-    assert [set(np.flatnonzero(row)) for row in pattern] == expected
-
-
 def test_chunks_under_a_causal_mask_warn_once_that_they_are_not_causal():
     layer, band = built(selection="chunks"), built()
     assert band.pattern.causal_selection is True and layer.pattern.causal_selection is False

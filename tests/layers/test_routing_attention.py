@@ -14,62 +14,6 @@ from tf_sparse_attention.layers import RoutingAttention, SparseAttention
 from tf_sparse_attention.patterns import Nearest
 
 
-def two_clusters(**own):
-    """One head of size 2, whose normalised tokens are (1, -1) and (-1, 1); the third feature is the value."""
-    layer = RoutingAttention(1, 2, num_clusters=2, cluster_size=2, value_dim=1, use_bias=False, output_shape=1, **own)
-    layer.build((1, 6, 3))
-    kernels = {
-        "query/kernel": [[1, 0], [0, 1], [0, 0]],
-        "key/kernel": [[1, 0], [0, 1], [0, 0]],
-        "value/kernel": [[0], [0], [1]],
-        "attention_output/kernel": [1],
-    }
-    for weight in layer.trainable_weights:
-        weight.assign(np.reshape(kernels["/".join(weight.path.split("/")[-2:])], weight.shape))
-    layer.centroids.assign([[[1.0, -1.0], [-1.0, 1.0]]])
-    kinds = np.array([1.0, 1, -1, 1, -1, 1])  # A A B A B A
-    x = np.stack([kinds, -kinds, [10, 11, 12, 13, 14, 15]], axis=-1)[None]
-    return lambda **arguments: to_numpy(layer(x, **arguments))[0, :, 0]
-
-
-HIDDEN = np.array([[True, True, False, True, True, True]])
-MEANS = np.array([10.5, 10.5, 13, 0, 13, 0])
-# Arguments of the layer, of the call, and the outputs.
-SMALL_CASES = {
-    # 0: alone. 1: {0}. 2: alone in B. 3: {1}, for 0 is one too far. 4: {2}. 5: {3}.
-    "causal": ({}, {"use_causal_mask": True}, [10, 10, 12, 11, 12, 13]),
-    # All scores inside a cluster are equal here, so the weights are halves.
-    "with itself": ({"mask_self": False}, {"use_causal_mask": True}, [10, 10.5, 12, 12, 13, 14]),
-    # 0: {1}. 1: {0, 3}. 2: {4}. 3: {1, 5}. 4: {2}. 5: {3}.
-    "both sides": ({"selection": "nearest"}, {}, [11, 11.5, 14, 13, 12, 13]),
-    # 0: none. 1: {0}. 2: hidden. 3: {0}, for 1 comes before 2. 4: alone in B. 5: {3}, for 1 is still one of two.
-    "successor values": (
-        {"use_successor_values": True},
-        {"use_causal_mask": True, "key_mask": HIDDEN},
-        [0, 11, 0, 11, 0, 14],
-    ),
-    # Cluster A takes 0 and 1 of the four equal tokens, B has 2 and 4; 3 and 5 are in no cluster.
-    "top_k": ({"selection": "top_k"}, {}, MEANS),
-    "published top_k": ({"selection": "top_k", "reproduce_reference": True}, {}, MEANS / 1.01),
-    # The same keys, and queries 3 and 5 see the keys of A too.
-    "top_keys": ({"selection": "top_keys", "share_qk": False}, {}, [10.5, 10.5, 13, 10.5, 13, 10.5]),
-}
-
-
-@pytest.mark.parametrize("name", SMALL_CASES)
-def test_outputs_are_the_means_of_the_visible_tokens(name):
-    layer, call, expected = SMALL_CASES[name]
-    np.testing.assert_allclose(two_clusters(**layer)(**call), expected, rtol=1e-6)
-
-
-def test_clusters_without_enough_keys_take_the_best_of_other_clusters():
-    # Without key 0, A takes 1 and 3; B has only 2 and takes 1 of the others.
-    mask = np.array([[False, True, True, True, False, True]])
-    seen = two_clusters(selection="top_keys", share_qk=False)(key_mask=mask)
-    np.testing.assert_allclose(seen[[0, 1, 3, 5]], 12, rtol=1e-6)
-    np.testing.assert_allclose(seen[[2, 4]], (12 * np.exp(2) + 11 * np.exp(-2)) / (np.exp(2) + np.exp(-2)), rtol=1e-5)
-
-
 def test_the_published_code_counts_the_commitment_of_shared_queries_twice():
     losses = []
     for reference in (False, True):

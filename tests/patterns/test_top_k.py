@@ -7,8 +7,7 @@ from keras import ops
 from tests.draws import first
 from tests.oracle import definitions
 from tests.patterns.small_cases import attend_members, column
-from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
-from tf_sparse_attention.ops.positions import Relative
+from tf_sparse_attention.ops.members import Members, best_members
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
 from tf_sparse_attention.patterns.pattern import Call
 
@@ -54,13 +53,6 @@ def test_a_token_gets_the_mean_over_its_clusters(subtests):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_relative_positions_go_by_rank_in_the_cluster():
-    # Of cluster 0, 2, 3 the last token sees ranks -2, -1 and 0; the table is clipped at 1.
-    position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
-    found = means([[0, 2, 3]], [[0, 2, 3]], position=position)[3]
-    np.testing.assert_allclose(found, (13 + 10 + 10 + 20) / 3, rtol=1e-6)
-
-
 def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert chosen([[5, 9, 1, 7], [0, 1, 2, 3]], 2) == ([[1, 3], [2, 3]], None)
     assert chosen([[1, 1, 1, 1], [0, 2, 2, 2]], 2) == ([[0, 1], [1, 2]], None)  # of equal scores the first tokens
@@ -68,14 +60,6 @@ def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert chosen([[9, 1, 8, 2]], 2, [False, True, False, True]) == ([[1, 3]], [[True, True]])
     positions, valid = chosen([[6, 5, 4, 3, 2, 1]], 4, [True, False, True, False, True, False])
     assert (positions[0][:3], valid) == ([0, 2, 4], [[True, True, True, False]])
-
-
-def test_invalid_members_are_not_averaged():
-    found = Members(
-        np.array([[[[0, 1]], [[1, 2]]]], "int32").reshape(1, 1, 2, 2), np.array([[[[True, True], [False, True]]]])
-    )
-    x = np.array([1, 2, 30, 4], "float32").reshape(1, 1, 2, 2, 1)
-    assert ops.convert_to_numpy(scatter_mean(x, found, 4)).ravel().tolist() == [1, 2, 4, 0]
 
 
 @pytest.mark.parametrize("causal", first(["rank", None, "position"], 1))
