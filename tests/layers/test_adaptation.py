@@ -7,14 +7,13 @@ import pytest
 from tests import contracts
 from tests.cases import CASES
 from tests.draws import first
-from tf_sparse_attention.models import Backbone, Encoder, LanguageModel
+from tf_sparse_attention.models import Backbone, LanguageModel
 
 HEADS = {"num_heads": 2, "num_key_value_heads": 1, "use_gate": True, "use_sink": True, "use_query_key_norm": True}
 PARTS = [
     {"layer": "LocalAttention", "key_dim": 8, "window": 6, **HEADS},
     {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 5},
 ]
-GLOBAL = [{"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window": 5, "own_projections": True}]
 KINDS = first(["mixed", "global_window", "sparse_routed", "fixed", "lsh_separate", "clustered", "native"], 1)
 # Keras warns of the layers of a model that have nothing to quantize.
 quiet = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
@@ -92,16 +91,6 @@ def test_a_quantized_language_model_is_loaded_unchanged(mode, parts, tie_embeddi
     loaded = reloaded(reloaded(model, tmp_path), tmp_path)
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
     np.testing.assert_array_equal(contracts.to_numpy(loaded(tokens())), few_bits)
-
-
-@quiet
-@pytest.mark.full
-def test_a_quantized_encoder_is_loaded_unchanged(tmp_path):
-    model = Encoder(20, 1, 16, 12, GLOBAL, max_length=32)
-    model.quantize("int8")
-    few_bits = contracts.to_numpy(model(tokens())["sequence_output"])
-    loaded = reloaded(model, tmp_path)
-    np.testing.assert_array_equal(contracts.to_numpy(loaded(tokens())["sequence_output"]), few_bits)
 
 
 def test_a_language_model_trains_only_its_lora_kernels(tmp_path):

@@ -1,7 +1,5 @@
 """Images as inputs of attention layers: the tokens are the pixels, row by row."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -106,21 +104,6 @@ def test_a_program_for_any_size_refuses_another_width_or_more_pixels_than_the_la
     assert_close(program(right), to_numpy(layer(right)))
     with pytest.raises(tf.errors.InvalidArgumentError):
         program(wrong)
-
-
-@pytest.mark.full
-def test_images_of_any_height_are_exported_by_jax(run_jax):
-    code = """
-        import jax, numpy as np
-        from tf_sparse_attention.layers import LocalAttention2D
-        layer = LocalAttention2D(2, 4, width=6, block_shape=(2, 2))
-        layer.build((None, None, 6, 8))
-        x = np.random.default_rng(0).normal(size=(2, 5, 6, 8)).astype("float32")
-        sizes = jax.export.symbolic_shape("batch, height, 6, 8")
-        run = jax.export.export(jax.jit(layer.__call__))(jax.ShapeDtypeStruct(sizes, "float32"))
-        np.testing.assert_allclose(run.call(x), layer(x), rtol=0, atol=1e-6)
-    """
-    run_jax(textwrap.dedent(code))
 
 
 class Carried(keras.layers.Layer):

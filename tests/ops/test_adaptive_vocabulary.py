@@ -1,7 +1,5 @@
 """Adaptive input and softmax equal one softmax over the vocabulary, and the published numbers."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -144,27 +142,6 @@ def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
         if np.ptp(word_log_probabilities(x, *weights)) == 0:
             equal.append(int(most_likely_word(x, *weights)[0]))
     assert len(equal) > 2 and not any(equal)
-
-
-@pytest.mark.full
-def test_compiled_for_jax_the_loss_and_its_gradients_are_the_same(run_jax):
-    """With the slow, obvious loss of this file beside it."""
-    code = textwrap.dedent(
-        """
-        import jax, numpy as np
-        from tests.ops.test_adaptive_vocabulary import assemble, draw, of_all_words, word_loss
-        rng = np.random.default_rng(0)
-        for rows in (1, 70):
-            x, words = rng.standard_normal((rows, 8)).astype("float32"), rng.integers(0, 15, rows).astype("int32")
-            weights = draw((4, 5, 6), dtype="float32")
-            losses = (lambda weights, x: word_loss(x, words, *assemble(weights)).sum(),
-                      lambda weights, x: of_all_words(weights, words, x).sum())
-            fast, slow = (jax.jit(jax.value_and_grad(loss, (0, 1)))(weights, x) for loss in losses)
-            for a, b in zip(jax.tree.leaves(fast), jax.tree.leaves(slow), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-        """
-    )
-    run_jax(code)
 
 
 def test_an_unknown_number_of_rows_works():

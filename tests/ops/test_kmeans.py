@@ -4,7 +4,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from tests.programs import differentiate
 from tf_sparse_attention.ops import kmeans
 
 
@@ -45,19 +44,6 @@ def test_padding_is_not_counted():
     assert numbers(padded.counts).sum(-1).tolist() == [13] * 3
     np.testing.assert_array_equal(numbers(padded.counts), numbers(changed.counts))
     np.testing.assert_array_equal(numbers(padded.sums), numbers(changed.sums))
-
-
-def test_an_update_moves_counts_and_sums_by_one_minus_the_decay():
-    state = kmeans.State(
-        np.array([[[9.0, 9.0]] * 2]), np.array([[[4.0, 0.0], [0.0, 2.0]]]), np.array([[4.0, 2.0]]), np.array([[5, 7]])
-    )
-    seen = kmeans.Statistics(np.array([[[0.0, 8.0], [0.0, 0.0]]]), np.array([[1.0, 0.0]]))
-    new = kmeans.update(state, seen, decay=0.75)
-    np.testing.assert_allclose(numbers(new.counts), [[3.25, 1.5]], rtol=1e-12)
-    np.testing.assert_allclose(numbers(new.sums), [[[3, 2], [0, 1.5]]], rtol=1e-12)
-    smoothed = (np.array([3.25, 1.5]) + 1e-5) / (4.75 + 2e-5) * 4.75
-    np.testing.assert_allclose(numbers(new.centroids)[0], np.array([[3, 2], [0, 1.5]]) / smoothed[:, None], rtol=1e-12)
-    assert numbers(new.unused).tolist() == [[0, 8]]
 
 
 def full_and_unused():
@@ -106,19 +92,6 @@ def test_the_commitment_is_the_mean_square_distance_to_the_own_centroid():
     # Each row counts alike, however many tokens it has.
     pair, mask = np.concatenate([x, x]), np.array([[True, True], [False, True]])
     assert float(kmeans.commitment(pair, np.concatenate([clusters] * 2), centroids, mask)) == (5 / 4 + 4 / 2) / 2
-
-
-def test_the_commitment_has_gradients_of_tokens_but_not_of_centroids():
-    x, centroids = draw(2, 2, 5, 4), draw(2, 3, 4, seed=1)
-    clusters = np.random.default_rng(0).integers(3, size=(2, 2, 5), dtype="int32")
-    _, gradients = differentiate(
-        lambda t: (kmeans.commitment(t["x"], clusters, t["centroids"]),),
-        {"x": x, "centroids": centroids},
-        np.float32(1),
-    )
-    own = np.take_along_axis(centroids[None], clusters[..., None], 2)
-    np.testing.assert_allclose(numbers(gradients["x"]), 2 * (x - own) / x.size, rtol=1e-5)
-    assert np.abs(numbers(gradients["centroids"])).max() == 0
 
 
 def test_no_more_are_revived_than_can_be_split():

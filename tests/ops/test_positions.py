@@ -38,13 +38,6 @@ def test_the_key_side_scores_each_distance_with_its_row_and_clips_the_far_ones()
     np.testing.assert_array_equal(bias[0, 0, 0], [[100, 100, 10, 1], [200, 200, 200, 20]])
 
 
-def test_the_value_side_adds_the_rows_of_the_distances_attended_to():
-    table = np.array([[100.0], [10.0], [1.0]])
-    weights = np.array([[0.5, 0.0, 0.25, 0.25], [0.0, 0.5, 0.0, 0.5]])
-    added = Relative(np.zeros((3, 1)), table).value_bias(Distances(offsets=OFFSETS))(ops.convert_to_tensor(weights))
-    np.testing.assert_allclose(numbers(added), [[50 + 2.5 + 0.25], [50 + 5]], rtol=1e-12)
-
-
 def test_no_position_changes_nothing():
     x = np.ones((1, 1, 2, 4), "float32")
     position = NoPosition()
