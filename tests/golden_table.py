@@ -137,7 +137,7 @@ def main():
     """Run the tests and prints the table; the exit status is that of pytest."""
     table = Table()
     paths = [str(path) for path in FILES] + [str(ROOT / name) for name in MORE]
-    status = pytest.main(["-q", "-p", "no:xdist", *paths], plugins=[table])
+    status = pytest.main(["-q", "-p", "no:xdist", "-m", "not large", *paths], plugins=[table])
     print(table.text())
     if "--write" in sys.argv and status == 0:
         write(table.text())

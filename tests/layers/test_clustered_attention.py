@@ -29,14 +29,6 @@ def clustered_of(dense, x, **options):
     return layer
 
 
-def test_one_cluster_per_query_is_dense_attention():
-    x = draw(length=12)
-    dense = dense_layer(x)
-    # With as many clusters as queries, each starts from its own bits, and queries of the same bits share one.
-    layer = clustered_of(dense, x, num_clusters=12, num_bits=512, num_iterations=1)
-    np.testing.assert_allclose(layer(x), dense(x, x), rtol=1e-5, atol=1e-5)
-
-
 def test_all_keys_as_the_best_keys_is_dense_attention():
     x, num_clusters = draw(), 4
     dense = dense_layer(x)

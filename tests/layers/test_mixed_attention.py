@@ -23,21 +23,6 @@ def ready(layer):
     return with_random_weights(layer)
 
 
-def test_two_parts_equal_one_layer_with_all_heads():
-    whole, layer = ready(local(num_heads=4)), ready(MixedAttention([local(), local()]))
-    halves = [{}, {}]
-    for weight in whole.weights:
-        name, value = "/".join(weight.path.split("/")[-2:]), to_numpy(weight.value)
-        axis = 0 if name == "attention_output/kernel" or name.endswith("bias") else 1
-        pieces = [value, None] if name == "attention_output/bias" else np.split(value, 2, axis)
-        for half, piece in zip(halves, pieces, strict=True):
-            half[name] = piece
-    for part, half in zip(layer.parts, halves, strict=True):
-        for weight in part.weights:
-            weight.assign(half["/".join(weight.path.split("/")[-2:])])
-    assert_close(to_numpy(layer(X)), to_numpy(whole(X)))
-
-
 def test_only_the_first_part_has_an_output_bias():
     layer = ready(MixedAttention([local(), routing(), local(use_bias=False)]))
     names = ["attention_output/bias" in "".join(weight.path for weight in part.weights) for part in layer.parts]

@@ -1,4 +1,7 @@
-"""Adafactor trains alike eager, compiled, resumed, on two replicas, on JAX, and with weights split over devices."""
+"""Adafactor trains alike eager, compiled, resumed, on two replicas and on JAX.
+
+`tests/distribution` trains with it on several devices.
+"""
 
 import keras
 import numpy as np
@@ -24,19 +27,6 @@ def here():
     return state_of(fit(make_model(jit_compile=False)))
 
 
-@pytest.fixture(scope="module")
-def on_jax(run_jax, tmp_path_factory):
-    """Function of a mode to the arrays of a training on JAX."""
-    folder = tmp_path_factory.mktemp("jax")
-
-    def run(mode):
-        code = "import numpy as np; from tests.optimizers.adafactor_worker import train\n"
-        run_jax(f"{code}np.savez('{folder}/{mode}.npz', **train('{mode}'))")
-        return np.load(folder / f"{mode}.npz")
-
-    return run
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("arguments", [{"jit_compile": True}, {"run_eagerly": True}])
 def test_xla_and_eager_training_equal_graph_training(here, arguments):
@@ -48,21 +38,10 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(two_replicas, here):
     assert_same_state(train("mirrored", two_replicas), here)
 
 
-def test_stateless_apply_on_jax_equals_fit_here(on_jax, here):
-    assert_same_state(on_jax("stateless"), here)
-
-
-@pytest.mark.full
-def test_fit_with_weights_split_over_two_devices_of_jax_equals_fit_here(on_jax, here):
-    arrays = on_jax("sharded")
-    assert_same_state(arrays, here)
-    layouts = {name: tuple(value) for name, value in arrays.items() if "kernel" in name}
-    # (D, N, H) split over N is the matrix (D, N H); (N, H, D) split over N is (N H, D).
-    assert layouts["query_kernel_row_moment"] == ("None",)
-    assert layouts["query_kernel_column_moment"] == ("model", "None")
-    assert layouts["query_kernel_momentum"] == ("None", "model", "None")
-    assert layouts["attention_output_kernel_row_moment"] == ("model", "None")
-    assert layouts["attention_output_kernel_column_moment"] == ("None",)
+def test_stateless_apply_on_jax_equals_fit_here(run_jax, here, tmp_path):
+    code = "import numpy as np; from tests.optimizers.adafactor_worker import train\n"
+    run_jax(f"{code}np.savez('{tmp_path}/arrays.npz', **train('stateless'))")
+    assert_same_state(np.load(tmp_path / "arrays.npz"), here)
 
 
 def test_a_saved_model_resumes_training_exactly(here, tmp_path):

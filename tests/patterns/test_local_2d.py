@@ -1,7 +1,5 @@
 """Local attention on images on cases that a reader can compute."""
 
-import functools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,24 +8,17 @@ from keras import ops
 
 from tests.draws import draws
 from tests.oracle import definitions
-from tests.patterns.small_cases import attend_pattern, column, means
+from tests.patterns.small_cases import attend_pattern, column
 from tests.programs import differentiate
 from tf_sparse_attention.ops.image_positions import ORDERS, Image
 from tf_sparse_attention.patterns import ImageBlocks
 from tf_sparse_attention.patterns.image import ImageGrid, image_grid
-
-OWN = {"num_blocks_before": (0, 0), "num_blocks_after": (0, 0)}
 
 
 def attend_image(query, key, value, image, num_blocks_before=(1, 1), num_blocks_after=(1, 1), **options):
     around = num_blocks_before, num_blocks_after
     pattern = ImageBlocks(image.width, image.block_shape, *around, image.order, image.height)
     return attend_pattern(pattern, query, key, value, **options)
-
-
-def assert_means(image, expected, values, num_queries=None, **options):
-    attention = functools.partial(attend_image, image=image, **options)
-    np.testing.assert_allclose(means(attention, values, num_queries), expected, rtol=1e-6)
 
 
 def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options):
@@ -62,16 +53,6 @@ def test_a_pixel_sees_its_block_and_the_neighbors(subtests):
     for pixel, options, picture in PICTURES:
         with subtests.test(pixel=pixel, **options):
             assert seen_from(pixel, **options) == picture
-
-
-def test_an_image_that_ends_inside_a_row_or_a_block_is_cut():
-    # Three rows of four pixels in blocks of two by two: the last two blocks are 8 9 and 10 11.
-    values = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert_means(Image(4, (2, 2), "blocks", height=3), [1.5] * 4 + [5.5] * 4 + [8.5] * 2 + [10.5] * 2, values, **OWN)
-    # Without a height it is the upper half of an image of four rows, whose third block is 8 9 10 11.
-    assert_means(Image(4, (2, 2), "blocks"), [1.5] * 4 + [5.5] * 4 + [9.5] * 4, values, **OWN)
-    assert_means(Image(2, (1, 1)), [9 / 4, 9 / 4, 15 / 5, 15 / 5, 14 / 3], [0, 1, 3, 5, 6])
-    assert_means(Image(2, (2, 2), "blocks"), [1.5] * 4 + [6], [0, 1, 2, 3, 6], **OWN)
 
 
 def test_blocks_that_no_query_can_see_are_not_computed():

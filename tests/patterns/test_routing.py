@@ -9,7 +9,7 @@ from tests.oracle.definitions import bands
 from tests.patterns.small_cases import attend_groups, column
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.gather import NO_GROUP, token_groups
-from tf_sparse_attention.ops.positions import Alibi, Relative, Rotary
+from tf_sparse_attention.ops.positions import Rotary
 
 VALUES = [1, 2, 4, 8, 16, 32]
 GROUPS = [1, 2, 1, 1, 2, 1]  # the sorted order is 0, 2, 3, 5 | 1, 4
@@ -66,22 +66,6 @@ def test_shared_queries_and_keys_are_rotated_once():
     tokens, groups = np.ones((1, 1, 6, 2), "float32"), row(GROUPS)
     attend_groups(tokens, None, column(VALUES), groups, groups, 2, causal=True, position=CountedRotary())
     assert len(turned) == 1
-
-
-def test_no_score_of_a_token_with_itself_outweighs_one_with_another():
-    tokens, groups = column([30, -30, 30]), row([1, 1, 2])
-    output = attend_groups(tokens, None, column([1, 2, 4]), groups, groups, 2, causal=True, mask_self=True).output
-    assert ops.convert_to_numpy(output)[0, 0, :, 0].tolist() == [1, 1, 4]
-
-
-def test_relative_positions_go_by_rank_and_alibi_by_token():
-    # Token 4 sees token 1 of its cluster: three tokens back, one rank back.
-    by_rank = Relative(np.zeros((3, 1), "float32"), np.array([[100], [200], [300]], "float32"))
-    assert shared_means(mask_self=True, position=by_rank)[4] == pytest.approx(102)
-    zeros, groups, options = column([0] * 6), row(GROUPS), {"causal": True, "return_weights": True}
-    _, weights, _ = attend_groups(zeros, None, column(VALUES), groups, groups, 2, position=Alibi(1), **options)
-    weights = ops.convert_to_numpy(weights)[0, 0, 4]
-    np.testing.assert_allclose(np.log(weights[4] / weights[1]), 3 / 256, rtol=1e-4)
 
 
 def test_padding_does_not_count_in_the_band():

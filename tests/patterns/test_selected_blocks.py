@@ -34,18 +34,6 @@ def test_a_query_selects_the_earlier_block_with_the_highest_score():
     assert chosen([0, 2, 3, 3, 2, 2, 9, 9], count=2)[1] == [-1, -1, -1, -1, 0, 0, 2, 2]
 
 
-def test_padding_counts_in_no_mean_and_a_block_of_padding_is_not_selected():
-    mask = [True, False, False, False, True, True]
-    assert chosen([1, -9, 5, 5, 0, 0], key_mask=mask) == [[-1, -1, 0, 0, 0, 0]]
-    assert chosen([-1, 0, 9, 9, 0, 0], count=2, key_mask=mask)[1] == [-1] * 6
-
-
-def test_a_mean_is_over_the_keys_of_the_document_of_the_last_token():
-    segments = {name: [0, 1, 1, 1, 1, 2] for name in ("query_segments", "key_segments")}
-    assert chosen([9, 1, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 1, -1]]
-    assert chosen([-9, 3, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 0, -1]]  # that of its first token says nothing
-
-
 def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
     query, key, value = np.abs(normal(3, 1, 2, 300, 4))
     key[:, :, 16:] -= 9  # all like block 0 best
@@ -64,14 +52,6 @@ def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
     assert "sort" in names and "gather" in names
     assert not names & {"scatter", "while"}
-
-
-def test_heads_of_a_group_select_blocks_by_the_sum_of_their_scores():
-    key = column([1, 1, 3, 3, 0, 0])
-    query = np.concatenate([column([1] * 6), column([-2] * 6)], axis=1)
-    for together, last in ((False, [1, 0]), (True, [0, 0])):
-        (blocks,) = select_blocks(query, key, TokenMasks(), 2, 1, use_shared_choice=together)
-        assert to_numpy(blocks)[0, :, -1].tolist() == last
 
 
 @pytest.mark.full
@@ -100,14 +80,6 @@ def test_chunks_of_queries_limit_the_size_of_arrays():
 
     assert largest(None) == 512 * 128
     assert largest(32) == 32 * 128
-
-
-def test_a_convolution_of_keys_uses_unmasked_earlier_keys_of_the_document():
-    kernel, silu = np.array([[[1.0]], [[10.0]]], "float32"), lambda x: x / (1 + np.exp(-x))
-    masks = TokenMasks(key_mask=np.array([[True, True, False, True, True]]), key_segments=np.array([[0, 0, 0, 0, 1]]))
-    found = to_numpy(convolve_keys(column([1, 2, 3, 4, 5]), kernel, masks))[0, 0, :, 0]
-    sums = np.array([1, 2 + 10, 0 + 20, 4, 5])  # the third is hidden, the last one begins a document
-    np.testing.assert_allclose(found, [1, 2, 3, 4, 5] + silu(sums), rtol=1e-6)
 
 
 def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length():
