@@ -125,3 +125,10 @@ def test_wrong_memories_and_patterns_without_memory_are_named(subtests):
         if layer.cache_unsupported_reason is None:
             with subtests.test(layer.name), pytest.raises(ValueError, match="`memory` must be None"):
                 layer.init_cache(2, LENGTH, memory)
+
+
+def test_an_attention_mask_of_one_key_is_for_all_but_the_memory():
+    layer, given = make("window"), {"memory": normal(2, MEMORY, SIZE), "use_causal_mask": True}
+    x, seen = normal(2, LENGTH, SIZE, seed=1), np.random.default_rng(2).random((2, 1, LENGTH, 1)) < 0.5
+    expected = layer(x, attention_mask=np.broadcast_to(seen, (2, 2, LENGTH, LENGTH)), **given)
+    assert_close(layer(x, attention_mask=seen, **given), expected, CLOSE)
