@@ -70,59 +70,27 @@ class Case:
     num_softmaxes: int = 1
 
 
-def local(**own):
-    return lambda **common: LocalAttention(2, 4, **own, **common)
+def family(layer_class, **defaults):
+    """Return a function of the arguments of a class to a function of common arguments to a layer."""
+    return lambda **own: lambda **common: layer_class(**{**defaults, **own, **common})
 
 
-def local_2d(**own):
-    return lambda **common: LocalAttention2D(2, 4, width=5, **own, **common)
+HEADS = {"num_heads": 2, "key_dim": 4}
+local = family(LocalAttention, **HEADS)
+local_2d = family(LocalAttention2D, **HEADS, width=5)
+all_attention = family(AllAttention, **HEADS, num_persistent=3, window=4)
+strided = family(StridedAttention, **HEADS)
+fixed = family(FixedAttention, **HEADS)
+global_local = family(GlobalLocalAttention, **HEADS, num_global=3)
+clustered = family(ClusteredAttention, **HEADS, num_clusters=3, num_bits=16, num_iterations=3, seed=5)
+lsh = family(LSHAttention, **HEADS, num_buckets=4, bucket_size=3, seed=5)
+selected = family(BlockSelectedAttention, **HEADS)
+native = family(NativeSparseAttention, num_heads=4, key_dim=4)
+routing = family(RoutingAttention, **HEADS, num_clusters=3, cluster_size=4, seed=5)
 
 
-def all_attention(**own):
-    return lambda **common: AllAttention(2, 4, num_persistent=3, window=4, **own, **common)
-
-
-def strided(num_heads, **own):
-    return lambda **common: StridedAttention(num_heads, 4, **own, **common)
-
-
-def fixed(num_heads, **own):
-    return lambda **common: FixedAttention(num_heads, 4, **own, **common)
-
-
-def global_local(**own):
-    return lambda **common: GlobalLocalAttention(2, 4, num_global=3, **own, **common)
-
-
-def clustered(**own):
-    options = {"num_clusters": 3, "num_bits": 16, "num_iterations": 3, **own}
-    return lambda **common: ClusteredAttention(2, 4, **options, **{"seed": 5, **common})
-
-
-def lsh(**own):
-    options = {"num_buckets": 4, "bucket_size": 3, **own}
-    return lambda **common: LSHAttention(2, 4, **options, **{"seed": 5, **common})
-
-
-def selected(**own):
-    return lambda **common: BlockSelectedAttention(2, 4, **own, **common)
-
-
-def native(**own):
-    return lambda **common: NativeSparseAttention(4, 4, **own, **common)
-
-
-def routing(**own):
-    options = {"num_clusters": 3, "cluster_size": 4, **own}
-    return lambda **common: RoutingAttention(2, 4, **options, **{"seed": 5, **common})
-
-
-def grouped(layer, *sizes, **own):
-    return lambda **common: layer(4, 4, *sizes, num_key_value_heads=2, **own, **common)
-
-
-def sparse(pattern, num_heads=2, **own):
-    return lambda **common: SparseAttention(num_heads, 4, pattern, **own, **{"seed": 5, **common})
+def sparse(pattern, **own):
+    return family(SparseAttention, **HEADS, pattern=pattern, seed=5)(**own)
 
 
 def dense(**common):
@@ -144,7 +112,6 @@ CLUSTERED = {**CHOOSES_KEYS, "pairs": False}
 GATED = {"packs": False, "vectors": True, "num_softmaxes": 2}
 CASES = {
     "sparse_sinks": Case(sparse(SINKS, position="relative")),
-    "sparse_sinks_both_sides": Case(sparse(SINKS, position="alibi"), causal=False),
     "sparse_routed": Case(sparse(ROUTED, position="rotary")),
     "sparse_routed_shared": Case(sparse(Dilated(2, 3) | Nearest(3, 4) | Hashed(4, 2), share_qk=True), causal=False),
     "sparse_heads": Case(sparse(OF_TWO_KINDS, num_heads=3, position="alibi"), packs=False),
@@ -155,20 +122,12 @@ CASES = {
     "local_blocks_of_two_sizes": Case(local(block_size=3, key_block_size=4, position="rotary"), **ACROSS),
     "local_window": Case(local(window=5), crosses=True),
     "local_window_relative": Case(local(window=4, position="relative", max_distance=2), crosses=True),
-    "local_window_alibi": Case(local(window=3, position="alibi"), causal=False, crosses=True),
     "local_2d": Case(local_2d(block_shape=(2, 2), position="rotary_2d"), crosses=True, packs=False),
-    "local_2d_both_sides": Case(
-        local_2d(block_shape=(1, 2), num_blocks_after=(2, 0), position="alibi"), causal=False, crosses=True, packs=False
-    ),
     "local_2d_blocks": Case(
         local_2d(block_shape=(4, 3), height=15, order="blocks", position="relative", max_distance=6),
         crosses=True,
         packs=False,
     ),
-    "local_2d_blocks_both_sides": Case(
-        local_2d(block_shape=(2, 5), order="blocks", num_blocks_before=(1, 0)), causal=False, crosses=True, packs=False
-    ),
-    "local_2d_in_a_row": Case(local_2d(block_shape=(2, 3), position="rotary"), crosses=True, packs=False),
     "local_2d_relative": Case(
         local_2d(block_shape=(3, 2), num_blocks_after=(1, 2), position="relative_2d"),
         causal=False,
@@ -177,12 +136,6 @@ CASES = {
     ),
     "local_2d_class": Case(
         local_2d(block_shape=(2, 2), num_class_tokens=2, position="relative_2d", max_distance=2),
-        crosses=True,
-        packs=False,
-    ),
-    "local_2d_class_both_sides": Case(
-        local_2d(block_shape=(2, 2), order="blocks", num_class_tokens=1, position="relative_2d"),
-        causal=False,
         crosses=True,
         packs=False,
     ),
@@ -195,7 +148,6 @@ CASES = {
         **NEVER_CAUSAL,
         packs=False,
     ),
-    "global_blocks": Case(global_local(block_size=4, num_first_global=1), **NEVER_CAUSAL, packs=False),
     "all": Case(all_attention(position="relative", mask_self=True), crosses=True, vectors=True),
     "all_span": Case(
         all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True
@@ -208,63 +160,42 @@ CASES = {
     "clustered": Case(clustered(), **CLUSTERED),
     "improved_clustered": Case(clustered(top_k=4, position="rotary"), **CLUSTERED),
     "dense": Case(dense, crosses=True),
-    "strided": Case(strided(3, stride=4, position="relative", max_distance=6), crosses=True),
-    "strided_merged": Case(strided(2, stride=3, heads="merged", position="rotary"), causal=False, crosses=True),
-    "strided_far": Case(strided(2, stride=4, heads="interleaved", layer_index=1, position="alibi"), crosses=True),
-    "fixed": Case(fixed(4, block_size=4, num_groups=2, num_summary=1, position="alibi"), crosses=True, packs=False),
-    "fixed_merged": Case(
-        fixed(4, block_size=5, num_groups=2, num_summary=2, heads="merged", position="relative"),
-        crosses=True,
-        packs=False,
+    "strided": Case(strided(num_heads=3, stride=4, position="relative", max_distance=6), crosses=True),
+    "strided_merged": Case(
+        strided(num_heads=2, stride=3, heads="merged", position="rotary"), causal=False, crosses=True
     ),
-    "fixed_far": Case(
-        fixed(2, block_size=4, num_summary=3, heads="interleaved", layer_index=3, position="rotary"),
-        causal=False,
+    "fixed": Case(
+        fixed(num_heads=4, block_size=4, num_groups=2, num_summary=1, position="alibi"), crosses=True, packs=False
+    ),
+    "fixed_merged": Case(
+        fixed(num_heads=4, block_size=5, num_groups=2, num_summary=2, heads="merged", position="relative"),
         crosses=True,
         packs=False,
     ),
     "nearest": Case(routing(position="relative")),
     "nearest_both_sides": Case(routing(selection="nearest", position="alibi"), causal=False),
-    "nearest_token_distance": Case(routing(position="relative", distance="token", mask_self=False)),
     "nearest_separate": Case(routing(share_qk=False, position="rotary")),
-    "nearest_separate_relative": Case(routing(share_qk=False, position="relative", mask_self=True)),
     "lsh": Case(lsh(num_rounds=2, position="relative")),
-    "lsh_both_sides": Case(lsh(num_rounds=3, position="alibi", mask_self=False), causal=False),
     "lsh_separate": Case(lsh(num_rounds=2, share_qk=False, position="rotary")),
     "lsh_chunks": Case(lsh(selection="chunks", num_rounds=2, position="relative"), packs=False),
-    "lsh_chunks_both_sides": Case(lsh(selection="chunks", num_rounds=3, position="alibi"), causal=False, packs=False),
-    "lsh_chunks_separate": Case(
-        lsh(selection="chunks", num_rounds=2, share_qk=False, position="rotary"), causal=False, packs=False
-    ),
     "successors": Case(routing(position="relative", use_successor_values=True)),
     "successors_token_distance": Case(routing(position="relative", distance="token", use_successor_values=True)),
-    "successors_separate": Case(routing(share_qk=False, position="rotary", use_successor_values=True)),
-    "successors_random": Case(
-        routing(selection="random", share_qk=False, position="relative", use_successor_values=True), packs=False
-    ),
-    "successors_lsh": Case(lsh(num_rounds=2, position="relative", use_successor_values=True)),
     "successors_window": Case(local(window=4, position="alibi", use_successor_values=True)),
-    "successors_span": Case(
-        local(window=5, use_successor_values=True, adaptive_span={"ramp": 2, "initial": 0.3}, position="relative")
-    ),
     "successors_beside": Case(sparse(Window(3) | Successors(Nearest(3, 4)), position="relative", share_qk=True)),
     "successors_of_two_kinds": Case(
         sparse(Successors(Window(3)) | Successors(Nearest(3, 4)) | Successors(Hashed(4, 3)), position="rotary")
     ),
     "selected": Case(selected(block_size=3, num_blocks=3, position="rotary"), packs=False),
-    "selected_relative": Case(selected(block_size=2, num_blocks=4, position="relative"), packs=False),
     "selected_convolved": Case(
-        lambda **common: BlockSelectedAttention(
-            4,
-            4,
+        selected(
+            num_heads=4,
+            num_key_value_heads=2,
             block_size=3,
             num_blocks=2,
             key_convolution=3,
             use_shared_choice=True,
             choice_chunk_size=5,
-            num_key_value_heads=2,
             position="rotary",
-            **common,
         ),
         packs=False,
     ),
@@ -297,15 +228,15 @@ CASES = {
     "top_keys": Case(routing(share_qk=False, selection="top_keys", position="relative"), **CHOOSES_KEYS),
     "sparse_top_keys": Case(sparse(Window(2) | TopKeys(3, 4) | Nearest(2, 3), position="rotary"), **CHOOSES_KEYS),
     "strided_clusters": Case(routing(selection="strided", position="relative"), packs=False),
-    "strided_clusters_separate": Case(routing(share_qk=False, selection="strided", position="alibi"), **SEPARATE),
     "hash_buckets": Case(routing(selection="hash", num_clusters=4, cluster_size=9, position="rotary"), packs=False),
     "hash_buckets_separate": Case(
         routing(share_qk=False, selection="hash", num_clusters=2, cluster_size=9, position="relative"), **SEPARATE
     ),
     "mixed": Case(mixed),
     "grouped_window": Case(
-        grouped(
-            LocalAttention,
+        local(
+            num_heads=4,
+            num_key_value_heads=2,
             window=5,
             position="rotary",
             rotary_max_wavelength=50.0,
@@ -319,24 +250,18 @@ CASES = {
         vectors=True,
     ),
     "grouped_union": Case(
-        lambda **common: SparseAttention(
-            4,
-            4,
+        sparse(
             Heads([(2, Window(2) | Nearest(3, 4)), (2, Blocks(5, 1))]),
+            num_heads=4,
             num_key_value_heads=2,
             position="alibi",
             logit_soft_cap=0.5,
             use_sink=True,
-            **{"seed": 5, **common},
         ),
         packs=False,
         vectors=True,
     ),
-    "grouped_nearest": Case(
-        lambda **common: RoutingAttention(
-            2, 4, 3, 4, share_qk=False, num_key_value_heads=1, position="relative", **{"seed": 5, **common}
-        )
-    ),
+    "grouped_nearest": Case(routing(share_qk=False, num_key_value_heads=1, position="relative")),
 }
 
 
@@ -357,25 +282,6 @@ OF_EACH_CLASS = (
     "native",
     "mixed",
 )
-# One layer of each way to arrange tokens, for fast tests.
-OF_EACH_KIND = (
-    *OF_EACH_CLASS,
-    "sparse_sinks",
-    "sparse_heads",
-    "sparse_routed_shared",
-    "sparse_two_groupings",
-    "local_blocks",
-    "local_2d_class",
-    "all",
-    "nearest",
-    "lsh_chunks",
-    "successors",
-    "top_keys",
-    "grouped_window",
-    "grouped_union",
-    "selected_convolved",
-    "native_grouped",
-)
 # For parts of a layer outside its pattern: heads of two kinds, a mean over clusters, parts of two layers.
 FEW = ("fixed", "top_k_separate", "mixed")
 
@@ -385,7 +291,7 @@ def marks(name, by_default):
     return () if name in by_default else pytest.mark.full
 
 
-def every_layer(*, by_default=OF_EACH_KIND, **wanted):
+def every_layer(*, by_default, **wanted):
     """Parametrize a test over `case`, with all cases or those with certain attributes.
 
     Args:

@@ -2,8 +2,8 @@
 
 Draws layers of every kind, with their arguments, lengths, prompts and masks, and compares what they decode token by
 token, rows at positions of their own, with one causal call for the whole sequence; likewise models, layers and models
-that go on from a memory, and attention to another sequence. Each backend runs in a process of its own, both at once,
-and tells on stderr how far it is. With `--write` the table goes into docs/results.md, between its two marks.
+that go on from a memory, and attention to another sequence. Each backend runs in a process of its own. With `--write`
+the table goes into docs/results.md, between its two marks.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -54,51 +53,31 @@ def compare_model(settings, texts, remembers=False):
 
 
 def run_rows(cases):
-    """Print the rows of the backend of this process, one line of JSON each."""
-    import keras
-
+    """Print the rows of the backend of this process as JSON, a dictionary of pairs."""
     from tests import conftest  # noqa: F401  the settings of the test suite, so that draws are the same each time
 
     warnings.simplefilter("ignore")
-    start = time.monotonic()
-    for name, measure in measures(cases).items():
-        print(json.dumps([name, *measure()]), flush=True)
-        print(f"{keras.backend.backend()}: {name}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    print(json.dumps({name: measure() for name, measure in measures(cases).items()}))
+
+
+def rows_of(backend, cases):
+    """Return the rows of a backend, run in a process."""
+    command = [sys.executable, "-m", "tests.decoding_table", "--rows", "--cases", str(cases)]
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent.parent, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def table_of(results):
-    """Return the table as Markdown.
-
-    Args:
-        results: by backend a dictionary of rows, pairs of the number of cases and the largest error.
-    """
+    """Return the table as Markdown, given the rows by backend."""
     columns = [f"{title}: cases | largest error" for title in BACKENDS.values()]
     lines = ["| what decodes | " + " | ".join(columns) + " |", "|---" * (1 + 2 * len(BACKENDS)) + "|"]
-    for name in next(iter(results.values())):
-        cells = [f"{cases} | {error:.1e}" for cases, error in (rows[name] for rows in results.values())]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    cells = []
-    for rows in results.values():
-        counts, errors = zip(*rows.values(), strict=True)
-        cells.append(f"{sum(counts)} | {max(errors):.1e}")
-    return "\n".join([*lines, "| all | " + " | ".join(cells) + " |"])
-
-
-def rows_of_backends(cases):
-    """Return the rows of each backend, run in processes side by side; `cases` by backend."""
-    processes = {}
-    for backend in BACKENDS:
-        command = [sys.executable, "-m", "tests.decoding_table", "--rows", "--cases", str(cases[backend])]
-        environment = {**os.environ, "KERAS_BACKEND": backend}
-        root = Path(__file__).parent.parent
-        processes[backend] = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
-    results = {}
-    for backend, process in processes.items():
-        lines = process.communicate()[0].splitlines()
-        if process.returncode:
-            raise SystemExit(f"{backend} ended with status {process.returncode}")
-        results[backend] = {name: (count, error) for name, count, error in map(json.loads, lines)}
-    return results
+    totals = {"all": [(sum(n for n, _ in rows.values()), max(error for _, error in rows.values())) for rows in results]}
+    for name, pairs in [*((name, [rows[name] for rows in results]) for name in results[0]), *totals.items()]:
+        lines.append(f"| {name} | " + " | ".join(f"{cases} | {error:.1e}" for cases, error in pairs) + " |")
+    return "\n".join(lines)
 
 
 def main():
@@ -112,7 +91,7 @@ def main():
     if given.rows:
         run_rows(given.cases)
         return
-    table = table_of(rows_of_backends({"tensorflow": given.cases, "jax": given.jax_cases}))
+    table = table_of([rows_of("tensorflow", given.cases), rows_of("jax", given.jax_cases)])
     print(table)
     if given.write:
         from tests.golden_table import write

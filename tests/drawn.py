@@ -1,6 +1,6 @@
 """Layers whose arguments Hypothesis draws, over every switch: pairs of a class and its keyword arguments.
 
-What a layer computes, `tests/layers/drawn_layers.py`, and how it decodes, `tests/layers/decoded.py`, draw from here.
+`tests/layers/test_drawn_layers.py` compares results of these layers, `tests/layers/decoded.py` decoding.
 """
 
 from hypothesis import strategies as st

@@ -55,7 +55,6 @@ SWITCHES = {
     "local_2d": "shifted table (adapter)",
     "misc": "epsilon of the divergence, scale of tables (adapters)",
     "mini_lm": "`reproduce_reference`, converted as checkpoints",
-    "multihead": "`reproduce_reference`",
     "sampling": "threshold over the whole batch (adapter)",
     "strided": "zeros that fill the last block are seen, blocks with padding averaged (adapters)",
     "t2t_checkpoints": "`reproduce_reference`, converted",
@@ -138,7 +137,7 @@ def main():
     """Run the tests and prints the table; the exit status is that of pytest."""
     table = Table()
     paths = [str(path) for path in FILES] + [str(ROOT / name) for name in MORE]
-    status = pytest.main(["-q", "-p", "no:xdist", *paths], plugins=[table])
+    status = pytest.main(["-q", "-p", "no:xdist", "-m", "not large", *paths], plugins=[table])
     print(table.text())
     if "--write" in sys.argv and status == 0:
         write(table.text())

@@ -79,21 +79,12 @@ def cell(model, inputs, layer_class, own):
     return words_of(np.abs(dense_output - output).max())
 
 
-def rows(names=tuple(ROWS)):
-    """Yield the cells of the rows of some layers."""
-    models = [make() for make in COLUMNS.values()]
-    for name in names:
-        yield name, *(cell(*model, *ROWS[name]) for model in models)
-
-
-def lines(names=tuple(ROWS)):
-    """Return rows in Markdown."""
-    return [f"| {' | '.join(cells)} |" for cells in rows(names)]
-
-
 def table():
     """Return the table in Markdown."""
-    return "\n".join([f"| layer | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|", *lines()])
+    models = [make() for make in COLUMNS.values()]
+    rows = [["layer", *COLUMNS], *([name, *(cell(*model, *own) for model in models)] for name, own in ROWS.items())]
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in rows)
+    return "\n".join([head, "|---" * (1 + len(COLUMNS)) + "|", *lines])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tests.distribution.window_cases import CASES, HEADS, SIZE
+from tests.distribution.test_sharded_window import CASES, HEADS, SIZE
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 

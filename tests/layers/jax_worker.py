@@ -10,7 +10,7 @@ from tests import contracts
 from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.layers.decoded import largest_error
-from tests.layers.remat_models import assert_same_training, train
+from tests.layers.remat_models import train
 from tf_sparse_attention.layers import (
     FeedForward,
     LocalAttention,
@@ -22,26 +22,21 @@ from tf_sparse_attention.layers import (
 
 
 def same_results(path):
-    """Repeats, without side effects and under jit, the training call that the TensorFlow process left in a file.
+    """Repeat, without side effects and under jit, the training call that the TensorFlow process left in a file.
 
-    Returns the largest differences of outputs, new weights and losses, for each layer.
+    Returns the largest difference of outputs, new weights and losses.
     """
-    differences = {}
-    saved = np.load(path)
-    for name in saved["names"]:
-        case, old = CASES[name], [saved[f"{name}/old/{i}"] for i in range(saved[f"{name}/count"])]
-        layer = built(case)
-        layer.set_weights(old)
-        output, state, losses = stateless_call(layer, saved["x"], use_causal_mask=case.causal)
-        new = [saved[f"{name}/new/{i}"] for i in range(len(old))]
-        for value, expected in zip(layer.get_weights(), old, strict=True):
-            np.testing.assert_array_equal(value, expected)
-        for variable, value in zip(layer.non_trainable_variables, state, strict=True):
-            variable.assign(value)
-        got = [output, sum(losses), *layer.get_weights()]
-        expected = [saved[f"{name}/output"], saved[f"{name}/loss"], *new]
-        differences[str(name)] = max(float(np.abs(a - b).max()) for a, b in zip(got, expected, strict=True))
-    return differences
+    saved, case = np.load(path), CASES["mixed"]
+    old, new = ([saved[f"{kind}/{i}"] for i in range((len(saved.files) - 3) // 2)] for kind in ("old", "new"))
+    layer = built(case)
+    layer.set_weights(old)
+    output, state, losses = stateless_call(layer, saved["x"], use_causal_mask=case.causal)
+    for value, expected in zip(layer.get_weights(), old, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    for variable, value in zip(layer.non_trainable_variables, state, strict=True):
+        variable.assign(value)
+    pairs = zip([output, sum(losses), *layer.get_weights()], [saved["output"], saved["loss"], *new], strict=True)
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 
 def stateless_call(layer, x, **arguments):
@@ -58,34 +53,26 @@ def stateless_call(layer, x, **arguments):
     )
 
 
-def float64():
-    """Decode a soft-capped window with rotary positions and native sparse attention with `jax_enable_x64`.
+FLOAT64 = {
+    "local": lambda **own: LocalAttention(2, 4, window=5, position="rotary", **own),
+    "native": lambda **own: NativeSparseAttention(2, 4, block_size=4, num_blocks=2, window=3, **own),
+}
 
-    Returns the errors against the full pass, and whether gradients are finite where a query sees nothing.
+
+def float64(name):
+    """Decode with a soft cap in float64.
+
+    Returns the largest error against the full pass, and whether gradients are finite where a query sees nothing.
     """
-    errors, finite = [], []
-    common = {"dtype": "float64", "logit_soft_cap": 2.0}
     with jax.enable_x64(True):
-        for layer in (
-            LocalAttention(2, 4, window=5, position="rotary", **common),
-            NativeSparseAttention(2, 4, block_size=4, num_blocks=2, window=3, **common),
-        ):
-            layer.build((None, None, SIZE))
-            x = normal(2, 9, SIZE).astype("float64")
-            whole = jax.jit(lambda x, layer=layer: layer(x, use_causal_mask=True))(x)
-            _, cache = jax.jit(layer.prefill)(x[:, :5], layer.init_cache(2, 9))
-            decode = jax.jit(layer.decode)
-            for index in range(5, 9):
-                y, cache = decode(x[:, index : index + 1], cache, index)
-                errors.append(float(np.abs(y[:, 0] - whole[:, index]).max()))
-            hidden = np.arange(9)[:, None] != 3  # no key for the query at 3
-
-            def total(x, layer=layer, hidden=hidden):
-                return layer(x, attention_mask=hidden, use_causal_mask=True).sum()
-
-            slopes = jax.jit(jax.grad(total))(x)
-            finite.append(bool(np.isfinite(slopes).all()) and slopes.dtype == "float64")
-    return {"errors": errors, "finite": all(finite)}
+        layer = FLOAT64[name](logit_soft_cap=2.0, dtype="float64")
+        layer.build((None, None, SIZE))
+        x = normal(3, 7, SIZE).astype("float64")
+        error = largest_error(layer, x, np.array([0, 1, 3]))
+        hidden = np.arange(7)[:, None] != 3  # no key for the query at 3
+        total = jax.grad(lambda x: layer(x, attention_mask=hidden, use_causal_mask=True).sum())
+        slopes = jax.jit(total)(x)
+    return float(error), bool(np.isfinite(slopes).all()) and slopes.dtype == "float64"
 
 
 def same_contracts(name):
@@ -95,12 +82,6 @@ def same_contracts(name):
     contracts.check_equals_dense(case, **contracts.random_masks(2, heads, 13, pairs=case.pairs, segments=case.segments))
     contracts.check_state_is_left_alone(case)
     return "passed"
-
-
-def decodes(name):
-    """Return how far decoding is from one causal call."""
-    layer = built(CASES[name])
-    return float(largest_error(layer, normal(3, 7, SIZE), np.array([0, 1, 3])))
 
 
 def implicit_masks():
@@ -131,20 +112,11 @@ def implicit_masks():
     return {name: float(np.abs(implicit - explicit).max()) for name, (implicit, explicit, _) in results.items()}
 
 
-WITHOUT_DRAWS = {"dropout": 0.0, "revive_after": 0}  # backends draw different numbers
-
-
 def training(path):
-    """Train with rematerialisation: the largest difference from what the TensorFlow process got without it."""
+    """Train with rematerialization: the largest difference from what the TensorFlow process got without it."""
     saved = np.load(path)
-    results = train(remat=True, num_blocks=1, **WITHOUT_DRAWS)
+    results = train(remat=True, num_blocks=1, dropout=0.0, revive_after=0)  # backends draw different numbers
     return max(float(np.abs(result - saved[f"training/{i}"]).max()) for i, result in enumerate(results))
-
-
-def training_with_dropout():
-    """Train with and without rematerialisation; both have to agree."""
-    assert_same_training(*(train(remat, num_blocks=2) for remat in (False, True)), 1e-5)
-    return "passed"
 
 
 def memory():
@@ -170,29 +142,6 @@ def kept_bytes(remat, length=512, size=64):
     values = [variable.value for variable in model.trainable_variables]
     kept = jax.eval_shape(pull_back, values, normal(1, length, size))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
-
-
-def exported(name):
-    """Export a layer for batches and lengths that are not known, and return how far it is from a call at some."""
-    case, sizes = CASES[name], jax.export.symbolic_shape("batch, length, sources")
-    layer = built(case)
-    known = {"batch": (2, 1), "length": (13, 1), "sources": (7, 9)}
-    errors = []
-    for lengths in ("length",), ("length", "sources"):
-        if len(lengths) > 1 and not case.crosses:
-            continue
-
-        def call(*sequences):
-            return layer(*sequences, use_causal_mask=case.causal and len(sequences) == 1)
-
-        call = jax.jit(call)
-        symbols = dict(zip(known, sizes, strict=True))
-        shapes = [jax.ShapeDtypeStruct((symbols["batch"], symbols[each], SIZE), "float32") for each in lengths]
-        run = jax.export.export(call)(*shapes)
-        for index in range(2):
-            inputs = [normal(known["batch"][index], known[each][index], SIZE) for each in lengths]
-            errors.append(float(np.abs(run.call(*inputs) - call(*inputs)).max()))
-    return max(errors)
 
 
 def forward_mode(name):

@@ -1,4 +1,4 @@
-"""A model with all kinds of state, with and without rematerialisation, for the tests on both backends."""
+"""A model with all kinds of state, with and without rematerialization, for the tests on both backends."""
 
 import keras
 import numpy as np
@@ -7,12 +7,11 @@ from tests.contracts import SIZE, normal, to_numpy, with_random_weights
 from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
 
 
-def stateful_block(remat, name="block", with_local=True, dropout=0.2, revive_after=2):
+def stateful_block(remat, name="block", dropout=0.2, revive_after=2):
     """Centroids that move, revive and add a loss, regularised kernels, and dropout in four places."""
     common = {"dropout": dropout, "kernel_regularizer": keras.regularizers.L2(0.01), "seed": 3}
     routing = RoutingAttention(1, 4, 3, 4, commitment_loss=0.1, ema_decay=0.9, revive_after=revive_after, **common)
-    local = [LocalAttention(1, 4, window=3, activity_regularizer="l2", **common)] if with_local else []
-    attention = MixedAttention([*local, routing])
+    attention = MixedAttention([LocalAttention(1, 4, window=3, activity_regularizer="l2", **common), routing])
     feed_forward = FeedForward(12, dropout=dropout, seed=4)
     return TransformerBlock(attention, feed_forward, causal=True, dropout=dropout, remat=remat, seed=5, name=name)
 

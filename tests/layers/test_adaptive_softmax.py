@@ -25,16 +25,6 @@ def test_embeddings_of_a_cluster_have_its_size_and_variance_one():
         assert np.var(to_numpy(embedding(words[None]))) == pytest.approx(1, rel=0.35)
 
 
-def test_the_loss_is_minus_the_log_probability_of_the_word():
-    embedding = AdaptiveEmbedding(40, 8, cutoffs=(8, 20), div_value=2)
-    softmax = AdaptiveSoftmax(embedding=embedding)
-    x = normal(2, 4, 8)
-    every = to_numpy(softmax(x))
-    expected = -np.take_along_axis(every, WORDS[..., None], axis=-1)[..., 0]
-    np.testing.assert_allclose(softmax.loss(x, WORDS), expected, rtol=1e-5)
-    np.testing.assert_array_equal(softmax.predict_words(x), np.argmax(every, axis=-1))
-
-
 def test_a_saved_model_is_tied_again_when_loaded(tmp_path):
     model = tied_model()
     model.save(tmp_path / "model.keras")
@@ -84,24 +74,3 @@ def test_half_precision_keeps_probabilities_in_float32():
     assert keras.backend.standardize_dtype(x.dtype) == "bfloat16"
     for result in (softmax(x), softmax.loss(x, WORDS)):
         assert keras.backend.standardize_dtype(result.dtype) == "float32" and np.all(np.isfinite(result))
-
-
-def test_the_mask_of_padding_reaches_the_loss():
-    tokens = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(40, 8, mask_zero=True)(tokens)
-    model = keras.Model(tokens, AdaptiveSoftmax(40, (8, 20), div_value=2, seed=0)(x))
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    padded, rest = np.array([[3, 9, 0, 0]]), [[7, 8]]
-    losses = [model.test_on_batch(padded, np.concatenate([[[5, 30]], other], 1)) for other in (rest, [[20, 39]])]
-    assert losses[0] == losses[1]
-
-
-@pytest.mark.full
-def test_a_model_learns_with_it():
-    model = tied_model()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.02), loss=loss)
-    first, *_, last = model.fit(np.repeat(WORDS, 8, 0), np.repeat(WORDS[:, ::-1], 8, 0), epochs=30, verbose=0).history[
-        "loss"
-    ]
-    assert last < 0.5 * first

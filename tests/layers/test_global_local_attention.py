@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.contracts import SIZE, normal
-from tests.draws import draws
+from tests.draws import draws, first
 from tf_sparse_attention.layers import GlobalLocalAttention
 
 N, H = 2, 4
@@ -42,7 +42,7 @@ def definition(layer, x, counts, exists):
     return np.einsum("btnh,nhd->btd", heads, weights["attention_output/kernel"]) + weights["attention_output/bias"]
 
 
-@draws(10, 30)
+@draws(6, 30)
 @given(
     length=st.integers(1, 23),
     window=st.integers(1, 9),
@@ -67,19 +67,6 @@ def test_outputs_equal_the_definition(length, window, num_global, own, counted, 
     np.testing.assert_allclose(found[exists], definition(layer, x, counts, exists)[exists], atol=2e-5)
 
 
-def test_a_hand_worked_case():
-    # Four tokens whose keys are alike see themselves and the global token 3; it sees all.
-    layer = GlobalLocalAttention(1, 1, window=1, use_bias=False)
-    layer.build((None, None, 1))
-    for weight, value in zip(layer.weights, (0.0, 0.0, 1.0, 1.0), strict=True):
-        weight.assign(np.full(weight.shape, value))
-    x = np.array([[[1.0], [2.0], [3.0], [10.0]]], "float32")
-    found = ops.convert_to_numpy(layer(x, global_mask=[[False, False, False, True]]))[0, :, 0]
-    np.testing.assert_allclose(found, [5.5, 6.0, 6.5, 4.0], rtol=1e-6)
-    found = ops.convert_to_numpy(layer(x, global_mask=[[0, 0, 0, 2]]))[0, :, 0]
-    np.testing.assert_allclose(found, [7.0, 22 / 3, 23 / 3, 4.0], rtol=1e-6)
-
-
 def test_global_tokens_are_in_the_pattern_and_the_weights():
     layer = GlobalLocalAttention(N, H, window=2, num_first_global=1, dense_length=4)
     x, marks = normal(1, 9, SIZE), np.arange(9)[None] == 5
@@ -90,17 +77,6 @@ def test_global_tokens_are_in_the_pattern_and_the_weights():
         np.testing.assert_array_equal(ops.convert_to_numpy(found)[0, 0], near | seen | seen[:, None])
     np.testing.assert_allclose(ops.convert_to_numpy(weights).sum(-1), 1, atol=1e-5)
     assert ops.convert_to_numpy(layer.attention_pattern(x[:, :4])).all()
-
-
-def test_tokens_at_the_start_and_marked_ones_are_global_together():
-    layer = GlobalLocalAttention(N, H, window=2, num_first_global=2)
-    x = normal(1, 9, SIZE)
-    both = np.arange(9)[None] == 6
-    plain = GlobalLocalAttention.from_config({**layer.get_config(), "num_first_global": 0})
-    plain.build(x.shape)
-    layer(x)
-    plain.set_weights(layer.get_weights())
-    np.testing.assert_allclose(layer(x, global_mask=both), plain(x, global_mask=both | (np.arange(9) < 2)), atol=1e-6)
 
 
 def test_short_sequences_may_be_dense():
@@ -117,7 +93,7 @@ def test_short_sequences_may_be_dense():
         assert np.allclose(found[rows], wanted[rows], atol=1e-5) == (length == 6)
 
 
-@pytest.mark.parametrize("dense_length", [0, 12])
+@pytest.mark.parametrize("dense_length", first([0, 12], 1))
 def test_dropout_applies_to_global_tokens(dense_length):
     # Values tell the weights to the one global token, 3, and to the far token 9, which that one alone sees.
     layer = GlobalLocalAttention(
@@ -135,17 +111,3 @@ def test_dropout_applies_to_global_tokens(dense_length):
         kept = after > 0
         np.testing.assert_allclose(after[kept], before[kept] / 0.75, rtol=1e-4)
         assert 0.12 < 1 - kept.mean() < 0.38
-
-
-def test_gradients_reach_the_projections_of_global_tokens():
-    import tensorflow as tf
-
-    layer = GlobalLocalAttention(N, H, window=2, own_projections=True)
-    x = tf.constant(normal(2, 9, SIZE))
-    layer(x)
-    with tf.GradientTape() as tape:
-        loss = ops.sum(layer(x, global_mask=np.arange(9)[None] < 2) ** 2)
-    gradients = tape.gradient(loss, [weight.value for weight in layer.trainable_weights])
-    for weight, gradient in zip(layer.trainable_weights, gradients, strict=True):
-        if "key/bias" not in weight.path:  # a constant added to all scores
-            assert np.abs(gradient).max() > 1e-6, weight.path

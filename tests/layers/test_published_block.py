@@ -1,11 +1,9 @@
 """Transformer blocks as in the published code: padding that counts, and routed cross-attention."""
 
-import keras
 import numpy as np
 import pytest
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
-from tests.draws import first
 from tf_sparse_attention.layers import LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
 
 X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE, seed=1)
@@ -30,42 +28,14 @@ def block(causal=False, attention=None, across=None, **own):
     return with_random_weights(layer)
 
 
-@pytest.mark.parametrize("norm", first(["post", "pre"], 1))
-def test_padding_attends_and_counts_but_is_not_seen(norm):
-    layer = block(norm=norm)
-
-    def residual(x, sublayer, name):
-        normalised = getattr(layer, f"_{name}_norm")
-        return x + sublayer(normalised(x)) if norm == "pre" else normalised(x + sublayer(x))
-
-    within, across = ({"attention_mask": mask[:, None, None]} for mask in (MASK, PADDING))
-    x = residual(X, lambda x: layer.attention(x, **within), "attention")
-    x = residual(x, lambda x: layer.cross_attention(x, ENCODED, **across), "cross_attention")
-    output = to_numpy(layer(X, mask=MASK, encoder_sequence=ENCODED, encoder_padding_mask=PADDING))
-    assert_close(output, to_numpy(x), CLOSE)
-    absent = block(norm=norm, reproduce_reference=False)
-    assert np.abs(to_numpy(absent(X, mask=MASK, encoder_sequence=ENCODED))[MASK] - output[MASK]).max() > 1e-3
-
-
-def test_an_implicit_mask_equals_the_explicit_one():
-    layer = block()
-    carried = [
-        keras.layers.Masking(mask_value=9.0)(np.where(mask[..., None], x, 9.0).astype("float32"))
-        for x, mask in ((X, MASK), (ENCODED, PADDING))
-    ]
-    assert_close(
-        to_numpy(layer(carried[0], encoder_sequence=carried[1])),
-        to_numpy(
-            layer(to_numpy(carried[0]), MASK, encoder_sequence=to_numpy(carried[1]), encoder_padding_mask=PADDING)
-        ),
-        0,
-    )
-
-
-def test_a_mask_of_pairs_is_combined_with_padding():
+def test_padding_and_pairs_are_masked_but_padding_counts():
     layer, pairs = block(), np.tril(np.ones((9, 9), bool))
-    together = layer(X, attention_mask=pairs & MASK[:, None], encoder_sequence=ENCODED)
-    assert_close(layer(X, MASK, pairs, encoder_sequence=ENCODED), to_numpy(together), CLOSE)
+    x = layer._attention_norm(X + layer.attention(X, attention_mask=(pairs & MASK[:, None])[:, None]))
+    x = layer._cross_attention_norm(x + layer.cross_attention(x, ENCODED, attention_mask=PADDING[:, None, None]))
+    output = layer(X, MASK, pairs, encoder_sequence=ENCODED, encoder_padding_mask=PADDING)
+    assert_close(output, to_numpy(x), CLOSE)
+    absent = block(reproduce_reference=False)(X, MASK, pairs, encoder_sequence=ENCODED, encoder_padding_mask=PADDING)
+    assert np.abs(to_numpy(absent) - to_numpy(output))[MASK].max() > 1e-3
     with pytest.raises(ValueError, match="`attention_mask` must be boolean"):
         layer(X, MASK, pairs.astype("float32"), encoder_sequence=ENCODED)
 

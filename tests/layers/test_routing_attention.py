@@ -1,73 +1,232 @@
-"""Routing attention: small cases, selections and warnings."""
+"""Routing attention: centroids with their updates, revival, initialization and files; selections and warnings."""
 
 import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tests.draws import first
-from tests.layers.routing_state import X, assert_same_state, ready, routing, state_of
 from tests.oracle.layers import dense_call
 from tf_sparse_attention.layers import RoutingAttention, SparseAttention
 from tf_sparse_attention.patterns import Nearest
 
-
-def two_clusters(**own):
-    """One head of size 2, whose normalised tokens are (1, -1) and (-1, 1); the third feature is the value."""
-    layer = RoutingAttention(1, 2, num_clusters=2, cluster_size=2, value_dim=1, use_bias=False, output_shape=1, **own)
-    layer.build((1, 6, 3))
-    kernels = {
-        "query/kernel": [[1, 0], [0, 1], [0, 0]],
-        "key/kernel": [[1, 0], [0, 1], [0, 0]],
-        "value/kernel": [[0], [0], [1]],
-        "attention_output/kernel": [1],
-    }
-    for weight in layer.trainable_weights:
-        weight.assign(np.reshape(kernels["/".join(weight.path.split("/")[-2:])], weight.shape))
-    layer.centroids.assign([[[1.0, -1.0], [-1.0, 1.0]]])
-    kinds = np.array([1.0, 1, -1, 1, -1, 1])  # A A B A B A
-    x = np.stack([kinds, -kinds, [10, 11, 12, 13, 14, 15]], axis=-1)[None]
-    return lambda **arguments: to_numpy(layer(x, **arguments))[0, :, 0]
+X = normal(2, 13, SIZE)
+STATE = ("centroids", "sums", "counts", "unused")
 
 
-HIDDEN = np.array([[True, True, False, True, True, True]])
-MEANS = np.array([10.5, 10.5, 13, 0, 13, 0])
-# Arguments of the layer, of the call, and the outputs.
-SMALL_CASES = {
-    # 0: alone. 1: {0}. 2: alone in B. 3: {1}, for 0 is one too far. 4: {2}. 5: {3}.
-    "causal": ({}, {"use_causal_mask": True}, [10, 10, 12, 11, 12, 13]),
-    # All scores inside a cluster are equal here, so the weights are halves.
-    "with itself": ({"mask_self": False}, {"use_causal_mask": True}, [10, 10.5, 12, 12, 13, 14]),
-    # 0: {1}. 1: {0, 3}. 2: {4}. 3: {1, 5}. 4: {2}. 5: {3}.
-    "both sides": ({"selection": "nearest"}, {}, [11, 11.5, 14, 13, 12, 13]),
-    # 0: none. 1: {0}. 2: hidden. 3: {0}, for 1 comes before 2. 4: alone in B. 5: {3}, for 1 is still one of two.
-    "successor values": (
-        {"use_successor_values": True},
-        {"use_causal_mask": True, "key_mask": HIDDEN},
-        [0, 11, 0, 11, 0, 14],
-    ),
-    # Cluster A takes 0 and 1 of the four equal tokens, B has 2 and 4; 3 and 5 are in no cluster.
-    "top_k": ({"selection": "top_k"}, {}, MEANS),
-    "published top_k": ({"selection": "top_k", "reproduce_reference": True}, {}, MEANS / 1.01),
-    # The same keys, and queries 3 and 5 see the keys of A too.
-    "top_keys": ({"selection": "top_keys", "share_qk": False}, {}, [10.5, 10.5, 13, 10.5, 13, 10.5]),
-}
+def routing(**own):
+    return RoutingAttention(**{"num_heads": 2, "key_dim": 4, "num_clusters": 3, "cluster_size": 4, "seed": 7, **own})
 
 
-@pytest.mark.parametrize("name", SMALL_CASES)
-def test_outputs_are_the_means_of_the_visible_tokens(name):
-    layer, call, expected = SMALL_CASES[name]
-    np.testing.assert_allclose(two_clusters(**layer)(**call), expected, rtol=1e-6)
+def ready(layer):
+    """Return the layer, built, with random weights."""
+    layer.build(X.shape)
+    return with_random_weights(layer)
 
 
-def test_clusters_without_enough_keys_take_the_best_of_other_clusters():
-    # Without key 0, A takes 1 and 3; B has only 2 and takes 1 of the others.
-    mask = np.array([[False, True, True, True, False, True]])
-    seen = two_clusters(selection="top_keys", share_qk=False)(key_mask=mask)
-    np.testing.assert_allclose(seen[[0, 1, 3, 5]], 12, rtol=1e-6)
-    np.testing.assert_allclose(seen[[2, 4]], (12 * np.exp(2) + 11 * np.exp(-2)) / (np.exp(2) + np.exp(-2)), rtol=1e-5)
+def state_of(layer):
+    found = {weight.name: to_numpy(weight.value) for weight in layer.weights}
+    return [found[name] for name in STATE]
+
+
+def assert_same_state(state, layer):
+    assert all(np.array_equal(a, b) for a, b in zip(state, state_of(layer), strict=True))
+
+
+def learned(layer, x=X, **masks):
+    """Return the state and the commitment loss that one training call should give, in NumPy."""
+    weights = {"/".join(weight.path.split("/")[-2:]): to_numpy(weight.value) for weight in layer.weights}
+    centroids, sums, counts = (
+        weights[f"clusters/{name}"].astype("float64") for name in ("centroids", "sums", "counts")
+    )
+    names = ["query"] if layer.share_qk else ["query", "key"]
+    seen_sums, seen_counts, losses = np.zeros_like(sums), np.zeros_like(counts), []
+    for name in names:
+        heads = np.einsum("btd,dnh->nbth", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"][:, None, None]
+        heads = heads - heads.mean(-1, keepdims=True)
+        heads = heads / np.sqrt(heads.var(-1, keepdims=True) + 1e-6)
+        squares = []
+        for b, t in zip(*np.nonzero(masks.get("query_mask", np.ones(x.shape[:2]))), strict=True):
+            for n in range(len(heads)):
+                nearest = np.argmax(centroids[n] @ heads[n, b, t])
+                seen_sums[n, nearest] += heads[n, b, t]
+                seen_counts[n, nearest] += 1
+                squares.append(np.square(heads[n, b, t] - centroids[n, nearest]))
+        losses.append(np.mean(squares))
+    sums, counts = (d * old + (1 - d) * new for d, old, new in (
+        (layer.ema_decay, sums, seen_sums), (layer.ema_decay, counts, seen_counts)
+    ))  # fmt: skip
+    total = counts.sum(-1, keepdims=True)
+    smoothed = (counts + 1e-5) / (total + counts.shape[-1] * 1e-5) * total
+    unused = np.where(seen_counts > 0, 0, weights["clusters/unused"] + 1)
+    return (sums / smoothed[..., None], sums, counts, unused), layer.commitment_loss * sum(losses)
+
+
+def with_an_unused_centroid(**own):
+    """A layer whose second centroid gets no token: one of two opposite ones always scores higher than 0."""
+    layer = ready(routing(**own))
+    centroids = to_numpy(layer.centroids.value)
+    centroids[:, 1], centroids[:, 2] = 0, -centroids[:, 0]
+    for weight in layer.weights:
+        if weight.name in ("centroids", "sums"):
+            weight.assign(centroids)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("selection", "share_qk"),
+    first([("nearest", True), ("top_k", False), ("top_keys", False), ("nearest", False), ("top_k", True)], 2),
+)
+def test_training_updates_the_centroids_by_the_average_and_adds_the_commitment_once(share_qk, selection):
+    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, share_qk=share_qk, selection=selection, revive_after=0))
+    for _ in range(2):
+        state, loss = learned(layer)
+        layer(X, training=True)
+        for got, wanted in zip(state_of(layer), state, strict=True):
+            assert_close(got, wanted, 1e-5)
+        assert len(layer.losses) == 1
+        assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
+
+
+def test_a_training_step_routes_by_the_centroids_before_it():
+    layer = ready(routing(ema_decay=0.0, revive_after=0))
+    before = to_numpy(layer(X, use_causal_mask=True))
+    assert_close(to_numpy(layer(X, use_causal_mask=True, training=True)), before)
+    after = to_numpy(layer(X, use_causal_mask=True))
+    assert np.abs(after - before).max() > 0.01
+
+
+@pytest.mark.parametrize(("share_qk", "mask_rows"), [(True, 1), (False, 2)])
+def test_padding_is_neither_counted_nor_committed(share_qk, mask_rows):
+    layer = ready(routing(ema_decay=0.8, commitment_loss=0.5, revive_after=0, share_qk=share_qk))
+    mask = np.repeat(np.arange(13)[None] < 9, mask_rows, axis=0)
+    padded = np.where(mask[..., None], X, np.nan)
+    state, loss = learned(layer, np.nan_to_num(padded), query_mask=np.broadcast_to(mask, (2, 13)))
+    layer(padded, use_causal_mask=True, training=True, query_mask=mask)
+    for got, wanted in zip(state_of(layer), state, strict=True):
+        assert_close(got, wanted, 1e-5)
+    assert_close(to_numpy(layer.losses[0]), loss, 1e-5)
+
+
+def test_the_noise_of_a_revival_follows_only_the_seed_of_the_layer():
+    found = []
+    for seed in (0, 1):
+        keras.utils.set_random_seed(seed)
+        layer = with_an_unused_centroid(revive_after=1, ema_decay=0.9)
+        layer(X, training=True)
+        found.append(state_of(layer))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_no_commitment_loss_is_added_at_zero_or_outside_training_or_when_frozen():
+    for layer, training in ((routing(commitment_loss=0), True), (routing(), False), (routing(trainable=False), True)):
+        layer(X, use_causal_mask=True, training=training)
+        assert layer.losses == []
+
+
+def test_the_first_centroids_are_normalised_distinct_directions_that_count_as_one_member():
+    layer = ready(routing())
+    centroids, sums, counts, unused = state_of(layer)
+    assert_close(centroids.mean(-1), 0)
+    assert_close(centroids.var(-1), np.ones((2, 3)), 1e-4)
+    assert len(np.unique(centroids.reshape(6, 4), axis=0)) == 6
+    assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
+
+
+def test_layers_with_equal_seeds_are_equal_in_training():
+    results = []
+    for seed in (7, 7, 8):
+        layer = ready(routing(dropout=0.3, seed=seed, revive_after=1))
+        outputs = [to_numpy(layer(X, use_causal_mask=True, training=True)) for _ in range(3)]
+        results.append([*outputs, *state_of(layer)])
+    assert all(np.array_equal(a, b) for a, b in zip(*results[:2], strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(results[0][:5], results[2][:5], strict=True))
+
+
+def test_start_from_data_makes_centroids_of_tokens():
+    layer = ready(routing())
+    layer.start_from_data(X)
+    centroids, sums, counts, unused = state_of(layer)
+    kernel, bias = (to_numpy(weight.value) for weight in layer.weights[:2])
+    tokens = np.einsum("btd,dnh->nbth", X, kernel) + bias[:, None, None]
+    tokens = tokens - tokens.mean(-1, keepdims=True)
+    tokens = (tokens / np.sqrt(tokens.var(-1, keepdims=True) + 1e-6)).reshape(2, -1, 4)
+    for head in range(2):
+        distance = np.abs(centroids[head][:, None] - tokens[head][None]).max(-1)
+        assert np.all(distance.min(-1) < 1e-5) and len(set(distance.argmin(-1))) == 3
+    assert np.array_equal(sums, centroids) and np.all(counts == 1) and np.all(unused == 0)
+
+
+def test_start_from_data_ignores_padding():
+    layer, mask = ready(routing()), np.zeros(X.shape[:2], "bool")
+    mask[0, 1:4] = True
+    carried = keras.ops.convert_to_tensor(X)
+    carried._keras_mask = keras.ops.convert_to_tensor(mask)
+    layer.start_from_data(X[:1, 1:4])
+    expected = state_of(layer)[0]
+    for arguments in ((X, mask), (carried,)):
+        layer.start_from_data(*arguments)
+        for found, wanted in zip(state_of(layer)[0], expected, strict=True):
+            np.testing.assert_allclose(found[found[:, 0].argsort()], wanted[wanted[:, 0].argsort()], atol=1e-6)
+
+
+def test_start_from_data_follows_its_seed_builds_the_layer_and_works_in_half_precision():
+    layer, found = routing(dtype="mixed_bfloat16"), []
+    for seed in (None, None, 3):
+        layer.start_from_data(X, seed=seed)
+        found.append(state_of(layer)[0])
+    assert found[0].dtype == "float32"
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+
+
+def test_an_unused_centroid_is_revived_near_the_fullest_after_the_given_steps():
+    layer = with_an_unused_centroid(revive_after=2, ema_decay=0.9)
+    layer(X, training=True)
+    assert np.all(state_of(layer)[3][:, 1] == 1)
+    expected = learned(layer)[0][2]  # the counts before revival
+    layer(X, training=True)
+    centroids, _, counts, unused = state_of(layer)
+    for head in range(2):
+        fullest = int(np.argmax(expected[head]))
+        assert unused[head, 1] == 0 and fullest != 1
+        np.testing.assert_allclose(counts[head, [1, fullest]], expected[head, fullest] / 2, rtol=1e-5)
+        apart = np.abs(centroids[head, 1] - centroids[head, fullest])
+        assert 0.01 < apart.max() < 0.5
+
+
+def test_only_training_changes_the_state_and_files_keep_it(tmp_path):
+    inputs = keras.Input((None, SIZE))
+    model = keras.Model(inputs, routing(name="routing", dropout=0.1)(inputs, use_causal_mask=True))
+    layer = model.get_layer("routing")
+    before = state_of(layer)
+    model(X)
+    assert_same_state(before, layer)
+    model(X, training=True)
+    assert not any(np.array_equal(a, b) for a, b in zip(before[:3], state_of(layer)[:3], strict=True))
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = [keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)]
+    loaded[1].load_weights(tmp_path / "model.weights.h5")
+    layer(X, training=True)
+    for other in loaded:  # all of them go on alike
+        other.get_layer("routing")(X, training=True)
+        assert_same_state(state_of(layer), other.get_layer("routing"))
+
+
+def test_accumulated_gradients_move_centroids_on_every_batch():
+    inputs, moved = keras.Input((None, SIZE)), []
+    model = keras.Model(inputs, routing()(inputs, use_causal_mask=True))
+    model.compile(keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2), "mse", run_eagerly=True)
+    for _ in range(2):
+        before = [to_numpy(variable) for variable in model.variables]
+        model.train_on_batch(X, X)
+        pairs = zip(model.variables, before, strict=True)
+        moved.append({variable.name for variable, old in pairs if not np.array_equal(to_numpy(variable), old)})
+    assert moved[0] == {"centroids", "sums", "counts"} and moved[1] > moved[0]
 
 
 def test_the_published_code_counts_the_commitment_of_shared_queries_twice():
@@ -77,14 +236,6 @@ def test_the_published_code_counts_the_commitment_of_shared_queries_twice():
         layer(X, training=True)
         losses.append(to_numpy(layer.losses[0]))
     np.testing.assert_allclose(losses[1], 2 * losses[0], rtol=1e-6)
-
-
-def test_selections_without_centroids_learn_nothing():
-    for selection, names in (("random", []), ("hash", ["planes"])):
-        layer = routing(selection=selection, num_clusters=4)
-        layer(X, training=True)
-        assert layer.losses == [] and layer.centroids is None
-        assert [weight.name for weight in layer.non_trainable_weights] == names
 
 
 def test_random_clusters_follow_the_seed():
@@ -109,26 +260,13 @@ def test_selections_of_all_tokens_under_a_causal_mask_warn_once():
         routing()(X, use_causal_mask=True)
 
 
-def test_a_refused_causal_call_changes_no_state():
-    layer = ready(routing(selection="top_keys", share_qk=False))
-    before = state_of(layer)
-    with pytest.raises(ValueError, match="`use_causal_mask` must be False"):
-        layer(X, use_causal_mask=True, training=True)
-    assert_same_state(before, layer)
-
-
 def test_no_query_changes_the_output_of_another():
     layer, value = ready(routing(selection="top_keys", share_qk=False, position="relative")), normal(2, 9, SIZE, seed=1)
-    inputs, first = tf.constant(X), X.shape[1] - 1
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        output = layer(inputs, value)[:, -1]
-    assert not np.any(tape.gradient(output, inputs)[:, :-1])
-    others = np.concatenate([100 * normal(2, 20, SIZE, seed=2)[:, :first], X[:, first:]], axis=1)
-    assert_close(to_numpy(layer(others, value)[:, -1]), to_numpy(output))
-    at_once = layer(X, value)
+    output = to_numpy(layer(X, value))
+    others = np.concatenate([100 * normal(2, X.shape[1] - 1, SIZE, seed=2), X[:, -1:]], axis=1)
+    assert_close(to_numpy(layer(others, value)[:, -1]), output[:, -1])
     for index in (0, 4):  # and alone, if it stays at its position
-        assert_close(to_numpy(layer(X[:, : index + 1], value)[:, index]), to_numpy(at_once[:, index]))
+        assert_close(to_numpy(layer(X[:, : index + 1], value)[:, index]), output[:, index])
 
 
 @pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
@@ -148,18 +286,6 @@ def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):
         expected = dense_call(layer, *inputs, causal=True)
         assert_close(output, expected.output, CLOSE)
         np.testing.assert_array_equal(pattern, expected.pattern)
-
-
-def test_by_default_every_token_attends_without_a_causal_mask():
-    x = normal(2, 128, SIZE)
-    sizes = {"num_clusters": 8, "cluster_size": 16, "mask_self": False}
-    layer, top_k = (ready(routing(**sizes, **own)) for own in ({}, {"selection": "top_k"}))
-    share_of_zeros = [
-        float((to_numpy(one(x, return_attention_scores=True)[1]).sum(-1) == 0).mean()) for one in (layer, top_k)
-    ]
-    assert layer.selection == "nearest"
-    assert share_of_zeros[0] == 0
-    assert share_of_zeros[1] > 0.2
 
 
 def test_shared_queries_and_keys_have_no_key_kernel():

@@ -1,23 +1,31 @@
-"""Checks of operations in a process with the JAX backend: prints the result of `CHECKS[name]()` as JSON."""
+"""Checks of operations on the JAX backend: `run_check` runs one by name in the JAX process."""
+
+import json
 
 import keras
 import numpy as np
 from keras import ops
 
 from tests.ops.attend_numbers import draw, numbers
-from tests.ops.jax_gather import compare_gathers
 from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.gather import permute_rows, take_blocks, take_rows, take_unique_rows
 from tf_sparse_attention.ops.random_bits import random_groups
 
 
+def run_check(run_jax, name):
+    """Return the result of a function of this file on JAX."""
+    code = f"import json\nfrom tests.ops import jax_worker\nprint(json.dumps(jax_worker.{name}()))"
+    return json.loads(run_jax(code).splitlines()[-1])
+
+
 def random_groups_of_a_seed():
-    """Groups of three heads at 40 positions."""
+    """Return groups of three heads at 40 positions."""
     positions = ops.arange(40, dtype="int32")[None]
     return ops.convert_to_numpy(random_groups(positions, 3, 5, 123456789)).tolist()
 
 
 def gradients_in_programs():
-    """How far gradients of output and log-sum-exp are from those by way of the weights, for each kind of program."""
+    """Return how far gradients of output and log-sum-exp are from those by way of the weights, by kind of program."""
     import jax
 
     inputs = [np.float32(draw(2, 5, 4, seed=seed)) for seed in range(3)]
@@ -29,13 +37,40 @@ def gradients_in_programs():
         return ops.sum(attended.output**2) + ops.sum(ops.maximum(attended.log_sum_exp, -100.0))
 
     def gradients(program, return_weights):
-        return jax.grad(program(lambda *rows: total(*rows, return_weights)), (0, 1, 2))(*inputs)
+        function = jax.grad(program(lambda *rows: total(*rows, return_weights)), (0, 1, 2))
+        return (function if program is jax.jit else jax.jit(function))(*inputs)
 
     differences = {}
-    for name, program in {"eager": lambda function: function, "jit": jax.jit, "remat": keras.remat}.items():
+    for name, program in {"jit": jax.jit, "remat": keras.remat}.items():
         pairs = zip(gradients(program, False), gradients(program, True), strict=True)
         differences[name] = max(float(np.abs(numbers(one) - numbers(other)).max()) for one, other in pairs)
     return differences
 
 
-CHECKS = {"attend": gradients_in_programs, "gather": compare_gathers, "groups": random_groups_of_a_seed}
+def gathers():
+    """Return the largest difference from plain indexing, and whether the gradient holds a scatter, by function."""
+    import jax
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(0)
+    order = np.argsort(rng.random((2, 3, 7)), axis=-1).astype("int32")
+    inverse = np.argsort(order, axis=-1).astype("int32")
+    x, cotangent = rng.normal(size=(2, 2, 3, 7, 4)).astype("float32")
+
+    def both(function, x, cotangent, *rest):
+        value, pull_back = jax.vjp(lambda x: function(x, *rest), x)
+        return value, pull_back(cotangent)[0]
+
+    def plain(x, index, *rest):
+        return jnp.take_along_axis(x, index[..., None], axis=2)
+
+    compiled, found = jax.jit(both, static_argnums=0), {}
+    # Five of seven rows are picked: those whose place in the order is before the fifth.
+    picked = order[..., :5], np.minimum(inverse, 4), inverse < 5
+    taken = {permute_rows: (order, inverse), take_unique_rows: picked, take_rows: (order,), take_blocks: (order // 2,)}
+    for function, rest in taken.items():
+        arguments = x, cotangent[:, :, : rest[0].shape[-1]], *rest
+        pairs = zip(compiled(function, *arguments), compiled(plain, *arguments), strict=True)
+        scatters = "scatter" in str(jax.make_jaxpr(both, static_argnums=0)(function, *arguments))
+        found[function.__name__] = max(float(abs(a - b).max()) for a, b in pairs), scatters
+    return found

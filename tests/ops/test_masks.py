@@ -17,11 +17,6 @@ def test_the_causal_mask_shows_the_query_itself():
     assert_same(masks.causal_mask(2, 3), [[True, False, False], [True, True, False]])
 
 
-def test_a_token_sees_itself_only_when_alone():
-    mask = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
-    assert_same(masks.hide_self_unless_alone(mask), [[True, False, False], [True, False, False], [False] * 3])
-
-
 def test_the_masks_of_a_call_are_merged_by_and():
     rng = np.random.default_rng(3)
     pairs, exists = rng.random((2, 1, 7, 9)) < 0.7, [rng.random((2, length)) < 0.7 for length in (7, 9)]
@@ -37,11 +32,8 @@ def test_the_masks_of_a_call_are_merged_by_and():
 def test_masks_of_five_axes_are_merged_by_and():
     for shapes in [
         ((2, 3, 4, 5, 1), (2, 3, 4, 1, 6)),
-        ((2, 3, 4, 5, 6), (5, 6)),
         ((2, 1, 4, 1, 6), (4, 5, 6)),
         ((1, 1, 1, 1, 1), (2, 3, 4, 5, 6)),
-        ((1, 1, 1, 1, 1), (1, 1)),
-        ((2, 3, 1, 5, 1), (1, 3, 1, 5, 6)),
         ((0, 3, 1, 5, 1), (1, 3, 1, 5, 6)),
         ((1, 1, 6), (1, 1, 1, 1, 6)),
     ]:
@@ -49,14 +41,6 @@ def test_masks_of_five_axes_are_merged_by_and():
         merged = masks.merge(ops.convert_to_tensor(first), ops.convert_to_tensor(second))
         np.testing.assert_array_equal(ops.convert_to_numpy(merged), first & second)
     assert masks.merge(None, None) is None
-
-
-def test_an_attention_mask_of_any_rank_gets_an_axis_of_heads():
-    for shape, expected in (((5, 6), (1, 1, 5, 6)), ((2, 5, 6), (2, 1, 5, 6)), ((2, 3, 5, 6), (2, 3, 5, 6))):
-        mask = masks.expand_attention_mask(np.ones(shape, "int32"))
-        assert mask.shape == expected
-        assert mask.dtype == "bool"
-    assert masks.expand_attention_mask(None) is None
 
 
 def test_pairs_of_a_mask_are_read_as_if_it_were_expanded():
@@ -76,13 +60,8 @@ def test_pairs_of_a_mask_are_read_as_if_it_were_expanded():
 def test_an_attention_mask_that_is_broadcast_is_not_expanded():
     positions = np.zeros((2, 3, 4, 5), "int32")
     assert masks.take_mask_pairs(np.ones((1, 1, 1, 1), bool), positions, positions).shape == (1, 1, 1, 1, 1)
-    assert masks.take_mask_pairs(np.ones((2, 1, 1, 9), bool), positions[:1, :1], positions[:1, :1]).shape == (
-        2,
-        1,
-        4,
-        1,
-        5,
-    )
+    picked = masks.take_mask_pairs(np.ones((2, 1, 1, 9), bool), positions[:1, :1], positions[:1, :1])
+    assert picked.shape == (2, 1, 4, 1, 5)
 
 
 def test_positions_outside_a_mask_read_its_edge():

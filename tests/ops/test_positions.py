@@ -13,7 +13,6 @@ from tf_sparse_attention.ops.positions import (
     Rotary,
     alibi_slopes,
     skew,
-    unskew,
 )
 from tf_sparse_attention.ops.rotary import RotarySettings
 
@@ -32,26 +31,11 @@ def test_skewing_selects_the_distance_of_each_slot(block):
     np.testing.assert_array_equal(numbers(skew(x, block)), expected)
 
 
-@pytest.mark.parametrize("block", [(3, 5)])
-def test_unskewing_is_the_transpose_of_skewing(block):
-    queries, keys = block
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2, queries, queries + keys - 1)), rng.normal(size=(2, queries, keys))
-    np.testing.assert_allclose((numbers(skew(x, block)) * y).sum(), (x * numbers(unskew(y, block))).sum(), rtol=1e-12)
-
-
 def test_the_key_side_scores_each_distance_with_its_row_and_clips_the_far_ones():
     table = np.array([[100.0], [10.0], [1.0]])  # distance -1 and below, 0, 1 and above
     query = np.array([[[[[1.0], [2.0]]]]])
     bias = numbers(Relative(table).score_bias(query, Distances(offsets=OFFSETS)))
     np.testing.assert_array_equal(bias[0, 0, 0], [[100, 100, 10, 1], [200, 200, 200, 20]])
-
-
-def test_the_value_side_adds_the_rows_of_the_distances_attended_to():
-    table = np.array([[100.0], [10.0], [1.0]])
-    weights = np.array([[0.5, 0.0, 0.25, 0.25], [0.0, 0.5, 0.0, 0.5]])
-    added = Relative(np.zeros((3, 1)), table).value_bias(Distances(offsets=OFFSETS))(ops.convert_to_tensor(weights))
-    np.testing.assert_allclose(numbers(added), [[50 + 2.5 + 0.25], [50 + 5]], rtol=1e-12)
 
 
 def test_no_position_changes_nothing():

@@ -19,19 +19,6 @@ def test_a_sequence_is_cut_into_blocks_with_zeros_at_the_end():
     assert numbers(shapes.split(np.arange(1, 6), 2, -1, 3)) == [[1, 2], [3, 4], [5, 0]]
 
 
-def test_a_middle_axis_can_be_split():
-    x = np.arange(12).reshape(2, 3, 2)
-    assert numbers(shapes.split(x, 2, -2, 2)) == [
-        [[[0, 1], [2, 3]], [[4, 5], [0, 0]]],
-        [[[6, 7], [8, 9]], [[10, 11], [0, 0]]],
-    ]
-
-
-def test_a_mask_is_padded_with_false():
-    mask = np.array([True, True])
-    assert numbers(shapes.pad_axis(mask, -1, 1, 2)) == [False, True, True, False, False]
-
-
 def test_a_sequence_of_unknown_length_is_cut_into_a_known_number_of_blocks():
     tf = pytest.importorskip("tensorflow")
     # Without autograph, as Keras calls layers: a comparison with an unknown length would be an error.
@@ -59,11 +46,6 @@ def test_keys_are_next_to_the_block_of_their_queries():
     assert numbers(grid.key_positions()) == [[-2, -1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]]
     assert numbers(grid.query_positions()) == [[0, 1], [2, 3], [4, 5]]
     assert grid.offsets.tolist() == [[-2, -1, 0, 1, 2, 3], [-3, -2, -1, 0, 1, 2]]
-
-
-def test_key_slots_outside_the_sequence_are_known():
-    grid = Grid(query_length=3, key_length=3, block_size=2, before=1, after=0)
-    assert numbers(grid.key_exists()) == [[[False, False, True, True]], [[True, True, True, False]]]
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(4, 7), (9, 1)])

@@ -1,10 +1,7 @@
 """Trains one small model with Adafactor.
 
-The mode is `mirrored` (TensorFlow, two replicas), `stateless` (JAX, `stateless_apply` under jit) or `sharded` (JAX,
-weights split over two devices).
+The mode is `mirrored` (TensorFlow, two replicas) or `stateless` (JAX, `stateless_apply` under jit).
 """
-
-import contextlib
 
 import keras
 import numpy as np
@@ -65,28 +62,12 @@ def fit_statelessly(model):
     return trainable, state
 
 
-def sharded():
-    """Weights of two heads on two devices, by the layout map a user would write."""
-    mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"), keras.distribution.list_devices()[:2])
-    layouts = keras.distribution.LayoutMap(mesh)
-    layouts["query.kernel"] = (None, "model", None)
-    layouts["attention_output.kernel"] = ("model", None, None)
-    distribution = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
-    return distribution.scope()
-
-
 def train(mode, strategy=None):
     """Train in one mode; return the arrays to compare, named as the test reads them."""
-    scopes = {"mirrored": lambda: strategy.scope(), "sharded": sharded, "stateless": contextlib.nullcontext}
-    with scopes[mode]():
-        # XLA cannot hold the reduction over replicas.
-        model = make_model(**({"jit_compile": False} if mode == "mirrored" else {}))
-        if mode == "stateless":
-            weights, state = fit_statelessly(model)
-        else:
-            fit(model)
-            weights, state = model.get_weights(), [v.numpy() for v in model.optimizer.variables]
-    arrays = {f"weight{i}": w for i, w in enumerate(weights)} | {f"state{i}": s for i, s in enumerate(state)}
-    if mode == "sharded":
-        arrays |= {v.name: np.array(tuple(map(str, v.value.sharding.spec))) for v in model.optimizer.variables}
-    return arrays
+    if mode == "stateless":
+        weights, state = fit_statelessly(make_model())
+    else:
+        with strategy.scope():
+            model = fit(make_model(jit_compile=False))  # XLA cannot hold the reduction over replicas
+        weights, state = model.get_weights(), [v.numpy() for v in model.optimizer.variables]
+    return {f"weight{i}": w for i, w in enumerate(weights)} | {f"state{i}": s for i, s in enumerate(state)}

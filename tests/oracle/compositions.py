@@ -62,7 +62,7 @@ def _leaf(leaf, lengths, causal, groups, segments):
     if isinstance(leaf, Successors):
         if isinstance(leaf.pattern, Window):
             return definitions.earlier_window(*lengths, leaf.pattern.size)
-        return definitions.earlier(*groups, _size_of(leaf.pattern))[0]
+        return definitions.bands(*groups, _size_of(leaf.pattern), causal=True, earlier=True)[0]
     if isinstance(leaf, Window):
         return definitions.window(*lengths, leaf.size, causal)
     if isinstance(leaf, Blocks):

@@ -3,24 +3,22 @@
 import numpy as np
 
 
+def places(num_queries, num_keys):
+    """Return the positions of queries, int (T, 1), and of keys, int (1, S)."""
+    return np.arange(num_queries)[:, None], np.arange(num_keys)[None, :]
+
+
 def local_blocks(num_queries, num_keys, block_size, before, after, causal, key_block_size=None):
     """Return where query i may see key j, bool (T, S): blocks at most `before` back and `after` ahead."""
-    key_block_size = block_size if key_block_size is None else key_block_size
-    allowed = np.zeros((num_queries, num_keys), bool)
-    for i in range(num_queries):
-        for j in range(num_keys):
-            ahead = j // key_block_size - i // block_size
-            allowed[i, j] = j <= i and -before <= ahead if causal else -before <= ahead <= after
-    return allowed
+    i, j = places(num_queries, num_keys)
+    ahead = j // (key_block_size or block_size) - i // block_size
+    return (ahead >= -before) & (j <= i if causal else ahead <= after)
 
 
 def window(num_queries, num_keys, size, causal):
     """Return the sliding window, bool (T, S): 0 <= i - j < size if causal, otherwise |i - j| < size."""
-    allowed = np.zeros((num_queries, num_keys), bool)
-    for i in range(num_queries):
-        for j in range(num_keys):
-            allowed[i, j] = 0 <= i - j < size if causal else -size < i - j < size
-    return allowed
+    i, j = places(num_queries, num_keys)
+    return (j <= i) & (i - j < size) if causal else abs(i - j) < size
 
 
 def strided(num_queries, num_keys, stride, part, causal):
@@ -33,13 +31,9 @@ def strided(num_queries, num_keys, stride, part, causal):
         part: "local", "far", or "merged" for both.
         causal: bool.
     """
-    allowed = np.zeros((num_queries, num_keys), bool)
-    for i in range(num_queries):
-        for j in range(num_keys):
-            near, far = abs(i - j) < stride, (i - j) % stride == 0
-            seen = {"local": near, "far": far, "merged": near or far}[part]
-            allowed[i, j] = seen and (j <= i or not causal)
-    return allowed
+    i, j = places(num_queries, num_keys)
+    near, far = abs(i - j) < stride, (i - j) % stride == 0
+    return {"local": near, "far": far, "merged": near | far}[part] & ((j <= i) | (not causal))
 
 
 def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
@@ -54,14 +48,10 @@ def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
         part: "local", "far", or "merged" for both.
         causal: bool.
     """
-    columns = range(block_size - (group + 1) * num_summary, block_size - group * num_summary)
-    allowed = np.zeros((num_queries, num_keys), bool)
-    for i in range(num_queries):
-        for j in range(num_keys):
-            near, far = i // block_size == j // block_size, j % block_size in columns
-            seen = {"local": near, "far": far, "merged": near or far}[part]
-            allowed[i, j] = seen and (j <= i or not causal)
-    return allowed
+    i, j = places(num_queries, num_keys)
+    near, end = i // block_size == j // block_size, block_size - group * num_summary
+    far = np.isin(j % block_size, range(end - num_summary, end)) & (i >= 0)
+    return {"local": near, "far": far, "merged": near | far}[part] & ((j <= i) | (not causal))
 
 
 def pixels(num_pixels, width, block_shape, order, height=None):
@@ -88,17 +78,14 @@ def pixels(num_pixels, width, block_shape, order, height=None):
 
 def image_blocks(num_queries, num_keys, width, block_shape, before, after, causal, order, height=None):
     """Return local attention on an image, bool (T, S): blocks at most `before` back and `after` ahead, each a pair."""
-    places = pixels(max(num_queries, num_keys), width, block_shape, order, height)
-    allowed = np.zeros((num_queries, num_keys), bool)
-    for i in range(num_queries):
-        for j in range(num_keys):
-            ahead = [y // size - x // size for x, y, size in zip(places[i], places[j], block_shape, strict=True)]
-            near = all(-b <= a <= c for a, b, c in zip(ahead, before, after, strict=True))
-            allowed[i, j] = near and (j <= i or not causal)
-    return allowed
+    i, j = places(num_queries, num_keys)
+    found = pixels(max(num_queries, num_keys), width, block_shape, order, height)
+    blocks = np.reshape(found, (-1, 2)) // block_shape
+    ahead = blocks[None, :num_keys] - blocks[:num_queries, None]
+    return ((ahead >= -np.array(before)) & (ahead <= np.array(after))).all(-1) & ((j <= i) | (not causal))
 
 
-def bands(query_groups, key_groups, size, causal):
+def bands(query_groups, key_groups, size, causal, earlier=False):
     """Return the band inside groups and how far apart its members rank.
 
     Query i sees the last `size` keys of its group at positions up to i and, if not causal, the `size` - 1 next ones.
@@ -108,9 +95,11 @@ def bands(query_groups, key_groups, size, causal):
         key_groups: list of S groups.
         size: keys.
         causal: bool.
+        earlier: whether only keys at positions before i are seen, as for successor values.
 
     Returns:
-        Pair of bool (T, S) and int (T, S): rank of key j in its group minus that of the last key up to position i.
+        Pair of bool (T, S) and int (T, S): rank of key j in its group minus that of the last key up to position i, or
+        with `earlier` minus that of the next key.
     """
     allowed = np.zeros((len(query_groups), len(key_groups)), bool)
     apart = np.zeros(allowed.shape, int)
@@ -118,44 +107,18 @@ def bands(query_groups, key_groups, size, causal):
         if group is None:
             continue
         members = [j for j, other in enumerate(key_groups) if other == group]
-        past = [j for j in members if j <= i]
-        future = [j for j in members if j > i]
+        past = [j for j in members if j < i or (j == i and not earlier)]
         allowed[i, past[-size:]] = True
         if not causal:
-            allowed[i, future[: size - 1]] = True
-        apart[i, members] = np.arange(len(members)) - (len(past) - 1)
-    return allowed, apart
-
-
-def earlier(query_groups, key_groups, size):
-    """Return the last `size` keys of a query's group at positions before it, and how far apart they rank.
-
-    Args:
-        query_groups: list of T groups, anything hashable; None is a token that does not exist.
-        key_groups: list of S groups.
-        size: keys.
-
-    Returns:
-        Pair of bool (T, S) and int (T, S): how many ranks before the query's a key is, that of the last one -1.
-    """
-    allowed = np.zeros((len(query_groups), len(key_groups)), bool)
-    apart = np.zeros(allowed.shape, int)
-    for i, group in enumerate(query_groups):
-        if group is None:
-            continue
-        members = [j for j, other in enumerate(key_groups) if other == group]
-        past = [j for j in members if j < i]
-        allowed[i, past[-size:]] = True
-        apart[i, members] = np.arange(len(members)) - len(past)
+            allowed[i, members[len(past) :][: size - 1]] = True
+        apart[i, members] = np.arange(len(members)) - len(past) + (not earlier)
     return allowed, apart
 
 
 def earlier_window(num_queries, num_keys, size):
     """Return the last `size` positions before each, bool (T, S): 0 < i - j <= size."""
-    allowed = np.zeros((num_queries, num_keys), bool)
-    for i in range(num_queries):
-        allowed[i, max(i - size, 0) : i] = True
-    return allowed
+    i, j = places(num_queries, num_keys)
+    return (j < i) & (i - j <= size)
 
 
 def followed(exists, segments):
@@ -275,11 +238,8 @@ def best_blocks(shares, blocks, block_size, num_blocks, segments):
     allowed = np.zeros((length, length), bool)
     for i in range(length):
         own = i // block_size
-        found = [
-            (-shares[i, g], g)
-            for g, (block, document) in enumerate(blocks[:own])
-            if block and (segments is None or segments[i] == document)
-        ]
+        seen = [g for g in range(own) if blocks[g][0] and (segments is None or segments[i] == blocks[g][1])]
+        found = [(-shares[i, g], g) for g in seen]
         for g in [own, *(g for _, g in sorted(found)[: num_blocks - 1])]:
             allowed[i, g * block_size : (g + 1) * block_size] = True
         allowed[i, i + 1 :] = False

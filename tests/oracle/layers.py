@@ -185,17 +185,13 @@ def _local_pattern(head):
     return definitions.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
 
 
-def _global_local(head):
-    first = (np.arange(len(head.query)) < head.layer.num_first_global) & head.key_exists
-    whole = first[:, None] | first
+def _local(head):
+    first = np.arange(len(head.key)) < getattr(head.layer, "num_first_global", 0)
+    first = first & head.key_exists
+    whole = first[: len(head.query), None] | first if first.any() else np.zeros((1, 1), bool)
+    # A factor in the softmax is its logarithm in the scores, save where it is zero.
     share = np.where(whole, 1.0, _share(head))
     return _by_positions(head, (_local_pattern(head) | whole) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
-
-
-def _local(head):
-    share = _share(head)
-    # A factor in the softmax is its logarithm in the scores, save where it is zero.
-    return _by_positions(head, _local_pattern(head) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
 
 
 def _reads_successors(head):
@@ -298,18 +294,9 @@ def _window_of_all(head):
     """Return the exponentials of the scores of a window, times the span, and which pairs have any."""
     layer, first = head.layer, 1 if head.layer.mask_self else 0
     positions = np.arange(len(head.query)), np.arange(len(head.key))
-    distance, query, key = np.abs(_apart(*positions)), head.query * _scale(layer), head.key
+    distance = np.abs(_apart(*positions))
     pattern = definitions.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)
-    scores = query @ key.T
-    if layer.position == "rotary":
-        scores = attention.rotate(query, positions[0]) @ attention.rotate(key, positions[1]).T
-    scores = attention.capped(scores, layer.head_settings.logit_soft_cap)
-    if layer.position == "alibi":
-        scores = scores - attention.slopes(layer.num_heads)[head.index] * distance
-    if layer.position == "relative":
-        reach = (len(head.weights["relative_key"]) - 1) // 2
-        rows = np.clip(_apart(*positions), -reach, reach) + reach
-        scores = scores + np.take_along_axis(query @ head.weights["relative_key"].T, rows, 1)
+    scores, _ = _scores(head, head.key, positions, _apart(*positions))
     share = np.ones(distance.shape)
     if layer.adaptive_span is not None:
         reach = head.weights["fraction"][head.index] * layer.window
@@ -332,7 +319,9 @@ def _lsh(head):
     for counts, apart in _counts_of_rounds(head, _apart(*positions)):
         seen = counts * head.allowed
         pattern |= seen > 0
-        scores, value_rows = _scores_of_round(head, positions, apart)
+        key = head.key / np.linalg.norm(head.key, axis=1, keepdims=True)
+        scores, rows = _scores(head, key, positions, apart)
+        value_rows = np.zeros((*own.shape, 1)) if rows is None else head.weights["relative_value"][rows]
         shares = np.exp(scores) * seen * (~own if masks_self else 1.0)
         total += shares
         output += shares @ head.value + np.einsum("ts,tsh->th", shares, value_rows)
@@ -358,7 +347,7 @@ def _counts_of_rounds(head, tokens_apart):
     ]
     if layer.use_successor_values:
         followed = _reads_successors(head)
-        found = [definitions.earlier(*groups, layer.bucket_size) for groups in rounds]
+        found = [definitions.bands(*groups, layer.bucket_size, causal=True, earlier=True) for groups in rounds]
         return [(seen & followed, apart) for seen, apart in found]
     if layer.selection == "band":
         return [definitions.bands(*groups, layer.bucket_size, head.causal) for groups in rounds]
@@ -385,22 +374,20 @@ def _named(head, groups, exists):
     return [(int(documents[i]), int(groups[i])) if exists[i] else None for i in range(len(groups))]
 
 
-def _scores_of_round(head, positions, places_apart):
-    """Return the scores (T, S) with what positions add, and the rows that are added to the values, (T, S, Hv)."""
-    layer, apart = head.layer, _apart(*positions)
-    query = head.query * _scale(layer)
-    key = head.key / np.linalg.norm(head.key, axis=1, keepdims=True)
+def _scores(head, key, positions, places_apart):
+    """Return the scores (T, S) with what positions add, and the rows of the table, None or int (T, S)."""
+    layer, query, rows = head.layer, head.query * _scale(head.layer), None
     if layer.position == "rotary":
         query, key = attention.rotate(query, positions[0]), attention.rotate(key, positions[1])
     scores = attention.capped(query @ key.T, layer.head_settings.logit_soft_cap)
     if layer.position == "alibi":
-        scores = scores - attention.slopes(layer.num_heads)[head.index] * np.abs(apart)
-    if layer.position != "relative":
-        return scores, np.zeros((*apart.shape, head.value.shape[-1]))
-    table = head.weights["relative_key"]
-    reach = (len(table) - 1) // 2
-    rows = np.clip(places_apart, -reach, reach) + reach
-    return scores + np.take_along_axis(query @ table.T, rows, 1), head.weights["relative_value"][rows]
+        scores = scores - attention.slopes(layer.num_heads)[head.index] * np.abs(_apart(*positions))
+    if layer.position == "relative":
+        table = head.weights["relative_key"]
+        reach = (len(table) - 1) // 2
+        rows = np.clip(places_apart, -reach, reach) + reach
+        scores = scores + np.take_along_axis(query @ table.T, rows, 1)
+    return scores, rows
 
 
 def _part_of_head(head):
@@ -551,7 +538,7 @@ CASES = {
     BlockSelectedAttention: _block_selected,
     DenseAttention: _dense,
     FixedAttention: _fixed,
-    GlobalLocalAttention: _global_local,
+    GlobalLocalAttention: _local,
     LSHAttention: _lsh,
     LocalAttention: _local,
     LocalAttention2D: _local_2d,
@@ -565,7 +552,7 @@ CASES = {
 def _nearest(head, selection, mask_self):
     groups = [_groups(head, selection, *side) for side in _sides(head)]
     if head.layer.use_successor_values:
-        pattern, ranks_apart = definitions.earlier(*groups, head.layer.cluster_size)
+        pattern, ranks_apart = definitions.bands(*groups, head.layer.cluster_size, causal=True, earlier=True)
         pattern = pattern & _reads_successors(head)
     else:
         pattern, ranks_apart = definitions.bands(*groups, head.layer.cluster_size, head.causal)

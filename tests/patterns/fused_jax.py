@@ -12,15 +12,12 @@ from tf_sparse_attention.kernels import mosaic, triton
 from tf_sparse_attention.kernels.availability import MOSAIC, TRITON, Kernel, use_kernel
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, Region
 from tf_sparse_attention.patterns import (
-    Dilated,
     First,
     Grid,
     Hashed,
     Nearest,
     Pattern,
-    Stride,
     Successors,
-    Union,
     Window,
 )
 
@@ -100,16 +97,11 @@ LAYERS = {
     "successors": lambda: layers.RoutingAttention(use_successor_values=True, **CLUSTERS),
     "strided": lambda: layers.StridedAttention(stride=7, heads="split", **HEADS),
     "dense": lambda: layers.DenseAttention(**HEADS),
-    "dilated": lambda: layers.SparseAttention(pattern=Dilated(3, 20), **HEADS),
     "alone": lambda: layers.SparseAttention(pattern=Window(1), share_qk=True, **HEADS),
     "no condition": lambda: layers.SparseAttention(pattern=Blocks(), **HEADS),
     "merged strides": lambda: layers.StridedAttention(stride=7, heads="merged", **HEADS),
-    "merged strides of queries": lambda: layers.SparseAttention(pattern=Window(7) | Stride(7), share_qk=True, **HEADS),
     "hashed in rounds": lambda: layers.LSHAttention(num_buckets=6, bucket_size=40, num_rounds=3, **HEADS),
     "window and cluster": lambda: layers.SparseAttention(pattern=Window(30) | Nearest(5, 40), share_qk=True, **HEADS),
-    "each counts": lambda: layers.SparseAttention(
-        pattern=Union([Window(30), Nearest(5, 40)], count_each=True), share_qk=True, **HEADS
-    ),
     "hashed, each once": lambda: layers.SparseAttention(
         pattern=Hashed(6, 40) | Hashed(6, 40, round=1) | Window(9), share_qk=True, **HEADS
     ),
@@ -119,30 +111,23 @@ LAYERS = {
     "span from nothing": lambda: layers.LocalAttention(
         window=50, adaptive_span={"ramp": 1, "initial": 0.0}, use_successor_values=True, **HEADS
     ),
-    "persistent and span": lambda: layers.AllAttention(num_persistent=70, window=50, adaptive_span=True, **HEADS),
     "persistent": lambda: layers.AllAttention(num_persistent=70, window=50, **HEADS),
     "keys of their own": lambda: layers.RoutingAttention(share_qk=False, **LARGE_CLUSTERS),
     "window and separate": lambda: layers.SparseAttention(pattern=Window(30) | Nearest(3, 100), **HEADS),
     "best of clusters": lambda: layers.RoutingAttention(selection="top_k", **LARGE_CLUSTERS),
-    "best of clusters, separate": lambda: layers.RoutingAttention(selection="top_k", share_qk=False, **LARGE_CLUSTERS),
     "image": lambda: layers.LocalAttention2D(width=20, block_shape=(8, 9), **HEADS),
     "near of cluster": lambda: layers.SparseAttention(pattern=NearOfCluster(3, 100), share_qk=True, **HEADS),
     "fixed": lambda: layers.FixedAttention(block_size=70, num_summary=33, heads="merged", **HEADS),
     "grouped": lambda: layers.LocalAttention(window=50, position="rotary", use_sink=True, **GROUPED),
-    "grouped and capped": lambda: layers.LocalAttention(window=50, logit_soft_cap=0.5, **GROUPED),
     "grouped successors": lambda: layers.LocalAttention(
         window=50, use_successor_values=True, adaptive_span={"ramp": 16, "initial": 0.5}, logit_soft_cap=0.5, **GROUPED
     ),
     "grouped and persistent": lambda: layers.AllAttention(num_persistent=70, window=50, logit_soft_cap=0.5, **GROUPED),
-    "grouped strides": lambda: layers.StridedAttention(stride=7, heads="merged", **GROUPED),
     "grouped clusters": lambda: layers.RoutingAttention(
         share_qk=False, num_clusters=3, cluster_size=100, logit_soft_cap=0.5, **GROUPED
     ),
     "selected": lambda: layers.BlockSelectedAttention(block_size=128, num_blocks=2, **HEADS),
     "grouped and selected": lambda: layers.BlockSelectedAttention(block_size=128, num_blocks=2, **GROUPED),
-    "selected together": lambda: layers.BlockSelectedAttention(
-        block_size=128, num_blocks=2, use_shared_choice=True, **GROUPED
-    ),
     "capped nearest": lambda: layers.RoutingAttention(logit_soft_cap=0.5, **CLUSTERS),
     "side by side": lambda: layers.MixedAttention([LAYERS["rotary"](), LAYERS["nearest"]()]),
 }

@@ -1,17 +1,26 @@
-"""The table of features in docs/patterns.md is up to date."""
+"""The tables of features and of head options in docs/patterns.md are up to date."""
 
 import re
 
 import keras
 import pytest
 
+from tests import feature_table
 from tests.conftest import ROOT
-from tests.feature_table import table
+
+PAGE = ROOT / "docs" / "patterns.md"
+pytestmark = pytest.mark.full
 
 
-@pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the table is that of the home backend")
 def test_the_table_of_features_is_up_to_date():
-    page = (ROOT / "docs" / "patterns.md").read_text(encoding="utf-8")
-    written = re.search(r"<!-- features -->\n(.*)\n<!-- /features -->", page, re.DOTALL)[1]
-    assert written == table((ROOT / "docs" / "portable.md").read_text(encoding="utf-8"))
+    written = re.search(r"<!-- features -->\n(.*)\n<!-- /features -->", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    assert written == feature_table.table((ROOT / "docs" / "portable.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_of_head_options_is_up_to_date():
+    pytest.importorskip("keras_hub")
+    from tests import head_table
+
+    assert f"<!-- heads -->\n{head_table.table()}\n<!-- /heads -->" in PAGE.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.patterns.small_cases import VALUES, attend_pattern, column, means
+from tests.patterns.small_cases import VALUES, attend_pattern, means
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Relative
@@ -21,55 +21,41 @@ MERGED_STRIDES, MERGED_SUMMARIES = Window(2) | Stride(2), Blocks(3, 0, 0) | Summ
 # Pattern, whether the call is causal, and the means.
 SEEN = [
     (Window(1), True, VALUES),
-    (Window(1), False, VALUES),
     (Window(2), True, [1, 1.5, 3, 6, 12, 24]),
     (Window(2), False, [3 / 2, 7 / 3, 14 / 3, 28 / 3, 56 / 3, 24]),
     (Window(100), True, EVERYTHING),
-    (Window(100), False, [63 / 6] * 6),
     (Dilated(2, 2), True, [1, 2, 5 / 2, 10 / 2, 20 / 2, 40 / 2]),
     (Blocks(2, 1), True, [1, 1.5, 7 / 3, 15 / 4, 28 / 3, 15]),
     (Blocks(2, 1), False, [3.75, 3.75, 10.5, 10.5, 15, 15]),
-    (Blocks(2, 0), False, [1.5, 1.5, 6, 6, 24, 24]),
     (Blocks(4, 0), False, [15 / 4] * 4 + [24] * 2),  # the last block is not full
     (First(2), True, [1, 3 / 2, 3 / 2, 3 / 2, 3 / 2, 3 / 2]),
     (Stride(2), True, [1, 2, 5 / 2, 10 / 2, 21 / 3, 42 / 3]),
     (Stride(3), False, [9 / 2, 18 / 2, 36 / 2] * 2),
-    (Stride(1), True, EVERYTHING),
     (Stride(7), True, VALUES),
-    (Stride(7), False, VALUES),
     # 0 | 0 1 | 0 1 2 | 1 2 3 | 0 2 3 4 | 1 3 4 5: the query itself counts once.
     (MERGED_STRIDES, True, [1, 3 / 2, 7 / 3, 14 / 3, 29 / 4, 58 / 4]),
     # 0 1 2 3 | 0 1 2 3 4 | all | all | 1 2 3 4 5 | 2 3 4 5
     (Window(3) | Stride(3), False, [15 / 4, 31 / 5, 63 / 6, 63 / 6, 62 / 5, 60 / 4]),
     (Summary(3, 1), True, [0, 0, 4, 4, 4, 36 / 2]),
-    (Summary(3, 1), False, [36 / 2] * 6),
     (Summary(3, 2), True, [0, 2, 6 / 2, 6 / 2, 22 / 3, 54 / 4]),
     (Summary(3, 1, 1), False, [18 / 2] * 6),  # the next group has the columns before
     (Summary(3, 1, 2), True, [1, 1, 1, 9 / 2, 9 / 2, 9 / 2]),
-    (Summary(6, 2, 1), False, [12 / 2] * 6),
     (Summary(4, 1), False, [8] * 6),  # the last block has no summary
     (Summary(4, 3), False, [46 / 4] * 6),  # the columns 1, 2, 3 and 5
-    (Summary(4, 4), True, EVERYTHING),
     # 0 | 0 1 | 0 1 2 | 2 3 | 2 3 4 | 2 3 4 5
     (MERGED_SUMMARIES, True, [1, 3 / 2, 7 / 3, 12 / 2, 28 / 3, 60 / 4]),
     (MERGED_SUMMARIES, False, [39 / 4] * 3 + [60 / 4] * 3),
-    (ImageBlocks(2, (1, 1), (0, 0), (0, 0)), False, VALUES),
     (ImageBlocks(2, (2, 2), (0, 0), (0, 0), "blocks"), True, [1, 3 / 2, 7 / 3, 15 / 4, 16, 24]),
     (Successors(Window(2)), True, [0, 2, 3, 6, 12, 24]),  # the values after the two keys before the query
 ]
 # The same with other numbers of queries and keys: pattern, whether the call is causal, queries, values, means.
 OTHER_LENGTHS = [
     (Blocks(2, 1, 0), False, 6, [1, 3], [2, 2, 2, 2, 0, 0]),
-    (Stride(2), True, 6, [1, 3], [1, 3, 1, 3, 1, 3]),
     (Window(2), True, 6, [1, 3], [1, 2, 3, 0, 0, 0]),
-    (MERGED_STRIDES, True, 6, [1, 3], [1, 2, 2, 3, 1, 3]),
     (Stride(4), False, 6, [1, 3], [1, 3, 0, 0, 1, 3]),
-    (Stride(2), False, 2, VALUES, [21 / 3, 42 / 3]),
     (Window(3) | Stride(3), False, 2, VALUES, [15 / 4, 31 / 5]),
-    (MERGED_STRIDES, True, 2, VALUES, [1, 3 / 2]),
     (Summary(2, 1), True, 6, [1, 3, 5], [0, 3, 3, 3, 3, 3]),
     (Blocks(2, 0) | Summary(2, 1), True, 6, [1, 3, 5], [1, 2, 4, 4, 3, 3]),
-    (Summary(2, 1), False, 2, VALUES, [42 / 3] * 2),
     (ImageBlocks(2, (1, 2), (1, 0), (0, 0)), False, 6, [1, 3], [2, 2, 2, 2, 0, 0]),
     (ImageBlocks(2, (1, 2), (0, 0), (1, 0)), False, 2, [1, 3, 5, 7, 9, 11], [4, 4]),
 ]
@@ -107,8 +93,6 @@ MASKED = [
     (Window(2), keys(1, 0, 1, 0, 0, 1), [1, 1, 4, 4, 0, 32]),
     (Window(2), pairs_without((3, 2)), [1, 1.5, 3, 8, 12, 24]),
     (Window(2), documents(7, 7, -3, -3, -3, 7), [1, 1.5, 4, 6, 12, 32]),
-    (MERGED_STRIDES, keys(0, 1, 1, 1, 0, 1), [0, 2, 3, 14 / 3, 6, 14]),
-    (MERGED_STRIDES, documents(7, 7, -3, 7, -3, 7), [1, 3 / 2, 4, 5, 10, 14]),
     (Blocks(2, 0) | Summary(2, 1), keys(1, 0, 1, 1, 0, 1), [1, 1, 4, 6, 8, 20]),
     (Blocks(2, 0) | Summary(2, 1), documents(7, 7, 7, -3, -3, 7), [1, 3 / 2, 3, 8, 12, 17]),
     (Blocks(2, 0) | Summary(2, 1), pairs_without((5, 1), (5, 4)), [1, 3 / 2, 3, 14 / 3, 26 / 3, 40 / 2]),
@@ -130,28 +114,6 @@ def test_relative_positions_add_the_value_of_the_clipped_distance_in_tokens():
         (Summary(2, 1), [0, 32, 22, (12 + 38) / 2, (12 + 28) / 2, (12 + 18 + 62) / 3]),
     ):
         assert_means(pattern, expected, causal=True, position=position)
-
-
-def test_one_softmax_weighs_near_and_far_keys():
-    # Scores log 3, 0, 0 of a key a stride back and two in the window: weights 3/5, 1/5, 1/5.
-    query, key = column([0, 0, 1]), column([np.log(3), 0, 0])
-    attended = attend_pattern(MERGED_STRIDES, query, key, column([10, 20, 30]), causal=True, return_weights=True)
-    np.testing.assert_allclose(ops.convert_to_numpy(attended.weights)[0, 0, 2], [0.6, 0.2, 0.2], rtol=1e-6)
-    np.testing.assert_allclose(ops.convert_to_numpy(attended.output)[0, 0, 2, 0], 16, rtol=1e-6)
-
-
-def test_the_log_sum_exp_counts_the_visible_keys():
-    zeros = column([0] * 6)
-    for pattern, counts in (
-        (Window(2), [1, 2, 2, 2, 2, 2]),
-        (Stride(2), [1, 1, 2, 2, 3, 3]),
-        (MERGED_STRIDES, [1, 2, 3, 3, 4, 4]),
-        (Summary(2, 1), [None, 1, 1, 2, 2, 3]),  # the first query sees nothing
-        (Blocks(2, 0) | Summary(2, 1), [1, 2, 2, 3, 3, 4]),
-    ):
-        found = attend_pattern(pattern, zeros, zeros, zeros, causal=True, return_log_sum_exp=True).log_sum_exp
-        for sum_, count in zip(ops.convert_to_numpy(found)[0, 0], counts, strict=True):
-            assert count is None or abs(sum_ - np.log(count)) < 1e-6
 
 
 PATTERNS = [Window(8), Stride(8), Window(8) | Stride(8), Summary(6, 2), Blocks(6, 1), ImageBlocks(6, (2, 2))]
@@ -180,32 +142,26 @@ def test_dropout_leaves_out_or_scales_up_single_weights(subtests):
 def test_later_tokens_change_no_bit_and_get_no_gradient(subtests):
     tf = pytest.importorskip("tensorflow")
     first, second = normal(2, 3, 1, 2, 50, 4)
+    changed = np.concatenate([first[..., :23, :], second[..., 23:, :]], axis=-2)
     for pattern in PATTERNS:
-        for cut in (1, 23, 24):
-            changed = np.concatenate([first[..., :cut, :], second[..., cut:, :]], axis=-2)
-            outputs = []
-            for numbers in (first, changed):
-                inputs = tf.unstack(tf.constant(numbers))
-                with tf.GradientTape() as tape:
-                    tape.watch(inputs)
-                    early = attend_pattern(pattern, *inputs, causal=True).output[:, :, :cut]
-                outputs.append(early.numpy())
-            with subtests.test(repr(pattern), cut=cut):
-                assert all(np.abs(gradient[:, :, cut:]).max() == 0 for gradient in tape.gradient(early, inputs))
-                np.testing.assert_array_equal(*outputs)
-                assert outputs[0].any() or (isinstance(pattern, Summary) and cut == 1)
+        outputs = []
+        for numbers in (first, changed):
+            inputs = tf.unstack(tf.constant(numbers))
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                early = attend_pattern(pattern, *inputs, causal=True).output[:, :, :23]
+            outputs.append(early.numpy())
+        with subtests.test(repr(pattern)):
+            assert all(np.abs(gradient[:, :, 23:]).max() == 0 for gradient in tape.gradient(early, inputs))
+            np.testing.assert_array_equal(*outputs)
 
 
 def test_a_sequence_without_summaries_gives_zeros_and_the_block_in_a_union():
-    tf = pytest.importorskip("tensorflow")
+    heads = normal(3, 1, 2, 5, 4)
     for causal in (False, True):
-        inputs = tf.unstack(tf.constant(normal(3, 1, 2, 5, 4)))
-        patterns = Blocks(8, 0), Summary(8, 2), Blocks(8, 0) | Summary(8, 2)
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(inputs)
-            near, far, merged = (attend_pattern(pattern, *inputs, causal=causal).output for pattern in patterns)
+        near, far, merged = (
+            ops.convert_to_numpy(attend_pattern(pattern, *heads, causal=causal).output)
+            for pattern in (Blocks(8, 0), Summary(8, 2), Blocks(8, 0) | Summary(8, 2))
+        )
         np.testing.assert_array_equal(far, 0)
-        np.testing.assert_array_equal(tape.gradient(far, inputs), np.zeros((3, 1, 2, 5, 4)))
         np.testing.assert_allclose(merged, near, rtol=1e-6, atol=1e-6)
-        gradients = [np.stack(tape.gradient(x, inputs)) for x in (merged, near)]
-        np.testing.assert_allclose(*gradients, rtol=1e-6, atol=1e-6)

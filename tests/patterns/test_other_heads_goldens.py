@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.draws import first_of_each
 from tests.goldens import block_by_block, names_of_cases, read_case
 from tests.patterns.small_cases import attend_members, attend_pattern
 from tests.programs import differentiate
@@ -55,6 +56,13 @@ class Case:
         """Return normalised queries and keys."""
         query = kmeans.normalize(x["q"])
         return query, kmeans.normalize(x["k"]) if "k" in x else query
+
+    def compare_choice(self):
+        """Compare the members of clusters with the published ones."""
+        for probe, members in enumerate(self.members(*self.sides(self.inputs))):
+            for side, found in zip("qk", members, strict=True):
+                expected = self.arrays[f"probe{probe}/idx_{side}"][..., 2]
+                np.testing.assert_array_equal(ops.convert_to_numpy(found.positions), expected)
 
     def clusters(self, query, key, value, members, position=NoPosition()):
         options = {"causal": "rank" if self.causal else None, "position": position, "extra_count": 0.01}
@@ -102,6 +110,11 @@ class Buckets(Case):
     def scores(self, x):
         return hash_scores(x, self.arrays[VARIABLES.format(self.kind) + "projection_tensors"])
 
+    def compare_choice(self):
+        super().compare_choice()
+        for side, x in zip("qk", self.sides(self.inputs), strict=True):
+            np.testing.assert_array_equal(np.argmax(self.scores(x), axis=-1), self.arrays[f"probe0/bucket_{side}"])
+
     def members(self, query, key):
         window = self.settings["sparsity_cluster_attention_window"]
         return [[best_members(self.scores(x), window) for x in (query, key)]]
@@ -118,6 +131,9 @@ class Strides(Case):
     """
 
     kind = "strided"
+
+    def compare_choice(self):
+        """There is no choice."""
 
     def flat(self, x):
         """Return (B, N, T, D): two axes of positions are read block by block."""
@@ -156,13 +172,7 @@ class Strides(Case):
 KINDS = {"clustered_strided": StridedClusters, "clustered_lsh": Buckets, "strided": Strides}
 
 
-def of_files(*files):
-    return pytest.mark.parametrize(("file", "name"), [(file, name) for file in files for name in FILES[file]])
-
-
-@pytest.fixture
-def case(references, file, name):
-    return KINDS[file](references, file, name)
+EVERYTHING = [(file, name) for file, names in FILES.items() for name in names]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -171,36 +181,20 @@ def test_every_case_is_compared(references, file):
     assert names_of_cases(goldens) == sorted(FILES[file])
 
 
-@of_files("clustered_strided", "clustered_lsh")
-def test_members_are_the_published_ones(case):
-    for probe, members in enumerate(case.members(*case.sides(case.inputs))):
-        for side, found in zip("qk", members, strict=True):
-            expected = case.arrays[f"probe{probe}/idx_{side}"][..., 2]
-            np.testing.assert_array_equal(ops.convert_to_numpy(found.positions), expected)
-
-
-@of_files("clustered_lsh")
-def test_buckets_are_the_published_ones(case):
-    for side, x in zip("qk", case.sides(case.inputs), strict=True):
-        found = np.argmax(case.scores(x), axis=-1)
-        np.testing.assert_array_equal(found, case.arrays[f"probe0/bucket_{side}"])
-
-
-@of_files(*FILES)
-def test_outputs_and_gradients_are_the_published_ones(case, file):
+@pytest.mark.parametrize(("file", "name"), first_of_each(EVERYTHING, lambda case: (case[0], "masked" in case[1])))
+def test_outputs_and_gradients_are_the_published_ones(references, file, name):
+    case = KINDS[file](references, file, name)
+    case.compare_choice()
     (output,), gradients = differentiate(case.attend, case.inputs, case.flat(case.arrays["cotangent"]))
     np.testing.assert_allclose(output, case.flat(case.arrays["out"]), rtol=0, atol=1e-5)
-    for name, gradient in gradients.items():
-        golden = "grad/" + (case.table(name.removesuffix("_table")) if name.endswith("table") else name)
-        expected = case.flat(case.arrays[golden]) if len(name) == 1 else case.arrays[golden]
-        tolerance = 5e-5 if file == "strided" else 1e-4
-        np.testing.assert_allclose(gradient, expected, rtol=0, atol=tolerance, err_msg=name)
-
-
-@of_files("clustered_strided")
-def test_the_commitment_and_its_gradient_are_the_published_ones(case):
-    inputs = {side: case.inputs[side] for side in "qk"}
-    (loss,), gradients = differentiate(case.loss, inputs, np.float32(1))
-    np.testing.assert_allclose(loss, case.arrays["loss"], rtol=0, atol=1e-5)
     for side, gradient in gradients.items():
-        np.testing.assert_allclose(gradient, case.arrays[f"grad_loss/{side}"], rtol=0, atol=1e-4)
+        golden = "grad/" + (case.table(side.removesuffix("_table")) if side.endswith("table") else side)
+        expected = case.flat(case.arrays[golden]) if len(side) == 1 else case.arrays[golden]
+        tolerance = 5e-5 if file == "strided" else 1e-4
+        np.testing.assert_allclose(gradient, expected, rtol=0, atol=tolerance, err_msg=side)
+    if file == "clustered_strided":
+        inputs = {side: case.inputs[side] for side in "qk"}
+        (loss,), gradients = differentiate(case.loss, inputs, np.float32(1))
+        np.testing.assert_allclose(loss, case.arrays["loss"], rtol=0, atol=1e-5)
+        for side, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, case.arrays[f"grad_loss/{side}"], rtol=0, atol=1e-4)

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
-from tests.draws import first
 from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.block_selection import convolve_keys, select_blocks
@@ -35,31 +34,6 @@ def test_a_query_selects_the_earlier_block_with_the_highest_score():
     assert chosen([0, 2, 3, 3, 2, 2, 9, 9], count=2)[1] == [-1, -1, -1, -1, 0, 0, 2, 2]
 
 
-def test_padding_counts_in_no_mean_and_a_block_of_padding_is_not_selected():
-    mask = [True, False, False, False, True, True]
-    assert chosen([1, -9, 5, 5, 0, 0], key_mask=mask) == [[-1, -1, 0, 0, 0, 0]]
-    assert chosen([-1, 0, 9, 9, 0, 0], count=2, key_mask=mask)[1] == [-1] * 6
-
-
-def test_a_mean_is_over_the_keys_of_the_document_of_the_last_token():
-    segments = {name: [0, 1, 1, 1, 1, 2] for name in ("query_segments", "key_segments")}
-    assert chosen([9, 1, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 1, -1]]
-    assert chosen([-9, 3, 2, 2, 0, 0], **segments) == [[-1, -1, 0, 0, 0, -1]]  # that of its first token says nothing
-
-
-def test_scores_that_are_not_finite_select_no_later_block():
-    for strange in (np.nan, np.inf, -np.inf):
-        (blocks,) = chosen([1, 1, 1, 1, strange, 1, 1, 1])
-        assert blocks[:6] == [-1, -1, 0, 0, 0, 0] and max(blocks[6:]) < 3
-
-
-def test_all_blocks_show_all_earlier_keys():
-    query, key, value = normal(3, 2, 2, 37, 4)
-    all_blocks = attend_pattern(SelectedBlocks(8, 9), query, key, value, causal=True).output
-    dense = attend_pattern(SelectedBlocks(64), query, key, value, causal=True).output
-    np.testing.assert_allclose(all_blocks, dense, atol=2e-6)
-
-
 def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
     query, key, value = np.abs(normal(3, 1, 2, 300, 4))
     key[:, :, 16:] -= 9  # all like block 0 best
@@ -80,26 +54,6 @@ def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     assert not names & {"scatter", "while"}
 
 
-def test_heads_of_a_group_select_blocks_by_the_sum_of_their_scores():
-    key = column([1, 1, 3, 3, 0, 0])
-    query = np.concatenate([column([1] * 6), column([-2] * 6)], axis=1)
-    for together, last in ((False, [1, 0]), (True, [0, 0])):
-        (blocks,) = select_blocks(query, key, TokenMasks(), 2, 1, use_shared_choice=together)
-        assert to_numpy(blocks)[0, :, -1].tolist() == last
-
-
-def test_heads_with_a_shared_selection_equal_heads_with_copies_of_the_keys():
-    query, (key, value) = normal(1, 4, 37, 4), normal(2, 1, 2, 37, 4)
-    pattern, chosen = GivenBlocks(4, 3), select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
-    selected, copies = [BlockSelection(chosen)], [np.repeat(x, 2, axis=1) for x in (key, value)]
-
-    def attended(key, value):
-        return attend_pattern(pattern, query, key, value, causal=True, select=selecting(*selected), return_weights=True)
-
-    for own, other in zip(attended(key, value)[:2], attended(*copies)[:2], strict=True):
-        np.testing.assert_allclose(own, other, atol=1e-6)
-
-
 @pytest.mark.full
 def test_a_shared_selection_is_sorted_once_per_key_head():
     query, key = normal(1, 4, 37, 4), normal(1, 2, 37, 4)[None, 0]
@@ -115,16 +69,6 @@ def test_a_shared_selection_is_sorted_once_per_key_head():
         assert set(re.findall(r"s32\[(\d+,\d+),\d+\][^ ]* sort\(", program)) == {heads}
 
 
-def test_chunks_of_queries_select_the_same_blocks():
-    query, key = normal(2, 2, 2, 37, 4)
-    segments = np.arange(37)[None] // [[11], [30]]
-    masks = TokenMasks(key_mask=np.arange(37) < [[37], [33]], query_segments=segments, key_segments=segments)
-    for given in (masks, TokenMasks()):
-        whole, *chunks = (select_blocks(query, key, given, 4, 3, chunk_size=size) for size in (None, 5, 64))
-        for each in chunks:
-            np.testing.assert_array_equal(to_numpy(each), to_numpy(whole))
-
-
 def test_chunks_of_queries_limit_the_size_of_arrays():
     def largest(chunk_size):
         run = tf.function(
@@ -138,16 +82,7 @@ def test_chunks_of_queries_limit_the_size_of_arrays():
     assert largest(32) == 32 * 128
 
 
-def test_a_convolution_of_keys_uses_unmasked_earlier_keys_of_the_document():
-    kernel, silu = np.array([[[1.0]], [[10.0]]], "float32"), lambda x: x / (1 + np.exp(-x))
-    masks = TokenMasks(key_mask=np.array([[True, True, False, True, True]]), key_segments=np.array([[0, 0, 0, 0, 1]]))
-    found = to_numpy(convolve_keys(column([1, 2, 3, 4, 5]), kernel, masks))[0, 0, :, 0]
-    sums = np.array([1, 2 + 10, 0 + 20, 4, 5])  # the third is hidden, the last one begins a document
-    np.testing.assert_allclose(found, [1, 2, 3, 4, 5] + silu(sums), rtol=1e-6)
-
-
-@pytest.mark.parametrize("jit_compile", first([True, False], 1))
-def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length(jit_compile):
+def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length():
     kernel = normal(5, 1, 2)
 
     def choose(key):
@@ -155,7 +90,7 @@ def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length(jit
         return key, select_blocks(key, key, TokenMasks(), 2, 2, chunk_size=4)
 
     graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))], autograph=False)
-    run = tf.function(graph.get_concrete_function(), jit_compile=jit_compile, autograph=False)
+    run = tf.function(graph.get_concrete_function(), jit_compile=True, autograph=False)
     for length in (1, 9):  # one is less than the kernel looks back
         key = normal(1, 1, length, 2)
         convolved, blocks = run(tf.constant(key))
@@ -176,3 +111,9 @@ def test_a_convolution_of_zeros_changes_nothing_and_has_gradients():
         total = tf.reduce_sum(outputs[1] ** 2)
     np.testing.assert_allclose(*outputs, atol=1e-6)
     assert np.all(tape.gradient(total, layers[1].trainable_weights[-1].value) != 0)
+
+
+def test_scores_that_are_not_finite_select_no_later_block():
+    for strange in (np.nan, np.inf, -np.inf):
+        (blocks,) = chosen([1, 1, 1, 1, strange, 1, 1, 1])
+        assert blocks[:6] == [-1, -1, 0, 0, 0, 0] and max(blocks[6:]) < 3

@@ -1,19 +1,23 @@
-"""Top-k routing on cases that a reader can compute: members, their order, the mean over clusters."""
+"""Top-k routing and top keys on cases that a reader can compute, and drawn ones against dense attention."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 from keras import ops
 
-from tests.draws import first
+from tests.draws import draws, first
 from tests.oracle import definitions
-from tests.patterns.small_cases import attend_members, column
-from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.members import Members, best_members, scatter_mean
-from tf_sparse_attention.ops.positions import Relative
+from tests.patterns.small_cases import attend_members, attend_pattern, column, selecting
+from tf_sparse_attention.layers import SparseAttention
+from tf_sparse_attention.ops.attend import attend
+from tf_sparse_attention.ops.members import Members, best_members
+from tf_sparse_attention.patterns import Heads, Nearest, TopKeys, Window
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster, MemberSelection
-from tf_sparse_attention.patterns.engine.attention import visible_pairs
-from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, Inputs, Leaf
+from tf_sparse_attention.patterns.engine.head_plans import Leaf
 from tf_sparse_attention.patterns.pattern import Call
+from tf_sparse_attention.patterns.top_keys import KeySelection
 
 VALUES = [1, 2, 4, 8, 16, 32]
 # Cluster 0 takes tokens 0, 2, 3 and cluster 1 takes 2, 3, 5; nobody takes 1 and 4.
@@ -57,23 +61,6 @@ def test_a_token_gets_the_mean_over_its_clusters(subtests):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_relative_positions_go_by_rank_in_the_cluster():
-    # Of cluster 0, 2, 3 the last token sees ranks -2, -1 and 0; the table is clipped at 1.
-    position = Relative(np.zeros((3, 1), "float32"), np.array([[10], [20], [30]], "float32"))
-    found = means([[0, 2, 3]], [[0, 2, 3]], position=position)[3]
-    np.testing.assert_allclose(found, (13 + 10 + 10 + 20) / 3, rtol=1e-6)
-
-
-def test_documents_and_masked_pairs_do_not_see_each_other():
-    segments = np.array([[0, 0, 1, 1, 1, 1]])
-    masks = TokenMasks(query_segments=segments, key_segments=segments)
-    np.testing.assert_allclose(means([[0, 2, 3]], [[0, 2, 3]], masks=masks), [1, 0, 6, 6, 0, 0], rtol=1e-6)
-    mask = np.ones((1, 1, 6, 6), bool)
-    mask[0, 0, 3, 2] = False
-    masked = means([[0, 2, 3]], [[0, 2, 3]], masks=TokenMasks(attention_mask=mask))
-    np.testing.assert_allclose(masked, [13 / 3, 0, 13 / 3, 4.5, 0, 0], rtol=1e-6)
-
-
 def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert chosen([[5, 9, 1, 7], [0, 1, 2, 3]], 2) == ([[1, 3], [2, 3]], None)
     assert chosen([[1, 1, 1, 1], [0, 2, 2, 2]], 2) == ([[0, 1], [1, 2]], None)  # of equal scores the first tokens
@@ -81,39 +68,6 @@ def test_members_are_the_best_unmasked_tokens_by_ascending_position():
     assert chosen([[9, 1, 8, 2]], 2, [False, True, False, True]) == ([[1, 3]], [[True, True]])
     positions, valid = chosen([[6, 5, 4, 3, 2, 1]], 4, [True, False, True, False, True, False])
     assert (positions[0][:3], valid) == ([0, 2, 4], [[True, True, True, False]])
-
-
-def test_a_cluster_without_any_token_gives_zeros():
-    exists = np.zeros((1, 6), bool)
-    zeros, value = column([0] * 6), column(VALUES)
-    found = best_members(np.zeros((1, 1, 6, 2), "float32"), 3, exists)
-    output, weights = attend_members(zeros, zeros, value, found, found, return_weights=True)
-    assert np.abs(ops.convert_to_numpy(output)).max() == 0
-    assert np.abs(ops.convert_to_numpy(weights)).max() == 0
-
-
-def test_without_any_mask_every_member_may_attend():
-    pattern = BestOfCluster(1, 1)
-    selected = MemberSelection((members(CLUSTERS), members(CLUSTERS)))
-    grid = pattern.arrange(Call(1, 6, 6), selected)
-    inputs = Inputs(None, None, None, [None], TokenMasks(), AttentionOptions())
-    assert visible_pairs(grid, Leaf(pattern, 0), inputs, Call(1, 6, 6)) is None
-
-
-def test_invalid_members_are_not_averaged():
-    found = Members(
-        np.array([[[[0, 1]], [[1, 2]]]], "int32").reshape(1, 1, 2, 2), np.array([[[[True, True], [False, True]]]])
-    )
-    x = np.array([1, 2, 30, 4], "float32").reshape(1, 1, 2, 2, 1)
-    assert ops.convert_to_numpy(scatter_mean(x, found, 4)).ravel().tolist() == [1, 2, 4, 0]
-
-
-def test_weights_are_averaged_as_outputs():
-    rng = np.random.default_rng(0)
-    query, key, value = rng.normal(size=(3, 1, 1, 6, 4)).astype("float32")
-    output, weights = attend_members(query, key, value, members(CLUSTERS), members(CLUSTERS), return_weights=True)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0] @ value[0, 0], output[0, 0], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0].sum(-1), [1, 0, 1, 1, 0, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("causal", first(["rank", None, "position"], 1))
@@ -134,3 +88,51 @@ def test_the_dense_pattern_of_each_cluster_shows_its_members(causal):
                 shown = {"position": [j for j in keys if j <= i], "rank": keys[: rank + 1], None: keys}[causal]
                 expected[i, shown] = True
             np.testing.assert_array_equal(pattern[b, 0, cluster], expected)
+
+
+def test_a_cluster_without_any_token_gives_zeros():
+    zeros, found = column([0] * 6), best_members(np.zeros((1, 1, 6, 2), "float32"), 3, np.zeros((1, 6), bool))
+    for result in attend_members(zeros, zeros, column(VALUES), found, found, return_weights=True):
+        assert np.abs(ops.convert_to_numpy(result)).max() == 0
+
+
+@draws(4, 60)
+@given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 999))
+def test_output_weights_and_gradients_equal_dense_attention_with_the_reference_mask(
+    num_queries, num_keys, num_clusters, size, seed
+):
+    rng, pattern = np.random.default_rng(seed), TopKeys(num_clusters, size)
+    query, key, value, slope = (
+        tf.constant(rng.normal(size=(2, 2, length, 3)), "float64")
+        for length in (num_queries, num_keys, num_keys, num_queries)
+    )
+    exists = rng.random((2, num_keys)) < 0.7
+    scores = np.round(rng.normal(size=(2, 2, num_keys, num_clusters))).astype("float32")  # many are equal
+    clusters = rng.integers(0, num_clusters, (2, 2, num_queries), "int32")
+    members = best_members(scores, pattern.cluster_size, exists)
+    selected = KeySelection(ops.convert_to_tensor(clusters), members, num_keys)
+    twin = ops.convert_to_numpy(Leaf(pattern, 0).dense(Call(2, num_queries, num_keys), selected))
+    for row, head in np.ndindex(2, 2):
+        members = definitions.best_members(scores[row, head], size, exists[row])
+        allowed, _ = definitions.chosen_keys(clusters[row, head], members, num_keys)
+        np.testing.assert_array_equal(twin[row, head], allowed)
+    results = []
+    for run in (
+        lambda: attend_pattern(pattern, query, key, value, select=selecting(selected), return_weights=True),
+        lambda: attend(query, key, value, mask=tf.constant(twin), return_weights=True),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, value])
+            output, weights, _ = run()
+        results.append([output, weights, *tape.gradient(output, [query, key, value], slope)])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_causal_call_of_a_composition_is_refused():
+    for pattern in (Window(2) | TopKeys(3, 4), Heads([(1, Window(2)), (1, TopKeys(3, 4))])):
+        layer = SparseAttention(2, 4, pattern)
+        assert not layer.pattern.can_be_causal and layer.cross_cache_unsupported_reason is None
+        with pytest.raises(ValueError, match=r"must be False with SparseAttention \(TopKeys\), which"):
+            layer(np.ones((1, 5, 6), "float32"), use_causal_mask=True)
+    assert SparseAttention(2, 4, Window(2) | Nearest(3, 4)).pattern.can_be_causal

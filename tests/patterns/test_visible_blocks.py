@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,9 +60,8 @@ def test_blocks_are_those_of_all_pairs(pattern, causal, hides_self, lengths, siz
         np.testing.assert_array_equal(blocks, expected)
 
 
-@pytest.mark.parametrize("others", [(First(3), Stride(7))])
-def test_blocks_of_a_union_are_those_of_its_parts(others):
-    lengths, sizes = (75, 75), (8, 16)
+def test_blocks_of_a_union_are_those_of_its_parts():
+    lengths, sizes, others = (75, 75), (8, 16), (First(3), Stride(7))
     regions = tuple(region_of(each, lengths) for each in (Window(9), *others))
     union = PatternMask(((Window(9), 0), *((each, 0) for each in others)), causal=True)
     some, full = as_matrices(regions, lengths, sizes)
