@@ -9,7 +9,7 @@ def as_program(function):
         return compiled_on_jax(function)
     import tensorflow as tf
 
-    return tf.function(function, autograph=False)
+    return tf.function(function)
 
 
 def compiled_on_jax(function):

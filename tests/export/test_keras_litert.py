@@ -56,7 +56,7 @@ def test_a_layer_that_keras_exports_to_litert_gives_the_same_result(run_python, 
 def test_no_logical_operation_broadcasts_more_axes_than_litert_can(case, length):
     """LiteRT converts such an operation, and its interpreter aborts the process."""
     layer = built(case)
-    function = tf.function(lambda x: layer(x, use_causal_mask=case.causal), autograph=False)
+    function = tf.function(lambda x: layer(x, use_causal_mask=case.causal))
     graph = function.get_concrete_function(tf.TensorSpec((None, length, SIZE))).graph
     for operation in graph.get_operations():
         if operation.type in ("LogicalAnd", "LogicalOr") and operation.outputs[0].shape.rank > MAX_AXES:

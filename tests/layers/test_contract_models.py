@@ -51,7 +51,7 @@ def with_gradients(test):
 def test_a_graph_of_unknown_batch_and_length_equals_eager_with_xla_and_without(case, run, dtype):
     layer = built(case, dtype=dtype)
     signature = [tf.TensorSpec((None, None, SIZE), dtype), tf.TensorSpec((None, None), "bool")]
-    graph = tf.function(lambda *inputs: run(case, layer, *inputs), input_signature=signature, autograph=False)
+    graph = tf.function(lambda *inputs: run(case, layer, *inputs), input_signature=signature)
     for length in (1, 33):
         x = tf.constant(normal(2, length, SIZE), dtype)
         mask = tf.constant(np.arange(length) < np.array([[length], [2]]))
@@ -59,7 +59,7 @@ def test_a_graph_of_unknown_batch_and_length_equals_eager_with_xla_and_without(c
         assert_same(graph(x, mask), expected)
     # XLA makes a program of each length. By default it compiles the training below.
     if is_full():
-        compiled = tf.function(graph.get_concrete_function(), jit_compile=True, autograph=False)
+        compiled = tf.function(graph.get_concrete_function(), jit_compile=True)
         assert_same(compiled(x, mask), expected)
 
 

@@ -76,7 +76,7 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
     cache = layer.init_cache(2, 9, **given)
     output, cache = layer.prefill(X[:, :4], cache, **given)
     outputs = [output]
-    decode = tf.function(layer.decode, autograph=False)
+    decode = tf.function(layer.decode)
     for index in range(4, 9):
         output, cache = decode(X[:, index : index + 1], cache, tf.constant(index))
         outputs.append(output)

@@ -75,7 +75,7 @@ def test_a_compiled_loop_with_one_index_for_all_rows_decodes_as_the_full_pass(na
     x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
     whole = ops.convert_to_numpy(layer(x, use_causal_mask=True))
 
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(jit_compile=True)
     def decode(x):
         def step(index, cache, outputs):
             found, cache = layer.decode(ops.slice(x, (0, index, 0), (2, 1, SIZE)), cache, index)

@@ -47,7 +47,7 @@ def test_no_array_of_the_graph_repeats_the_keys_of_a_group():
     layer.build((1, length, SIZE))
     heads = [tf.TensorSpec((1, number, length, 4)) for number in (16, 2, 2)]
 
-    @tf.function(input_signature=heads, autograph=False)
+    @tf.function(input_signature=heads)
     def attend(query, key, value):
         return layer.compute_attention((query, key, value), TokenMasks(), True)[0]
 

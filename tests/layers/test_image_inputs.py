@@ -100,7 +100,7 @@ IN_BLOCKS = {"width": WIDTH, "height": 3, "block_shape": (2, 2), "order": "block
 )
 def test_a_program_for_any_size_refuses_another_width_or_more_pixels_than_the_layer_has(layer, shape, right, wrong):
     layer.build(shape)
-    program = tf.function(layer, input_signature=[tf.TensorSpec(shape)], autograph=False)
+    program = tf.function(layer, input_signature=[tf.TensorSpec(shape)])
     assert_close(program(right), to_numpy(layer(right)))
     with pytest.raises(tf.errors.InvalidArgumentError):
         program(wrong)

@@ -75,7 +75,7 @@ def trace(function, x):
         return arrays.shapes_of_jaxpr(traced.jaxpr)
     import tensorflow as tf
 
-    traced = tf.function(lambda x: differentiate(function, {"x": x}, x)[1], autograph=False)
+    traced = tf.function(lambda x: differentiate(function, {"x": x}, x)[1])
     return arrays.shapes_of_graph(traced.get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph)
 
 

@@ -86,5 +86,5 @@ def test_sequences_may_end_before_the_pixels_begin(position, subtests):
         with subtests.test(num_queries=num_queries, num_keys=num_keys):
             compare_with_dense(layer, Case(None, causal=num_queries == num_keys), *inputs)
             signature = [tf.TensorSpec((None, None, SIZE))] * len(inputs)
-            unknown = tf.function(layer, input_signature=signature, autograph=False)
+            unknown = tf.function(layer, input_signature=signature)
             assert_close(unknown(*map(tf.constant, inputs)), to_numpy(layer(*inputs)))

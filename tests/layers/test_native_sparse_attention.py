@@ -40,6 +40,6 @@ def test_dropout_applies_to_compressed_blocks():
 
 def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     layer, x = native(position="rotary"), tf.zeros((1, 50, 8))
-    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True, autograph=False)
+    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
     names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
     assert "sort" in names and not names & {"scatter", "while"}

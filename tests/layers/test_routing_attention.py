@@ -276,7 +276,7 @@ def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):
     layer.build((2, 3, SIZE))
     with_random_weights(layer)
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None, SIZE))] * 2, autograph=False)
+    @tf.function(input_signature=[tf.TensorSpec((None, None, SIZE))] * 2)
     def graph(query, value):
         return [run(query, value, use_causal_mask=True) for run in (layer, layer.attention_pattern)]
 

@@ -96,7 +96,7 @@ def test_a_row_whose_labels_have_no_place_makes_the_loss_infinite_and_no_gradien
 
     labels = np.array([[1, 2, 2, 3], [4, 4, 4, 0], [5, 0, 0, 0], [0, 0, 0, 0]])  # 5 frames for the second, of 5
 
-    @tf.function(autograph=False)
+    @tf.function
     def loss_and_gradient(log_probs, labels, weights):
         with tf.GradientTape() as tape:
             tape.watch(log_probs)

@@ -151,7 +151,7 @@ def test_an_unknown_number_of_rows_works():
 
     weights = assemble(draw((4, 5, 6), dtype="float32"))
     signature = [tf.TensorSpec((None,), "int32"), tf.TensorSpec((None, 8))]
-    loss = tf.function(lambda words, x: word_loss(x, words, *weights), input_signature=signature, autograph=False)
+    loss = tf.function(lambda words, x: word_loss(x, words, *weights), input_signature=signature)
     for rows in (1, 65):
         rng = np.random.default_rng(rows)
         x, ids = rng.standard_normal((rows, 8)).astype("float32"), rng.integers(0, 15, rows).astype("int32")

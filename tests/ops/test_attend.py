@@ -294,7 +294,7 @@ def test_query_key_products_and_gradients_equal_their_definition(heads, number, 
     tf = pytest.importorskip("tensorflow")
     draw = np.random.default_rng(0).normal
     rows, keys, cotangent = (draw(size=(2, 3, *sizes)) for sizes in ((*heads, number, 4), (6, 4), (*heads, number, 6)))
-    run = tf.function(differentiate, jit_compile=jit_compile, autograph=False)
+    run = tf.function(differentiate, jit_compile=jit_compile)
     (actual,), gradient = run(lambda x: (query_key_products(**x),), {"rows": rows, "keys": keys}, cotangent)
     shared = keys[:, :, None] if heads else keys
     of_keys = np.einsum("...ts,...th->...sh", cotangent, rows)

@@ -51,7 +51,7 @@ def test_rows_of_unknown_width_have_the_same_words_and_distances():
 
     unknown = tf.TensorSpec((None, None), tf.int32)
 
-    @tf.function(input_signature=[unknown, unknown], autograph=False)
+    @tf.function(input_signature=[unknown, unknown])
     def both(references, hypotheses):
         words = [hash_words(rows, 1) for rows in (references, hypotheses)]
         return words[0], edit_distance(*words), edit_distance(references, hypotheses)

@@ -85,7 +85,7 @@ def test_values_and_gradients_are_those_of_the_plain_gather(name):
     inputs, cotangent = {"x": draw(*rows)}, draw(*result, seed=1)
     if name == "unique rows":
         cotangent[:, :, 2] = 0  # row 9 has no gradient
-    for run in (differentiate, tf.function(differentiate, jit_compile=True, autograph=False)):
+    for run in (differentiate, tf.function(differentiate, jit_compile=True)):
         (actual,), gradient = run(lambda x: (function(x["x"]),), inputs, cotangent)
         (wanted,), wanted_gradient = run(lambda x: (expected(x["x"]),), inputs, cotangent)
         np.testing.assert_array_equal(numbers(actual), numbers(wanted))
@@ -102,7 +102,7 @@ def test_the_gradient_keeps_the_dtype(dtype):
 
 def operations(run, *shapes):
     signature = [tf.TensorSpec(shape, dtype) for shape, dtype in shapes]
-    program = tf.function(run, autograph=False).get_concrete_function(*signature)
+    program = tf.function(run).get_concrete_function(*signature)
     return {operation.type for operation in program.graph.get_operations()}
 
 

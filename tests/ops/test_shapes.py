@@ -22,7 +22,7 @@ def test_a_sequence_is_cut_into_blocks_with_zeros_at_the_end():
 def test_a_sequence_of_unknown_length_is_cut_into_a_known_number_of_blocks():
     tf = pytest.importorskip("tensorflow")
     # Without autograph, as Keras calls layers: a comparison with an unknown length would be an error.
-    cut = tf.function(lambda x: shapes.split(x, 2, -1, 2), [tf.TensorSpec((None,), "int32")], autograph=False)
+    cut = tf.function(lambda x: shapes.split(x, 2, -1, 2), [tf.TensorSpec((None,), "int32")])
     for length in (1, 4, 7):
         expected = [[1, 0], [0, 0]] if length == 1 else [[1, 2], [3, 4]]
         assert numbers(cut(np.arange(1, length + 1, dtype="int32"))) == expected

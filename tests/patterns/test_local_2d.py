@@ -86,7 +86,7 @@ def test_pixels_are_moved_without_a_gather_forward_and_backward():
     tf = pytest.importorskip("tensorflow")
     grid = image_grid(75, 75, Image(7, (2, 4), "blocks", height=11), (1, 1), (1, 1), causal=True)
 
-    @tf.function(autograph=False)
+    @tf.function
     def there_and_back(x, cotangent):
         moved, gradients = differentiate(lambda x: (grid.keys(x["keys"], -2),), {"keys": x}, cotangent)
         return moved, gradients, grid.restore(grid.queries(x, -2), -2)

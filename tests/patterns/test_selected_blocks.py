@@ -48,7 +48,7 @@ def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
 def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
     layer, x = BlockSelectedAttention(2, 4, block_size=16, position="rotary"), tf.constant(normal(1, 200, 8))
     layer.build(x.shape)
-    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True, autograph=False)
+    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
     names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
     assert "sort" in names and "gather" in names
     assert not names & {"scatter", "while"}
@@ -63,7 +63,7 @@ def test_a_shared_selection_is_sorted_once_per_key_head():
         selected = selecting(BlockSelection(blocks))
         return attend_pattern(GivenBlocks(4, 3), query, x, x, causal=True, select=selected).output
 
-    run = tf.function(attended, jit_compile=True, autograph=False)
+    run = tf.function(attended, jit_compile=True)
     for keys, heads in ((key, "1,2"), (np.repeat(key, 2, axis=1), "1,4")):
         program = run.experimental_get_compiler_ir(tf.constant(keys))(stage="hlo")
         assert set(re.findall(r"s32\[(\d+,\d+),\d+\][^ ]* sort\(", program)) == {heads}
@@ -71,9 +71,7 @@ def test_a_shared_selection_is_sorted_once_per_key_head():
 
 def test_chunks_of_queries_limit_the_size_of_arrays():
     def largest(chunk_size):
-        run = tf.function(
-            lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True, autograph=False
-        )
+        run = tf.function(lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True)
         program = run.experimental_get_compiler_ir(tf.zeros((1, 1, 512, 2)))(stage="hlo")
         sizes = re.findall(r"f32\[([\d,]+)\]", program)
         return max(int(np.prod([int(size) for size in each.split(",")])) for each in sizes)
@@ -89,8 +87,8 @@ def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length():
         key = convolve_keys(key, kernel)
         return key, select_blocks(key, key, TokenMasks(), 2, 2, chunk_size=4)
 
-    graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))], autograph=False)
-    run = tf.function(graph.get_concrete_function(), jit_compile=True, autograph=False)
+    graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))])
+    run = tf.function(graph.get_concrete_function(), jit_compile=True)
     for length in (1, 9):  # one is less than the kernel looks back
         key = normal(1, 1, length, 2)
         convolved, blocks = run(tf.constant(key))

@@ -198,10 +198,14 @@ def test_a_target_without_gradients_is_compared_alone():
     assert assert_causal(target, inputs=ids, gradients=False).max_gradient is None
 
 
-def test_a_backend_without_gradients_is_refused(monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "openvino")
-    with pytest.raises(ValueError, match=r"the TensorFlow, JAX or torch backend.*Received: backend='openvino'"):
-        assert_causal(layers.Dense(3))
+@pytest.mark.full
+def test_a_backend_without_gradients_is_refused(run_python):
+    code = (
+        "import keras, pytest, tf_sparse_attention as tsa\n"
+        "with pytest.raises(ValueError, match=r\"the TensorFlow, JAX or torch backend.*Received: backend='numpy'\"):\n"
+        "    tsa.analysis.assert_causal(keras.layers.Dense(3))"
+    )
+    run_python(code, KERAS_BACKEND="numpy")
 
 
 def test_an_argument_out_of_range_is_refused(subtests):
