@@ -29,7 +29,7 @@ def test_a_bucket_is_the_nearest_axis_or_its_opposite():
 def test_chunks_under_a_causal_mask_warn_once_that_they_are_not_causal():
     layer, band = built(selection="chunks"), built()
     assert band.pattern.causal_selection is True and layer.pattern.causal_selection is False
-    with pytest.warns(UserWarning, match="LSHAttention with selection='chunks' under a causal mask is not causal"):
+    with pytest.warns(UserWarning, match=r"LSHAttention \(HashedChunk\) under a causal mask is not causal"):
         layer(X, use_causal_mask=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

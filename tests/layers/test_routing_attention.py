@@ -251,8 +251,10 @@ def test_selections_of_all_tokens_under_a_causal_mask_warn_once():
     for selection in ("top_k", "strided", "hash"):
         layer = routing(selection=selection, num_clusters=4)
         assert layer.pattern.causal_selection is False
-        with pytest.warns(UserWarning, match=f"selection='{selection}' under a causal mask is not causal"):
+        with pytest.warns(UserWarning, match=r"RoutingAttention \(BestOfCluster\) under a causal mask is not causal"):
             layer(X, use_causal_mask=True)
+    with pytest.warns(UserWarning, match="is not causal"):
+        SparseAttention(2, 4, layer.pattern)(X, use_causal_mask=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layer(X, use_causal_mask=True)

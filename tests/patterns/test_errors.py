@@ -19,10 +19,19 @@ from tf_sparse_attention.patterns import (
     Union,
     Window,
 )
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 
 
 def make_layer(pattern):
     return SparseAttention(2, 4, pattern)
+
+
+def make_union(parts):
+    return make_layer(Union(parts))
+
+
+def make_sinks(pattern, use_sink):
+    return SparseAttention(2, 4, pattern, use_sink=use_sink)
 
 
 CLUSTERS = {"num_clusters": 4, "cluster_size": 4}
@@ -41,6 +50,10 @@ WRONG = [
     (Nearest, {"cluster_size": 4, "num_clusters": 0}),
     (Nearest, {**CLUSTERS, "ema_decay": 1}),
     (Nearest, {**CLUSTERS, "revive_after": -1}),
+    (BestOfCluster, {**CLUSTERS, "members": "last"}),
+    (BestOfCluster, {"cluster_size": 4, "members": "hash", "num_clusters": 6}),
+    *((make_union, {"parts": parts}) for parts in ([BestOfCluster(4, 4), Window(2)], [Window(2), BestOfCluster(4, 4)])),
+    (make_sinks, {"pattern": BestOfCluster(4, 4), "use_sink": True}),
     (Hashed, {"bucket_size": 4, "num_buckets": 3}),
     (Hashed, {"num_buckets": 4, "bucket_size": 4, "round": -1}),
     (SelectedBlocks, {"num_blocks": 0}),

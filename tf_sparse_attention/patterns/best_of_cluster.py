@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import take_member_numbers, take_members
 from tf_sparse_attention.ops.masks import causal_mask
 from tf_sparse_attention.ops.members import (
@@ -53,6 +54,9 @@ class BestOfCluster(CentroidPattern):
         causal_by_rank: whether a causal call masks keys by their rank in the cluster, as published, instead of their
             position. Default False.
         extra_count: added to the number of clusters of a token in the mean, 0.01 in the published code. Default 0.
+
+    Raises:
+        ValueError: if an argument is invalid, or for "hash" if `num_clusters` is not a power of two.
     """
 
     members: str = "top_k"
@@ -60,6 +64,15 @@ class BestOfCluster(CentroidPattern):
     extra_count: float = 0.0
 
     causal_selection = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.check_choice("members", self.members, ("top_k", "strided", "hash"))
+        if self.members == "hash" and (self.num_clusters < 2 or self.num_clusters & (self.num_clusters - 1)):
+            raise ValueError(
+                "`num_clusters` must be a power of two, at least 2, with hash buckets. "
+                f"Received: num_clusters={self.num_clusters}."
+            )
 
     def make_selector(self, weights: SelectorWeights) -> Selector:
         if self.members == "hash":

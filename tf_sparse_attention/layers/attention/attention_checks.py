@@ -376,9 +376,9 @@ def warn_once(layer: keras.layers.Layer, reason: str) -> None:
     """Warn once per layer that its selection is not causal.
 
     Args:
-        layer: an attention layer with `selection`.
+        layer: an attention layer whose pattern has `causal_selection=False`.
         reason: the second half of the sentence.
     """
     if not getattr(layer, "_has_warned", False):
         layer._has_warned = True
-        warnings.warn(f"{type(layer).__name__} with selection={layer.selection!r} {reason}", stacklevel=4)
+        warnings.warn(f"{describe_pattern(layer, 'causal_selection', False)} {reason}", stacklevel=4)

@@ -395,6 +395,12 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         Returns:
             Pair of the attention output per head (B, N, T, Hv) and the weights (B, N, T, S) or None.
         """
+        if causal and not self.pattern.causal_selection:
+            attention_checks.warn_once(
+                self,
+                "under a causal mask is not causal: its keys are selected from the whole sequence. Use a pattern such "
+                "as Nearest, selection='nearest' of RoutingAttention or selection='band' of LSHAttention.",
+            )
         query, key, value = heads
         attended = attend_pattern(
             self.pattern,

@@ -140,12 +140,6 @@ class LSHAttention(AttentionLayer):
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         attention_checks.check_lengths(heads[0], heads[2])
-        if causal and self.selection == "chunks":
-            attention_checks.warn_once(
-                self,
-                "under a causal mask is not causal: its chunks depend on the whole sequence. Use selection='band', the "
-                "default.",
-            )
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
     def get_config(self) -> Config:

@@ -148,11 +148,6 @@ class RoutingAttention(SparseAttention):
             normalize_queries_and_keys=True,
             **kwargs,
         )
-        if self.head_settings.use_sink and selection in MEMBER_SELECTIONS:
-            raise ValueError(
-                "`use_sink` must be False with a selection that has several softmaxes per query: "
-                f"pass selection='nearest'. Received: use_sink=True, selection={selection!r}."
-            )
         self.num_clusters = num_clusters
         self.cluster_size = cluster_size
         self.selection = selection
@@ -218,12 +213,6 @@ class RoutingAttention(SparseAttention):
                 f"`selection` must be one of {list(CROSS_SELECTIONS)} if `query` and `value` have different lengths. "
                 f"Received: selection={self.selection!r}, lengths {lengths[0]} and {lengths[1]}."
             )
-        if causal and self.selection in MEMBER_SELECTIONS:
-            attention_checks.warn_once(
-                self,
-                "under a causal mask is not causal: its clusters depend on the whole sequence. Use "
-                "selection='nearest', the default.",
-            )
         return super().compute_attention(heads, masks, causal, training, return_weights)
 
     @property
@@ -265,9 +254,3 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
     checks.check_rate("ema_decay", arguments["ema_decay"])
     checks.check_not_negative("commitment_loss", arguments["commitment_loss"])
     checks.check_count("revive_after", arguments["revive_after"], minimum=0)
-    num_clusters = arguments["num_clusters"]
-    if arguments["selection"] == "hash" and (num_clusters < 2 or num_clusters & (num_clusters - 1)):
-        raise ValueError(
-            "`num_clusters` must be a power of two, at least 2, with selection='hash'. "
-            f"Received: num_clusters={num_clusters}."
-        )

@@ -12,6 +12,7 @@ from tf_sparse_attention.layers.parts.selectors import make_selectors
 from tf_sparse_attention.layers.parts.variables import drawn_seed
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
+from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 from tf_sparse_attention.patterns.pattern import Pattern, primitives
 from tf_sparse_attention.patterns.selected_blocks import GivenBlocks
 from tf_sparse_attention.patterns.selection import Selector
@@ -74,7 +75,12 @@ class SparseAttention(AttentionLayer):
             pattern = keras.saving.deserialize_keras_object(pattern)
         checks.check_switch("normalize_queries_and_keys", normalize_queries_and_keys)
         self._pattern = _checked_pattern(pattern)
-        head_plans(self)  # raises an error for another number of heads
+        leaves = [leaf for plan in head_plans(self) for leaf in plan.leaves]  # an error for another number of heads
+        if self.head_settings.use_sink and any(isinstance(leaf.pattern, BestOfCluster) for leaf in leaves):
+            raise ValueError(
+                "`use_sink` must be False with a selection that has several softmaxes per query: use Nearest, or "
+                f"selection='nearest'. Received: use_sink=True, pattern={self.pattern!r}."
+            )
         self.mask_self = mask_self
         self.normalize_queries_and_keys = normalize_queries_and_keys
         # For selected blocks the positions of keys equal their slots.
