@@ -37,12 +37,14 @@ def as_matrices(regions, lengths, sizes):
 
 
 def region_of(pattern, lengths, hide_self=False, causal=True):
-    """Return the region of a pattern."""
+    """Return the region of a pattern, with the narrowest limits of distances of local patterns."""
     mask = PatternMask(((pattern, 0),), causal=causal, hide_self=hide_self)
-    return mask.region((1 - lengths[0], lengths[1] - 1), pattern.count if isinstance(pattern, First) else None)
+    reach = pattern.reach if isinstance(pattern, (Window, Dilated, Blocks)) else max(lengths)
+    limits = max(1 - lengths[0], -reach), 0 if causal else min(lengths[1] - 1, reach)
+    return mask.region(limits, pattern.count if isinstance(pattern, First) else None)
 
 
-PATTERNS = [Window(7), Window(1), Stride(5), Dilated(3, 4), Blocks(6, 1), Summary(8, 2), First(3), First(20)]
+PATTERNS = [Window(7), Window(1), Window(2), Stride(5), Dilated(3, 4), Blocks(6, 1), Summary(8, 2), First(3), First(20)]
 
 
 @draws(40, 200)
