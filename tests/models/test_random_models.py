@@ -49,7 +49,7 @@ def shifted(targets):
 
 @pytest.mark.full
 def test_calls_training_files_decoding_and_exports_agree(tmp_path_factory):
-    @draws(2, 6)
+    @draws(1, 3)
     @hypothesis.given(settings(), st.booleans())
     def check(arguments, tie_embeddings):
         keras.utils.set_random_seed(0)
