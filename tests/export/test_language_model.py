@@ -255,7 +255,7 @@ print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2)
 
 
 @pytest.mark.full
-@pytest.mark.filterwarnings("ignore:.*top_k")
+@pytest.mark.filterwarnings("ignore:.*is not causal")
 @pytest.mark.parametrize(
     ("settings", "routing", "rtol"),
     [

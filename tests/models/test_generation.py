@@ -79,7 +79,7 @@ def test_greedy_generation_equals_a_pass_for_each_token(model, generator):
     assert lists(rows) == [slow_greedy(model, prompt, 12) for prompt in PROMPTS]
 
 
-@pytest.mark.filterwarnings("ignore:.*top_k")
+@pytest.mark.filterwarnings("ignore:.*is not causal")
 @pytest.mark.parametrize("selection", ["nearest", "top_k"])
 def test_a_step_depends_on_the_tokens_so_far_alone(selection):
     model = make_model([LOCAL, {**ROUTING, "selection": selection}])
