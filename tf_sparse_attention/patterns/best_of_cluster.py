@@ -35,6 +35,8 @@ from tf_sparse_attention.patterns.selection import (
 )
 from tf_sparse_attention.types import Size, Tensor
 
+MEMBER_SELECTIONS = ("top_k", "strided", "hash")
+
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ class BestOfCluster(CentroidPattern):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_choice("members", self.members, ("top_k", "strided", "hash"))
+        checks.check_choice("members", self.members, MEMBER_SELECTIONS)
         if self.members == "hash" and (self.num_clusters < 2 or self.num_clusters & (self.num_clusters - 1)):
             raise ValueError(
                 "`num_clusters` must be a power of two, at least 2, with hash buckets. "

@@ -14,7 +14,7 @@ from tf_sparse_attention.layers.parts.call_inputs import token_mask
 from tf_sparse_attention.layers.parts.selectors import Centroids, find_layers, make_selectors
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import fold_groups
-from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.best_of_cluster import MEMBER_SELECTIONS, BestOfCluster
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.nearest import Nearest, RandomGroups
 from tf_sparse_attention.patterns.pattern import Pattern
@@ -23,7 +23,6 @@ from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.top_keys import TopKeys
 from tf_sparse_attention.types import Config, Tensor
 
-MEMBER_SELECTIONS = ("top_k", "strided", "hash")  # each cluster selects its members in the whole sequence
 CROSS_SELECTIONS = (*MEMBER_SELECTIONS, "top_keys")  # queries and values may have different lengths
 SELECTIONS_WITHOUT_CENTROIDS = ("hash", "random")
 SELECTIONS = ("nearest", *CROSS_SELECTIONS, "random")

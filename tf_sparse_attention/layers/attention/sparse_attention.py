@@ -1,6 +1,7 @@
 """Attention with any pattern."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from tf_sparse_attention.layers.parts.variables import drawn_seed
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
+from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
 from tf_sparse_attention.patterns.pattern import Pattern, primitives
 from tf_sparse_attention.patterns.selected_blocks import GivenBlocks
 from tf_sparse_attention.patterns.selection import Selector
@@ -75,12 +77,8 @@ class SparseAttention(AttentionLayer):
             pattern = keras.saving.deserialize_keras_object(pattern)
         checks.check_switch("normalize_queries_and_keys", normalize_queries_and_keys)
         self._pattern = _checked_pattern(pattern)
-        leaves = [leaf for plan in head_plans(self) for leaf in plan.leaves]  # an error for another number of heads
-        if self.head_settings.use_sink and any(isinstance(leaf.pattern, BestOfCluster) for leaf in leaves):
-            raise ValueError(
-                "`use_sink` must be False with a selection that has several softmaxes per query: use Nearest, or "
-                f"selection='nearest'. Received: use_sink=True, pattern={self.pattern!r}."
-            )
+        plans = head_plans(self)  # raises an error for another number of heads
+        _check_softmaxes(self.pattern, plans, self.head_settings.use_sink)
         self.mask_self = mask_self
         self.normalize_queries_and_keys = normalize_queries_and_keys
         # For selected blocks the positions of keys equal their slots.
@@ -119,6 +117,23 @@ class SparseAttention(AttentionLayer):
         names = ("share_qk", "mask_self", "normalize_queries_and_keys")
         config = {**super().get_config(), "pattern": keras.saving.serialize_keras_object(self.pattern)}
         return {**config, **{name: getattr(self, name) for name in names}}
+
+
+def _check_softmaxes(pattern: Pattern, plans: Sequence[HeadPlan], use_sink: bool) -> None:
+    """Raise a `ValueError` if a pattern with several softmaxes per query is part of a union or has a sink."""
+    for plan in plans:
+        if not any(isinstance(leaf.pattern, BestOfCluster) for leaf in plan.leaves):
+            continue
+        if len(plan.leaves) > 1:
+            raise ValueError(
+                "`parts` of a union must have one softmax per query. BestOfCluster, which `RoutingAttention` has with "
+                f"selection='top_k', has several. Use Nearest. Received: pattern={pattern!r}."
+            )
+        if use_sink:
+            raise ValueError(
+                "`use_sink` must be False with a selection that has several softmaxes per query: use Nearest, or "
+                f"selection='nearest'. Received: use_sink=True, pattern={pattern!r}."
+            )
 
 
 def _checked_pattern(pattern: Any) -> Pattern:

@@ -127,11 +127,6 @@ def _leaves(pattern: Pattern, first_leaf: int, excluded: tuple[Leaf, ...]) -> tu
         # The pair of a query and a key differs from the pair of the query and the key's successor.
         others = tuple(leaf for leaf in excluded if leaf.reads_successors == shifts)
         return (Leaf(pattern.pattern if isinstance(pattern, Successors) else pattern, first_leaf, others, shifts),)
-    if any(isinstance(part, BestOfCluster) for part in primitives(pattern)):
-        raise ValueError(
-            "`parts` of a union must have one softmax per query. BestOfCluster, which `RoutingAttention` has with "
-            f"selection='top_k', has several. Use Nearest. Received: {pattern!r}."
-        )
     numbered = []
     for part in pattern.parts:
         numbered.append((part, first_leaf))
