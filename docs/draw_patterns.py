@@ -175,7 +175,7 @@ def draw_panels(path, panels, show_groups):
 
 
 def draw_clustered(path):
-    """Draws the weights of one head of clustered attention beside those that it approximates."""
+    """Draws the weights of one head of clustered attention next to the weights of dense attention."""
     figure, axes = panels_of(CLUSTERED)
     text = text_on_few_subjects() * 3  # weights far from equal
     for (caption, arguments), axis in zip(CLUSTERED, axes, strict=True):
