@@ -55,6 +55,7 @@ SWITCHES = {
     "local_2d": "shifted table (adapter)",
     "misc": "epsilon of the divergence, scale of tables (adapters)",
     "mini_lm": "`reproduce_reference`, converted as checkpoints",
+    "multihead": "`reproduce_reference`",
     "sampling": "threshold over the whole batch (adapter)",
     "strided": "zeros that fill the last block are seen, blocks with padding averaged (adapters)",
     "t2t_checkpoints": "`reproduce_reference`, converted",
