@@ -18,20 +18,18 @@ def translator():
     return tsa.models.SequenceToSequence(encoder, decoder)
 
 
-def test_weights_are_those_that_the_layer_returns():
-    model = tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 8, LOCAL, seed=0))
-    block = model.backbone.blocks[0]
-    x = block._attention_norm(model.backbone.embedding(IDS))
-    _, expected = block.attention(x, use_causal_mask=True, return_attention_scores=True)
-    (found,) = tsa.analysis.attention_weights(model, IDS)
-    np.testing.assert_allclose(found, np.asarray(expected), atol=1e-6)
-
-
-@pytest.mark.parametrize("num_key_heads", [1, 2])
-def test_heads_that_share_keys_have_weights_of_their_own(num_key_heads):
+def mixed(num_key_heads):
     grouped = tsa.layers.LocalAttention(window=5, num_heads=4, key_dim=3, num_key_value_heads=num_key_heads, seed=0)
-    layer = tsa.layers.MixedAttention([grouped, tsa.layers.LocalAttention(window=3, num_heads=2, key_dim=3, seed=1)])
-    x = np.random.default_rng(0).normal(size=(2, 7, 12)).astype("float32")
+    return tsa.layers.MixedAttention([grouped, tsa.layers.LocalAttention(window=3, num_heads=2, key_dim=3, seed=1)])
+
+
+def global_tokens():
+    return tsa.layers.GlobalLocalAttention(2, 4, window=3, num_first_global=1, own_projections=True)
+
+
+@pytest.mark.parametrize("make", [lambda: mixed(1), lambda: mixed(2), global_tokens])
+def test_weights_are_those_that_the_layer_returns(make):
+    layer, x = make(), np.random.default_rng(0).normal(size=(2, 7, 12)).astype("float32")
     _, expected = layer(x, use_causal_mask=False, return_attention_scores=True)
     (found,) = tsa.analysis.attention_weights(layer, x)
     np.testing.assert_allclose(found, np.asarray(expected), atol=1e-6)

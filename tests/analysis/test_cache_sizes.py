@@ -16,29 +16,29 @@ def built(layer):
     return layer
 
 
-def test_numbers_worked_by_hand():
-    # A window keeps 6 tokens: 2 heads of 6 keys and values of 4 floats of 4 bytes, 6 positions, and a count of tokens.
-    (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6)), max_length=48).rows
-    assert (row.kind, row.num_slots, row.num_bytes, row.bytes_per_token) == ("LocalAttention", 6, 412, 412 / 48)
-    # The same for heads that share one of keys, in half of the bytes.
-    (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=6, num_key_value_heads=1)), max_length=48).rows
-    assert (row.num_slots, row.num_bytes) == (6, 192 + 24 + 4)
-    # Two blocks, in half precision and for 3 rows.
+@pytest.mark.parametrize(
+    ("name", "own", "num_slots", "num_bytes"),
+    [
+        # 2 heads of 6 keys and values of 4 floats of 4 bytes, 6 positions, and a count of tokens.
+        ("LocalAttention", {"window": 6}, 6, 2 * 6 * 8 * 4 + 6 * 4 + 4),
+        ("LocalAttention", {"window": 6, "num_key_value_heads": 1}, 6, 6 * 8 * 4 + 6 * 4 + 4),
+        # 3 clusters of 5 keys with their positions, groups and ranks, a counter for each cluster and one of tokens.
+        ("RoutingAttention", {"num_clusters": 3, "cluster_size": 5}, 15, 2 * 15 * (4 + 4 + 3) * 4 + 2 * 3 * 4 + 4),
+        # Half of the heads have no window and keep nothing.
+        ("AllAttention", {"num_persistent": 3, "window": 6, "variant": "head_split"}, 3, 6 * 8 * 4 + 6 * 4 + 4),
+        # 64 GiB of 2^30 slots and 4 GiB of positions, which are not allocated.
+        ("LocalAttention", {"window": 2**30}, 2**30, 2**30 * (2 * 8 * 4 + 4) + 4),
+    ],
+)
+def test_numbers_worked_by_hand(name, own, num_slots, num_bytes):
+    (row,) = cache_sizes(built(getattr(layers, name)(**SIZES, **own)), max_length=2**40).rows
+    assert (row.kind, row.num_slots, row.num_bytes) == (name, num_slots, num_bytes)
+
+
+def test_numbers_of_half_precision_for_several_rows():
     layer = layers.LocalAttention(**SIZES, block_size=5, dtype="mixed_bfloat16")
-    (row,) = cache_sizes(built(layer), max_length=100, batch_size=3).rows
+    (row,) = cache_sizes(built(layer), max_length=100, batch_size=3).rows  # two blocks
     assert (row.num_slots, row.num_bytes, row.bytes_per_token) == (10, 3 * (10 * (2 * (4 + 4) * 2 + 4) + 4), 3.64)
-    # 3 clusters of 5 keys with their positions, groups and ranks, a counter for each cluster and one of tokens.
-    (row,) = cache_sizes(built(layers.RoutingAttention(**SIZES, num_clusters=3, cluster_size=5)), 100).rows
-    assert (row.num_slots, row.num_bytes) == (15, 2 * 15 * (4 + 4 + 3) * 4 + 2 * 3 * 4 + 4)
-    # One head of each: the last 4 keys, and all 100 by their residue.
-    (row,) = cache_sizes(built(layers.StridedAttention(**SIZES, stride=4)), 100).rows
-    assert row.num_slots == (4 + 100) / 2
-
-
-def test_an_unwindowed_half_of_the_heads_keeps_nothing():
-    layer = layers.AllAttention(**SIZES, num_persistent=3, window=6, variant="head_split")
-    (row,) = cache_sizes(built(layer), 48).rows
-    assert (row.num_slots, row.num_bytes) == (3, 192 + 24 + 4)
 
 
 @pytest.mark.parametrize("max_length", [3, 50])
@@ -63,12 +63,6 @@ def test_the_table_has_a_row_a_layer_and_their_sum():
     assert text.splitlines() == lines
     rows = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36, batch_size=3))
     assert rows.splitlines()[-1] == "| all | | | 1,236 | 11.44 |"
-
-
-def test_nothing_is_made():
-    # 2 heads of 2^30 slots, 64 GiB, and 4 GiB of positions.
-    (row,) = cache_sizes(built(layers.LocalAttention(**SIZES, window=2**30)), 2**40).rows
-    assert row.num_bytes == 2**30 * (2 * 8 * 4 + 4) + 4
 
 
 def test_what_has_no_cache_says_why():

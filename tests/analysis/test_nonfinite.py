@@ -75,8 +75,7 @@ def test_gradients_are_looked_at_from_the_last_layer_to_the_first():
     assert (found.kind, found.layer.split("/")[-1]) == ("gradients", "b")
 
 
-def find_in_language_model():
-    """Return what is found in a language model whose second block has an infinite weight; before it is finite."""
+def test_a_layer_inside_of_a_language_model_is_named():
     part = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 2, "cluster_size": 4}
     model = tsa.models.LanguageModel(tsa.models.Backbone(8, 2, 4, [part], seed=0))
     ids = np.arange(8)[None]
@@ -87,11 +86,7 @@ def find_in_language_model():
         np.testing.assert_array_equal(ops.convert_to_numpy(variable), value)
     kernel = next(weight for weight in model.weights if "block_1/attention/routing_0/query" in weight.path)
     kernel.assign(ops.full(kernel.shape, np.inf))
-    return str(find_nonfinite(model, ids))
-
-
-def test_a_layer_inside_of_a_language_model_is_named():
-    assert re.match("weights of layer .*block_1/attention/routing_0/query", find_in_language_model())
+    assert re.match("weights of layer .*block_1/attention/routing_0/query", str(find_nonfinite(model, ids)))
 
 
 def test_what_cannot_be_looked_at_is_an_error(model):

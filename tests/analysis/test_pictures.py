@@ -1,4 +1,4 @@
-"""Pictures of patterns show what the dense twins say."""
+"""Pictures of patterns equal the dense reference masks, and those of spans the learned spans."""
 
 import re
 
@@ -13,9 +13,14 @@ from tests.cases import every_layer
 from tests.contracts import SIZE, built, normal
 from tests.oracle.layers import dense_call
 from tf_sparse_attention import layers
-from tf_sparse_attention.analysis import draw_pattern, draw_weights
-from tf_sparse_attention.analysis.pictures import groups_of
-from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, MixedAttention, RoutingAttention
+from tf_sparse_attention.analysis import draw_pattern, draw_spans, draw_weights
+from tf_sparse_attention.layers import (
+    AllAttention,
+    ClusteredAttention,
+    LocalAttention,
+    MixedAttention,
+    RoutingAttention,
+)
 from tf_sparse_attention.patterns import First, Heads, InTurn, Window
 
 matplotlib.use("agg")
@@ -29,11 +34,6 @@ def closed_figures():
 
 def shown(figure):
     return [np.asarray(axis.images[0].get_array()).astype(bool) for axis in figure.axes]
-
-
-def test_every_head_of_every_part_has_a_panel():
-    parts = [LocalAttention(2, 4, window=3), RoutingAttention(1, 4, num_clusters=2, cluster_size=3)]
-    assert len(shown(draw_pattern(MixedAttention(parts), length=9))) == 3
 
 
 def test_a_pattern_is_drawn_in_as_many_heads_as_it_tells_apart():
@@ -62,13 +62,6 @@ def test_every_layer_is_drawn_as_numpy_computes_it(case):
     np.testing.assert_array_equal(drawn, dense_call(layer, x, causal=case.causal).pattern[0])
 
 
-def test_tokens_that_reach_one_another_are_a_group():
-    seen = np.zeros((5, 5), bool)
-    seen[3, 1] = seen[4, 3] = seen[2, 0] = True  # 4 reaches 1 through 3
-    assert groups_of(seen).tolist() == [0, 1, 0, 1, 1]
-    assert groups_of(np.zeros((3, 3), bool)).tolist() == [0, 1, 2]  # tokens that see nothing
-
-
 def test_each_cluster_has_a_colour_of_its_own():
     layer = RoutingAttention(1, 4, num_clusters=2, cluster_size=9, selection="random", mask_self=False, seed=3)
     panel = np.asarray(draw_pattern(layer, length=9).axes[0].images[0].get_array())
@@ -82,12 +75,6 @@ def test_an_overlay_is_one_panel():
     np.testing.assert_array_equal(panel, np.eye(4, dtype=bool) | np.eye(4, k=-1, dtype=bool))
 
 
-def test_the_future_is_shaded_under_a_causal_mask_only():
-    layer = LocalAttention(1, 4, window=2)
-    assert len(draw_pattern(layer, 4).axes[0].patches) == 1
-    assert len(draw_pattern(layer, 4, use_causal_mask=False).axes[0].patches) == 0
-
-
 def test_weights_are_those_of_the_layer():
     layer = ClusteredAttention(2, 4, num_clusters=3)
     inputs = np.random.default_rng(0).normal(size=(1, 9, 6)).astype("float32")
@@ -96,6 +83,26 @@ def test_weights_are_those_of_the_layer():
     for axis, head in zip(figure.axes, np.asarray(weights)[0], strict=True):
         np.testing.assert_array_equal(axis.images[0].get_array(), head)
     assert len({tuple(row) for row in np.asarray(weights)[0, 0]}) <= 3  # queries of a cluster have one row
+
+
+def test_each_head_is_a_dot_at_its_span():
+    spans = {"ramp": 4, "initial": 0.25}
+    parts = [LocalAttention(2, 4, window=64, adaptive_span=spans)]
+    parts.append(AllAttention(3, 4, num_persistent=2, window=32, adaptive_span=spans))
+    layer = MixedAttention(parts)
+    layer.build((None, None, 8))
+    parts[0].span.fraction.assign([0.5, 1.0])
+    dots = [collection.get_offsets() for collection in draw_spans(layer).axes[0].collections]
+    np.testing.assert_array_equal(dots[0][:, 1], [36, 64])
+    np.testing.assert_array_equal(dots[1][:, 1], [12, 12, 12])
+    assert [round(float(np.mean(part[:, 0]))) for part in dots] == [0, 1]
+
+
+def test_a_model_without_spans_is_an_error():
+    layer = LocalAttention(2, 4, window=64)
+    layer.build((None, None, 8))
+    with pytest.raises(ValueError, match="`model`"):
+        draw_spans(layer)
 
 
 @pytest.mark.pages

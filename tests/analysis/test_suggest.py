@@ -1,10 +1,9 @@
 """Heads to begin with: their sizes by the rule, what they cost, and that a model can be made of them."""
 
-import numpy as np
 import pytest
 
 from tests.draws import first
-from tf_sparse_attention.analysis import assert_causal, cost, suggest
+from tf_sparse_attention.analysis import cost, suggest
 from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 
@@ -48,14 +47,6 @@ def test_the_costs_are_those_of_the_layers():
     smaller, larger = found.choices[1:]
     assert smaller.num_operations < found.choices[0].num_operations < larger.num_operations
     assert "---|\n| proposed | 128 | 256 | 16 | " in str(found) and "use_successor_values" in str(found)
-
-
-@pytest.mark.full
-def test_a_causal_model_is_made_of_them():
-    parts = suggest(200, num_heads=2, key_dim=4).attention
-    model = LanguageModel(Backbone(30, 1, 8, parts, intermediate_dim=8))
-    assert model(np.ones((1, 200), "int32")).shape == (1, 200, 30)
-    assert_causal(model, sequence_length=200, num_cuts=4)
 
 
 @pytest.mark.parametrize(

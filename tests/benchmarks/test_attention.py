@@ -39,21 +39,6 @@ def test_a_missed_aim_fails_a_check_and_only_a_check(capsys):
     assert "MISSED local: forward and backward of dense 1, at most 0.18" in capsys.readouterr().out
 
 
-def test_memory_is_measured_in_the_fastest_mode_plain_and_rematerialised(capsys):
-    asked = []
-
-    def run(wanted, backend):
-        asked.append((wanted.kind, wanted.modes, wanted.remat))
-        return {**fake_run(wanted, backend), "xla both": 1e-9}
-
-    attention.main(["--lengths", "64", "--cases", "nearest"], run=run)
-    assert asked[:3] == [
-        ("time", ("graph", "xla"), False),
-        ("memory", ("xla",), False),
-        ("memory", ("xla",), True),
-    ]
-
-
 def test_a_worker_measures_time_in_every_mode_and_skips_what_does_not_fit_into_memory():
     seconds = worker.measure(worker.Measurement("time", "local", 32, modes=("graph",), repeats=1))
     assert {"graph forward", "graph both", "graph remat"} <= set(seconds)

@@ -41,26 +41,19 @@ def test_nothing_can_be_written_once_a_file_of_a_pattern_is_opened(kills_it, tmp
         assert process.returncode == 0 and int(process.stdout) == errno.EFBIG
 
 
-@pytest.fixture
-def lab_with_runs(tmp_path):
-    """A `Lab` whose undisturbed run is made up, with a run directory "run" that is like it."""
-    made = lab.Lab(tmp_path)
+def test_a_run_survived_only_with_the_same_bits_and_nothing_left_behind(tmp_path):
+    made, run = lab.Lab(tmp_path), tmp_path / "run"
     for name in ("reference", "run"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
         (tmp_path / name / "model.keras").touch()
         with zipfile.ZipFile(tmp_path / name / lab.LAST, "w") as archive:
             archive.writestr("a.npy", b"bits")
             archive.writestr("metadata.json", name)
-    return made
-
-
-def test_a_run_survived_only_with_the_same_bits_and_nothing_left_behind(lab_with_runs, tmp_path):
-    run = tmp_path / "run"
-    assert lab_with_runs.difference(run) is None
+    assert made.difference(run) is None
     (run / ".model.7.incomplete.keras").touch()
-    assert "left behind" in lab_with_runs.difference(run)
+    assert "left behind" in made.difference(run)
     with zipfile.ZipFile(run / lab.LAST, "w") as archive:
         archive.writestr("a.npy", b"bats")
-    assert lab_with_runs.difference(run) == "1 of 1 arrays have other bits"
+    assert made.difference(run) == "1 of 1 arrays have other bits"
     (run / lab.LAST).write_bytes(b"PK")
-    assert lab_with_runs.difference(run).startswith("no last checkpoint")
+    assert made.difference(run).startswith("no last checkpoint")

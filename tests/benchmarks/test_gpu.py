@@ -23,12 +23,6 @@ def test_a_row_has_milliseconds_shares_of_dense_attention_and_memory_and_is_empt
     assert gpu.shares(ROWS[:3]).splitlines()[2:] == ["| local | 0.50 |  | 2 |", "| cuDNN dense | 1.00 |  |  |"]
 
 
-def test_seconds_are_the_median_of_rounds_in_which_every_program_runs_once():
-    order = []
-    first, second = gpu.median_seconds([lambda: order.append("a"), lambda: order.append("b")], 3)
-    assert "".join(order) == "ababab" and 0 < first < 1 and 0 < second < 1
-
-
 @pytest.mark.full
 def test_programs_are_measured_on_jax_without_missing_kernels(run_python, tmp_path):
     arguments = ["--lengths", "512", "--tokens", "512", "--repeats", "2", "--cases", "local", gpu.WINDOW]

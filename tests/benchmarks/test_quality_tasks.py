@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.quality import listops, recall, tasks
+from benchmarks.quality import listops, tasks
 from tests.draws import draws
 
 RANDOM = st.integers(0, 2**20).map(np.random.default_rng)
@@ -59,43 +59,20 @@ def test_a_needle_is_at_its_depth_or_anywhere_and_is_asked_for_at_the_end(monkey
     assert begins.min() < 20 < 60 < np.median(begins) < 110 < 150 < begins.max()
 
 
-@pytest.mark.full
-def test_a_model_of_heads_with_successor_values_learns_induction():
-    task = tasks.TASKS["induction"]._replace(train_lengths=(64,), test_lengths=(64, 128))
-    assert min(recall.train(task, "last_successors", 0, steps=300)["accuracy"].values()) > 0.9
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [("[MAX 4 [SM 3 9 1 ] [MED 4 7 ] 0 ]", 5), ("[MIN 8 [MED 9 1 5 ] [MAX 2 6 ] ]", 5), ("[SM [MIN 7 9 ] 8 ]", 5)],
+)
+def test_an_expression_has_the_value_of_its_operators(expression, value):
+    assert listops.value_of(expression.split()) == value
 
 
-def depth_of(symbols):
-    """Return how many operators of an expression are open at once."""
-    steps = [(symbol in listops.OPERATORS) - (symbol == "]") for symbol in symbols]
-    return max(itertools.accumulate(steps))
-
-
-def test_expressions_have_the_value_that_their_definition_gives():
-    def evaluate(symbols):  # by recursion, from the definition
-        symbol = symbols.pop(0)
-        if symbol not in listops.OPERATORS:
-            return int(symbol)
-        values = []
-        while symbols[0] != "]":
-            values.append(evaluate(symbols))
-        symbols.pop(0)
-        middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
-        return {
-            "[MIN": min(values),
-            "[MAX": max(values),
-            "[MED": sum(middle) // len(middle),
-            "[SM": sum(values) % 10,
-        }[symbol]
-
-    assert listops.value_of(["[MAX", "4", "[SM", "3", "9", "1", "]", "[MED", "4", "7", "]", "0", "]"]) == 5
+def test_drawn_expressions_have_their_lengths_depth_and_values():
     random = np.random.default_rng(0)
-    drawn = [listops.expression(random) for _ in range(50)]
-    assert all(listops.value_of(symbols) == evaluate([*symbols]) for symbols in drawn)
-    assert max(map(depth_of, drawn)) == listops.MAX_DEPTH - 1  # the digits are the tenth
-    ids, values = listops.draw(random, 5)
-    for row, value in zip(ids, values, strict=True):
+    steps = [[(x in listops.OPERATORS) - (x == "]") for x in listops.expression(random)] for _ in range(50)]
+    deepest = max(max(itertools.accumulate(each)) for each in steps)
+    assert deepest == listops.MAX_DEPTH - 1  # the digits are the tenth
+    for row, value in zip(*listops.draw(random, 5), strict=True):
         symbols = [listops.SYMBOLS[number] for number in row if number]
-        assert listops.MIN_LENGTH < len(symbols) < listops.MAX_LENGTH and evaluate([*symbols]) == value
+        assert listops.MIN_LENGTH < len(symbols) < listops.MAX_LENGTH and listops.value_of(symbols) == value
         assert not row[len(symbols) :].any()
-    assert "| local | " in listops.table({}) and listops.table({("local", 0): {"accuracy": 0.5}}).count("0.500") == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import variants
-from tests.contracts import with_random_weights
+from tests.contracts import normal, with_random_weights
 from tests.draws import first
 from tf_sparse_attention.analysis import assert_causal
 
@@ -16,10 +16,6 @@ LAYERS = {
     "ShiftedKeys": {"selection": "nearest", "share_qk": False},
     "ConvolvedKeys": {"selection": "nearest", "share_qk": False},
 }
-
-
-def normal(*shape):
-    return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
 @pytest.mark.parametrize("name", first(LAYERS, 2))

@@ -10,27 +10,12 @@ from benchmarks.speech import tables
 from tests.pages import ROOT
 from tests.trainers.test_speech import path  # noqa: F401  # a file of made-up recordings
 
-SCORE = {"part": "evaluate", "minutes": 5.0, "phone_error_rate": 0.05, "loss": 0.5, "labels": 9, "recordings": 2}
-TRAINED = {"part": "train", "minutes": 5.0, "steps": 1000, "processor_seconds": 400.4, "weights": 12345}
 PASS = {"part": "step", "seconds": 0.02, "full_seconds": 0.04, "ratio": 0.5, "repeats": 3}
 
 
 def test_the_page_has_the_results_of_the_file():
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     assert all(table in page for table in tables.tables(results.read_lines(tables.FILE)).split("\n\n"))
-
-
-def test_a_row_of_kinds_has_the_spread_of_its_seeds_and_waits_for_its_score():
-    rows = [
-        *({**TRAINED, "kind": kind, "seed": seed} for kind in ("local", "full") for seed in (0, 1)),
-        {**SCORE, "kind": "full", "attention": "full", "seed": 0},
-        {**SCORE, "kind": "full", "attention": "full", "seed": 1, "phone_error_rate": 0.06},
-        {**SCORE, "kind": "full", "attention": "improved", "seed": 1, "phone_error_rate": 0.07},
-    ]
-    kinds, exchanges = tables.tables(rows).split("\n\n")
-    assert "phone error rate after 5 minutes" in kinds
-    assert kinds.splitlines()[2:] == ["| full | 5.50 (0.50) % | 0.500 (0.000) | 1,000 | 400 | 12,345 | 2 |"]
-    assert exchanges.splitlines()[2:] == ["| full | 5.50 (0.50) % | - | 7.00 % |"]
 
 
 def test_an_invalid_option_is_named_and_tables_are_shown_without_a_run(tmp_path, capsys):

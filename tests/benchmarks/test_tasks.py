@@ -1,7 +1,5 @@
 """Every task at toy size: its data are made up once, the task opens them, and the table adds up."""
 
-import json
-
 import pytest
 
 from benchmarks.tasks import __main__ as program
@@ -23,13 +21,6 @@ def test_data_are_the_same_every_time_and_existing_files_stay(folder, tmp_path):
     assert (tmp_path / "pairs.jsonl").read_text() == "mine"
     for name in ("labeled.jsonl", "spoken/test/000.wav", "text/train/007.txt"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-
-
-def test_an_answer_is_the_passage_about_the_question(folder):
-    for line in (folder / "questions.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        thing = row["question"].removeprefix("And the ").removesuffix("?")
-        assert row["answer"] in row["passages"] and thing in row["answer"]
 
 
 @pytest.mark.full

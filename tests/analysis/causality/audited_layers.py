@@ -18,18 +18,6 @@ class Ahead(layers.Layer):
         return x + self.strength * exists * ops.roll(x, -self.distance, axis=1)
 
 
-class OnePositionAhead(layers.Layer):
-    """Only the output at `position` sees the input that follows it."""
-
-    def __init__(self, position, **kwargs):
-        super().__init__(**kwargs)
-        self.position = position
-
-    def call(self, x):
-        here = ops.cast(ops.arange(ops.shape(x)[1]) == self.position, x.dtype)[:, None]
-        return x + here * ops.roll(x, -1, axis=1)
-
-
 class BestTokens(layers.Layer):
     """Adds to each of the `count` best scored tokens of the whole sequence the mean of those up to it.
 
@@ -45,13 +33,6 @@ class BestTokens(layers.Layer):
         least = ops.min(ops.top_k(scores, self.count)[0], axis=-1, keepdims=True)
         member = ops.cast(scores >= least, x.dtype)[..., None]
         return x + member * ops.cumsum(member * x, axis=1) / (ops.cumsum(member, axis=1) + 1)
-
-
-class TimeNorm(layers.Layer):
-    """Normalises over the whole sequence, as batch statistics over (B, T) do."""
-
-    def call(self, x):
-        return (x - ops.mean(x, axis=1, keepdims=True)) / (ops.std(x, axis=1, keepdims=True) + 1e-3)
 
 
 class RoundingAhead(layers.Layer):
@@ -137,7 +118,5 @@ CAUSAL = {
 LOOKING_AHEAD = {
     "attention": lambda: language_model(attention(causal=False)),
     "shift": Ahead,
-    "selection": BestTokens,
-    "statistics": TimeNorm,
     "convolution": lambda: layers.Conv1D(4, 3, padding="same"),
 }

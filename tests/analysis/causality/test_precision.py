@@ -42,20 +42,15 @@ def test_the_global_policy_is_put_back():
         keras.config.set_dtype_policy("float32")
 
 
-class Sized(layers.Layer):
-    """A layer without a config."""
-
+class WithoutConfig(layers.Layer):
     def __init__(self, size):
-        super().__init__(name="sized")
-        self.size = size
+        super().__init__()
 
     def call(self, x):
-        return x * self.size
+        return x
 
 
-class Stubborn(layers.Layer):
-    """A layer that keeps its precision."""
-
+class OfFixedPrecision(layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.inner = layers.Dense(3, dtype="float32", name="inner")
@@ -64,14 +59,12 @@ class Stubborn(layers.Layer):
         return self.inner(x)
 
 
-class Growing(layers.Layer):
-    """A layer whose copy has another weight."""
-
+class WithMoreWeightsInACopy(layers.Layer):
     made = 0
 
     def build(self, shape):
-        Growing.made += 1
-        self.add_weight(shape=(Growing.made,), name="more")
+        type(self).made += 1
+        self.add_weight(shape=(self.made,), name="more")
 
     def call(self, x):
         return x
@@ -80,9 +73,9 @@ class Growing(layers.Layer):
 def test_what_cannot_be_copied_is_refused(subtests):
     for message, target in [
         ("`dtype`", lambda x: x),
-        ("`dtype`", Sized(3)),
-        (r"must take its precision from its dtype policy.*inner \(float32\)", Stubborn()),
-        ("`target`", Growing()),
+        ("`dtype`", WithoutConfig(3)),
+        (r"must take its precision from its dtype policy.*inner \(float32\)", OfFixedPrecision()),
+        ("`target`", WithMoreWeightsInACopy()),
     ]:
         with subtests.test(target=str(target)), pytest.raises(ValueError, match=message):
             causality_report(target, dtype="float64")

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from tests.analysis.causality.audited_layers import (
-    CAUSAL,
-    LOOKING_AHEAD,
-    Ahead,
-    attention,
-    language_model,
-)
+from tests.analysis.causality.audited_layers import CAUSAL, LOOKING_AHEAD, Ahead, attention, language_model
 from tests.draws import first
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
 from tf_sparse_attention.layers import LocalAttention, MixedAttention
@@ -25,14 +19,10 @@ def test_a_causal_target_passes(name):
     assert report.checks == (("perturbation",) if name == "fixed_length" else ("perturbation", "prefix"))
 
 
-@pytest.mark.parametrize("name", first(LOOKING_AHEAD, 3))
+@pytest.mark.parametrize("name", first(LOOKING_AHEAD, 2))
 def test_a_look_ahead_fails(name):
     report = causality_report(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6, num_cuts=4, quick=True)
     assert "prefix" in [leak.check for leak in report.leaks]
-
-
-def test_a_leak_below_rounding_passes_as_documented():
-    assert_causal(Ahead(strength=1e-8), quick=True)
 
 
 def test_what_depends_on_the_length_alone_fails_only_the_prefix_check():

@@ -1,7 +1,5 @@
 """How the causality audit calls its target: without a trace, and with gradients where token ids are embedded."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
@@ -9,12 +7,6 @@ from keras import layers, ops
 
 from tests.analysis.causality.audited_layers import Ahead, Tracker, attention, language_model
 from tf_sparse_attention.analysis import assert_causal, causality_report
-
-
-def test_dropout_is_the_same_in_every_call_of_an_audit():
-    model = language_model(attention(dropout=0.3), dropout=0.3)
-    report = assert_causal(model, sequence_length=8, num_cuts=3, training=True)
-    assert report.max_change == 0
 
 
 def test_rematerialised_layers_are_audited_like_others():
@@ -36,31 +28,21 @@ def test_an_audit_leaves_the_model_as_it_found_it():
     assert all("call" not in vars(layer) for layer in (model, *model.layers, tracker.dropout))
 
 
-def test_building_a_target_draws_no_seed_and_counts_no_call():
-    tracker, fresh = Tracker(), Tracker()
-    causality_report(tracker, training=True, hidden_dim=4)
-    fresh(np.zeros((2, 64, 4), "float32"))
-    for variable, value in zip(tracker.variables, fresh.variables, strict=True):
-        np.testing.assert_array_equal(variable, value)
-
-
-@pytest.mark.parametrize("limit", [2, 10**6])
-def test_a_call_that_a_user_put_on_a_layer_survives_an_audit_and_an_error_in_it(limit):
+def test_a_call_that_a_user_put_on_a_layer_survives_an_error_in_an_audit():
     calls = []
 
     def call(x):
         calls.append(x)
-        if len(calls) > limit:
+        if len(calls) > 2:
             raise RuntimeError("called too often")
         return x
 
     model = keras.Sequential([layers.Identity()])
     model.build((None, None, 4))
     model.layers[0].call = call
-    expectation = pytest.raises(RuntimeError, match="called too often") if limit == 2 else contextlib.nullcontext()
-    with expectation:
+    with pytest.raises(RuntimeError, match="called too often"):
         assert_causal(model)
-    assert len(calls) > 2 and model.layers[0].call is call
+    assert model.layers[0].call is call
 
 
 def test_a_layer_that_is_no_keras_embedding_may_embed():
