@@ -9,22 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tf_sparse_attention.layers import (
-    AllAttention,
-    BlockSelectedAttention,
-    ClusteredAttention,
-    DenseAttention,
-    FixedAttention,
-    GlobalLocalAttention,
-    LocalAttention,
-    LocalAttention2D,
-    LSHAttention,
-    MixedAttention,
-    NativeSparseAttention,
-    RoutingAttention,
-    SparseAttention,
-    StridedAttention,
-)
+from tf_sparse_attention import layers
 from tf_sparse_attention.patterns import (
     Blocks,
     Dilated,
@@ -44,30 +29,17 @@ from tf_sparse_attention.patterns import (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One kind of attention layer.
+    """One kind of attention layer."""
 
-    Attributes:
-        make: takes the keyword arguments that all attention layers have (dropout, use_bias, value_dim, output_shape,
-            seed, dtype ...) and returns a layer.
-        causal: whether the checks call it with `use_causal_mask=True`.
-        crosses: whether it supports cross-attention, also with other lengths.
-        packs: whether packed documents have the results of separate rows.
-        can_be_causal: whether it supports a causal mask. Otherwise a causal call raises ValueError.
-        pairs: whether it supports attention masks of pairs. Otherwise it supports only attention masks of keys.
-        segments: whether it supports `segment_ids`.
-        vectors: whether every query also sees persistent vectors or a sink, whose weights are not returned.
-        num_softmaxes: number of softmaxes over keys that a query adds.
-    """
-
-    make: Callable
-    causal: bool = True
-    crosses: bool = False
-    packs: bool = True
-    can_be_causal: bool = True
-    pairs: bool = True
-    segments: bool = True
-    vectors: bool = False
-    num_softmaxes: int = 1
+    make: Callable  # from the keyword arguments of all attention layers (dropout, use_bias, dtype ...) to a layer
+    causal: bool = True  # the checks call it with `use_causal_mask=True`
+    crosses: bool = False  # supports cross-attention, also with other lengths
+    packs: bool = True  # packed documents have the results of separate rows
+    can_be_causal: bool = True  # otherwise a causal call raises ValueError
+    pairs: bool = True  # supports attention masks of pairs, otherwise only of keys
+    segments: bool = True  # supports `segment_ids`
+    vectors: bool = False  # a query also sees persistent vectors or a sink, whose weights are not returned
+    num_softmaxes: int = 1  # softmaxes over keys that a query adds
 
 
 def family(layer_class, **defaults):
@@ -76,36 +48,38 @@ def family(layer_class, **defaults):
 
 
 HEADS = {"num_heads": 2, "key_dim": 4}
-local = family(LocalAttention, **HEADS)
-local_2d = family(LocalAttention2D, **HEADS, width=5)
-all_attention = family(AllAttention, **HEADS, num_persistent=3, window=4)
-strided = family(StridedAttention, **HEADS)
-fixed = family(FixedAttention, **HEADS)
-global_local = family(GlobalLocalAttention, **HEADS, num_global=3)
-clustered = family(ClusteredAttention, **HEADS, num_clusters=3, num_bits=16, num_iterations=3, seed=5)
-lsh = family(LSHAttention, **HEADS, num_buckets=4, bucket_size=3, seed=5)
-selected = family(BlockSelectedAttention, **HEADS)
-native = family(NativeSparseAttention, num_heads=4, key_dim=4)
-routing = family(RoutingAttention, **HEADS, num_clusters=3, cluster_size=4, seed=5)
+local = family(layers.LocalAttention, **HEADS)
+local_2d = family(layers.LocalAttention2D, **HEADS, width=5)
+all_attention = family(layers.AllAttention, **HEADS, num_persistent=3, window=4)
+strided = family(layers.StridedAttention, **HEADS)
+fixed = family(layers.FixedAttention, **HEADS)
+global_local = family(layers.GlobalLocalAttention, **HEADS, num_global=3)
+clustered = family(layers.ClusteredAttention, **HEADS, num_clusters=3, num_bits=16, num_iterations=3, seed=5)
+lsh = family(layers.LSHAttention, **HEADS, num_buckets=4, bucket_size=3, seed=5)
+selected = family(layers.BlockSelectedAttention, **HEADS)
+native = family(layers.NativeSparseAttention, num_heads=4, key_dim=4)
+routing = family(layers.RoutingAttention, **HEADS, num_clusters=3, cluster_size=4, seed=5)
 
 
 def sparse(pattern, **own):
-    return family(SparseAttention, **HEADS, pattern=pattern, seed=5)(**own)
+    return family(layers.SparseAttention, **HEADS, pattern=pattern, seed=5)(**own)
 
 
 def dense(**common):
-    return DenseAttention(2, 4, **common, position="relative", max_distance=3)
+    return layers.DenseAttention(2, 4, **common, position="relative", max_distance=3)
 
 
 def mixed(**common):
     parts = [make(**common) for make in (local(window=3, position="relative"), routing(position="rotary"))]
-    return MixedAttention(parts, dtype=common.get("dtype"))
+    return layers.MixedAttention(parts, dtype=common.get("dtype"))
 
 
 SINKS, ROUTED = Window(4) | First(2), Window(2) | Nearest(3, 4)
 OF_TWO_KINDS = Heads([(1, Dilated(3, 4) | First(1)), (2, Blocks(6, 1) | Stride(5) | Hashed(4, 3))])
+SPAN = {"ramp": 2, "initial": 0.3}
 NEVER_CAUSAL = {"causal": False, "can_be_causal": False}
 ACROSS = {**NEVER_CAUSAL, "crosses": True, "packs": False}
+CROSSES_UNPACKED = {"crosses": True, "packs": False}
 SEPARATE = {"causal": False, "crosses": True, "packs": False}
 CHOOSES_KEYS = {**ACROSS, "segments": False}
 CLUSTERED = {**CHOOSES_KEYS, "pairs": False}
@@ -117,46 +91,33 @@ CASES = {
     "sparse_heads": Case(sparse(OF_TWO_KINDS, num_heads=3, position="alibi"), packs=False),
     "sparse_two_groupings": Case(sparse(Nearest(3, 2) | Nearest(2, 4), position="relative")),
     "sparse_image": Case(sparse(ImageBlocks(6, (2, 3)) | Summary(8, 2), position="rotary"), packs=False),
-    "local_blocks": Case(local(block_size=4, position="rotary"), crosses=True, packs=False),
-    "local_blocks_both_sides": Case(local(block_size=3, num_blocks_after=2), causal=False, crosses=True, packs=False),
+    "local_blocks": Case(local(block_size=4, position="rotary"), **CROSSES_UNPACKED),
+    "local_blocks_both_sides": Case(local(block_size=3, num_blocks_after=2), **SEPARATE),
     "local_blocks_of_two_sizes": Case(local(block_size=3, key_block_size=4, position="rotary"), **ACROSS),
     "local_window": Case(local(window=5), crosses=True),
     "local_window_relative": Case(local(window=4, position="relative", max_distance=2), crosses=True),
-    "local_2d": Case(local_2d(block_shape=(2, 2), position="rotary_2d"), crosses=True, packs=False),
+    "local_2d": Case(local_2d(block_shape=(2, 2), position="rotary_2d"), **CROSSES_UNPACKED),
     "local_2d_blocks": Case(
-        local_2d(block_shape=(4, 3), height=15, order="blocks", position="relative", max_distance=6),
-        crosses=True,
-        packs=False,
+        local_2d(block_shape=(4, 3), height=15, order="blocks", position="relative", max_distance=6), **CROSSES_UNPACKED
     ),
     "local_2d_relative": Case(
-        local_2d(block_shape=(3, 2), num_blocks_after=(1, 2), position="relative_2d"),
-        causal=False,
-        crosses=True,
-        packs=False,
+        local_2d(block_shape=(3, 2), num_blocks_after=(1, 2), position="relative_2d"), **SEPARATE
     ),
     "local_2d_class": Case(
-        local_2d(block_shape=(2, 2), num_class_tokens=2, position="relative_2d", max_distance=2),
-        crosses=True,
-        packs=False,
+        local_2d(block_shape=(2, 2), num_class_tokens=2, position="relative_2d", max_distance=2), **CROSSES_UNPACKED
     ),
     "global_window": Case(global_local(window=3, num_first_global=2), **NEVER_CAUSAL, packs=False),
     "global_window_relative": Case(
         global_local(window=3, num_first_global=2, position="relative", max_distance=4), **NEVER_CAUSAL, packs=False
     ),
     "global_window_span": Case(
-        global_local(window=4, num_first_global=1, position="alibi", adaptive_span={"ramp": 2, "initial": 0.3}),
-        **NEVER_CAUSAL,
-        packs=False,
+        global_local(window=4, num_first_global=1, position="alibi", adaptive_span=SPAN), **NEVER_CAUSAL, packs=False
     ),
     "all": Case(all_attention(position="relative", mask_self=True), crosses=True, vectors=True),
-    "all_span": Case(
-        all_attention(position="rotary", adaptive_span={"ramp": 2, "initial": 0.3}), crosses=True, vectors=True
-    ),
+    "all_span": Case(all_attention(position="rotary", adaptive_span=SPAN), crosses=True, vectors=True),
     "all_split": Case(all_attention(variant="split", position="alibi"), causal=False, crosses=True, vectors=True),
     "all_head_split": Case(all_attention(variant="head_split"), crosses=True, vectors=True),
-    "local_span": Case(
-        local(window=5, position="relative", adaptive_span={"ramp": 2, "initial": 0.3}), causal=False, crosses=True
-    ),
+    "local_span": Case(local(window=5, position="relative", adaptive_span=SPAN), causal=False, crosses=True),
     "clustered": Case(clustered(), **CLUSTERED),
     "improved_clustered": Case(clustered(top_k=4, position="rotary"), **CLUSTERED),
     "dense": Case(dense, crosses=True),
@@ -169,8 +130,7 @@ CASES = {
     ),
     "fixed_merged": Case(
         fixed(num_heads=4, block_size=5, num_groups=2, num_summary=2, heads="merged", position="relative"),
-        crosses=True,
-        packs=False,
+        **CROSSES_UNPACKED,
     ),
     "nearest": Case(routing(position="relative")),
     "nearest_both_sides": Case(routing(selection="nearest", position="alibi"), causal=False),
@@ -215,8 +175,7 @@ CASES = {
         **GATED,
     ),
     "native_relative": Case(
-        native(block_size=4, num_blocks=2, window=2, num_key_value_heads=1, position="relative"),
-        **GATED,
+        native(block_size=4, num_blocks=2, window=2, num_key_value_heads=1, position="relative"), **GATED
     ),
     "selected_beside": Case(
         sparse(Nearest(3, 3) | SelectedBlocks(4, 2) | Window(3), share_qk=True, position="alibi"), packs=False

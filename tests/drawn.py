@@ -5,23 +5,7 @@
 
 from hypothesis import strategies as st
 
-from tf_sparse_attention import layers
-from tf_sparse_attention.patterns import (
-    Blocks,
-    Dilated,
-    First,
-    Hashed,
-    Heads,
-    ImageBlocks,
-    Nearest,
-    SelectedBlocks,
-    Stride,
-    Successors,
-    Summary,
-    TopKeys,
-    Union,
-    Window,
-)
+from tf_sparse_attention import layers, patterns
 
 LONGEST = 60  # the longest sequence drawn
 POSITIONS = st.sampled_from([None, "relative", "rotary", "alibi"])
@@ -32,14 +16,8 @@ SPAN = st.sampled_from([None, {"ramp": 3}, {"ramp": 9, "initial": 0.7}])
 PAIR = st.tuples(st.integers(0, 2), st.integers(0, 2))
 
 
-HEAD_OPTIONS = {
-    "use_sink": True,
-    "logit_soft_cap": 0.5,
-    "use_query_key_norm": True,
-    "use_gate": True,
-    "attention_scale": 0.7,
-    "num_key_value_heads": 1,
-}
+HEAD_OPTIONS = {"use_sink": True, "logit_soft_cap": 0.5, "use_query_key_norm": True, "use_gate": True}
+HEAD_OPTIONS |= {"attention_scale": 0.7, "num_key_value_heads": 1}
 GROUPS = ("num_key_value_heads",)  # which need keys of their own, and as many key heads as there are parts of heads
 OF_ONE_SOFTMAX = ("use_sink", "logit_soft_cap")
 
@@ -207,18 +185,19 @@ def clustered(draw):
 def leaves(draw):
     """Patterns that are no compositions."""
     size, small = draw(st.integers(1, 20)), draw(st.integers(1, 5))
+    followed = [patterns.Window(size), patterns.Nearest(small, size), patterns.Hashed(2 * small, size)]
     kinds = [
-        lambda: Window(size),
-        lambda: Blocks(size, draw(st.integers(0, 2)), draw(st.sampled_from([None, 0, 1]))),
-        lambda: Stride(size),
-        lambda: Summary(size + small - 1, small),
-        lambda: First(small),
-        lambda: Dilated(small, draw(st.integers(1, 6))),
-        lambda: ImageBlocks(draw(st.integers(2, 9)), (2, 3), (1, 1), (1, 0)),
-        lambda: Nearest(small, size),
-        lambda: SelectedBlocks(size, small),
-        lambda: Hashed(2 * draw(st.integers(1, 3)), size),
-        lambda: Successors(draw(st.sampled_from([Window(size), Nearest(small, size), Hashed(2 * small, size)]))),
+        lambda: patterns.Window(size),
+        lambda: patterns.Blocks(size, draw(st.integers(0, 2)), draw(st.sampled_from([None, 0, 1]))),
+        lambda: patterns.Stride(size),
+        lambda: patterns.Summary(size + small - 1, small),
+        lambda: patterns.First(small),
+        lambda: patterns.Dilated(small, draw(st.integers(1, 6))),
+        lambda: patterns.ImageBlocks(draw(st.integers(2, 9)), (2, 3), (1, 1), (1, 0)),
+        lambda: patterns.Nearest(small, size),
+        lambda: patterns.SelectedBlocks(size, small),
+        lambda: patterns.Hashed(2 * draw(st.integers(1, 3)), size),
+        lambda: patterns.Successors(draw(st.sampled_from(followed))),
     ]
     return draw(st.sampled_from(kinds))()
 
@@ -226,7 +205,7 @@ def leaves(draw):
 @st.composite
 def never_causal_leaves(draw):
     """Patterns that are no compositions, among them one that is never causal, and none that has to be."""
-    chosen = st.builds(TopKeys, st.integers(1, 5) | st.integers(30, 40), st.integers(1, 20))
+    chosen = st.builds(patterns.TopKeys, st.integers(1, 5) | st.integers(30, 40), st.integers(1, 20))
     return draw(chosen | leaves().filter(lambda leaf: not leaf.must_be_causal))
 
 
@@ -236,19 +215,19 @@ def compositions(draw, leaf):
 
     def one():
         parts = draw(st.lists(leaf, min_size=1, max_size=3))
-        return parts[0] if len(parts) == 1 else Union(tuple(parts))
+        return parts[0] if len(parts) == 1 else patterns.Union(tuple(parts))
 
     if draw(st.booleans()):
         return one(), draw(st.integers(1, 2))
     counts = draw(st.lists(st.integers(1, 2), min_size=2, max_size=3))
-    return Heads(tuple((count, one()) for count in counts)), sum(counts)
+    return patterns.Heads(tuple((count, one()) for count in counts)), sum(counts)
 
 
 @st.composite
 def sparse(draw, leaf=None):
     pattern, num_heads = draw(compositions(leaves() if leaf is None else leaf))
     own = {"pattern": pattern, "num_heads": num_heads, "share_qk": draw(st.booleans())}
-    refused = GROUPS if own["share_qk"] or isinstance(pattern, Heads) else ()
+    refused = GROUPS if own["share_qk"] or isinstance(pattern, patterns.Heads) else ()
     return layers.SparseAttention, common(draw, st.just(num_heads), refused) | NORMALIZED | own
 
 
@@ -257,25 +236,9 @@ def sparse_top_keys():
     return sparse(never_causal_leaves()).filter(lambda made: not made[1]["pattern"].can_be_causal)
 
 
-KINDS = {
-    "local": local,
-    "unequal_blocks": unequal_blocks,
-    "local_2d": local_2d,
-    "global_local": global_local,
-    "all_attention": all_attention,
-    "strided": strided,
-    "fixed": fixed,
-    "routing": routing,
-    "of_all_tokens": of_all_tokens,
-    "top_keys": top_keys,
-    "lsh": lsh,
-    "chunks": chunks,
-    "clustered": clustered,
-    "selected": selected,
-    "native": native,
-    "sparse": sparse,
-    "sparse_top_keys": sparse_top_keys,
-}
+BY_POSITION = (local, unequal_blocks, local_2d, global_local, all_attention, strided, fixed)
+BY_CONTENT = (routing, of_all_tokens, top_keys, lsh, chunks, clustered, selected, native, sparse, sparse_top_keys)
+KINDS = {strategy.__name__: strategy for strategy in (*BY_POSITION, *BY_CONTENT)}
 
 
 def made(kinds, kind):

@@ -34,19 +34,9 @@ def attend(query, key, value, allowed, bias=0.0, rows=None, key_table=None, valu
 
     s_ij = f(q_i . k_j) + q_i . key_table[rows_ij] + bias_ij with f(x) = cap tanh(x / cap), p = softmax over the allowed
     j, and over the sink, which has no value,
-    o_i = sum_j p_ij (v_j + value_table[rows_ij]); a query that may see nothing gets zeros.
-
-    Args:
-        query: (T, H).
-        key: (S, H).
-        value: (S, Hv).
-        allowed: bool (T, S).
-        bias: (T, S).
-        rows: int (T, S), the row of the tables for each pair.
-        key_table: (R, H), or None.
-        value_table: (R, Hv), or None.
-        cap: number, or None: f(x) = x.
-        sink: number, or a column (T, 1) of them, or None.
+    o_i = sum_j p_ij (v_j + value_table[rows_ij]); a query that may see nothing gets zeros. Without a cap f(x) = x.
+    Query (T, H), key (S, H), value (S, Hv), `allowed`, `bias` and `rows` (T, S), tables (R, H) and (R, Hv); the sink
+    is a number or a column (T, 1) of them.
     """
     scores = capped(query @ key.T, cap) + bias
     if key_table is not None:

@@ -3,30 +3,13 @@
 import numpy as np
 
 from tests.oracle import definitions
-from tf_sparse_attention.patterns import (
-    Blocks,
-    Dilated,
-    Hashed,
-    Heads,
-    ImageBlocks,
-    Nearest,
-    SelectedBlocks,
-    Stride,
-    Successors,
-    Summary,
-    TopKeys,
-    Window,
-)
+from tf_sparse_attention import patterns
 from tf_sparse_attention.patterns.pattern import primitives
 
 
 def of_head(pattern, index):
-    """Return what one head attends under.
-
-    Returns:
-        Its pattern without `Heads`, its number among the heads that have that pattern, and that of the first leaf.
-    """
-    if not isinstance(pattern, Heads):
+    """Return the pattern of a head without `Heads`, its number among the heads that have it, and its first leaf's."""
+    if not isinstance(pattern, patterns.Heads):
         return pattern, index, 0
     first_leaf = 0
     for count, part in pattern.groups:
@@ -39,8 +22,6 @@ def of_head(pattern, index):
 def visible(pattern, lengths, causal, groups, segments, successors=False):
     """Return which keys a head sees, bool (T, S), before padding and documents are left out.
 
-    What parts show with the values of successors is another result than what the others show.
-
     Args:
         pattern: a pattern without `Heads`.
         lengths: pair (T, S).
@@ -49,37 +30,39 @@ def visible(pattern, lengths, causal, groups, segments, successors=False):
             group for each document; of `TopKeys` the cluster of each query and the keys of each cluster, of
             `SelectedBlocks` what a query sees.
         segments: int (T,), the document of each token; None where nothing is packed.
-        successors: which of the two.
+        successors: whether of the parts that show keys with the values of successors, or of the others.
     """
     leaves = [
-        pair for pair in zip(primitives(pattern), groups, strict=True) if isinstance(pair[0], Successors) == successors
+        pair
+        for pair in zip(primitives(pattern), groups, strict=True)
+        if isinstance(pair[0], patterns.Successors) == successors
     ]
     seen = [np.zeros(lengths, bool), *(_leaf(leaf, lengths, causal, own, segments) for leaf, own in leaves)]
     return np.any(seen, axis=0)
 
 
 def _leaf(leaf, lengths, causal, groups, segments):
-    if isinstance(leaf, Successors):
-        if isinstance(leaf.pattern, Window):
+    if isinstance(leaf, patterns.Successors):
+        if isinstance(leaf.pattern, patterns.Window):
             return definitions.earlier_window(*lengths, leaf.pattern.size)
         return definitions.bands(*groups, _size_of(leaf.pattern), causal=True, earlier=True)[0]
-    if isinstance(leaf, Window):
+    if isinstance(leaf, patterns.Window):
         return definitions.window(*lengths, leaf.size, causal)
-    if isinstance(leaf, Blocks):
+    if isinstance(leaf, patterns.Blocks):
         after = leaf.before if leaf.after is None else leaf.after
         return definitions.local_blocks(*lengths, leaf.size, leaf.before, after, causal)
-    if isinstance(leaf, SelectedBlocks):  # what the queries chose
+    if isinstance(leaf, patterns.SelectedBlocks):  # what the queries chose
         return groups
-    if isinstance(leaf, Stride):
+    if isinstance(leaf, patterns.Stride):
         return definitions.strided(*lengths, leaf.stride, "far", causal)
-    if isinstance(leaf, Summary):
+    if isinstance(leaf, patterns.Summary):
         return definitions.fixed(*lengths, leaf.block_size, leaf.num_summary, leaf.group, "far", causal)
-    if isinstance(leaf, ImageBlocks):
+    if isinstance(leaf, patterns.ImageBlocks):
         around = leaf.before, leaf.after
         return definitions.image_blocks(*lengths, leaf.width, leaf.block_shape, *around, causal, leaf.order)
-    if isinstance(leaf, TopKeys):
+    if isinstance(leaf, patterns.TopKeys):
         return definitions.chosen_keys(*groups, lengths[1])[0]
-    if isinstance(leaf, Nearest | Hashed):
+    if isinstance(leaf, patterns.Nearest | patterns.Hashed):
         return definitions.bands(*groups, _size_of(leaf), causal)[0]
     allowed = np.zeros(lengths, bool)
     for i in range(lengths[0]):
@@ -89,12 +72,12 @@ def _leaf(leaf, lengths, causal, groups, segments):
 
 
 def _size_of(leaf):
-    return leaf.cluster_size if isinstance(leaf, Nearest) else leaf.bucket_size
+    return leaf.cluster_size if isinstance(leaf, patterns.Nearest) else leaf.bucket_size
 
 
 def _near(leaf, i, j, segments):
     """Whether a dilated window or the first tokens of the query's document show key j to query i."""
-    if isinstance(leaf, Dilated):
+    if isinstance(leaf, patterns.Dilated):
         return any(abs(i - j) == step * leaf.dilation for step in range(leaf.window))
     if segments is None:
         return j < leaf.count

@@ -1,4 +1,7 @@
-"""Patterns filled position by position from their definitions, in NumPy, without a look at the library."""
+"""Patterns filled position by position from their definitions, in NumPy, without a look at the library.
+
+T queries see S keys. Where keys exist is bool (T,); `segments` are the documents of tokens, int (T,), or None.
+"""
 
 import numpy as np
 
@@ -24,12 +27,7 @@ def window(num_queries, num_keys, size, causal):
 def strided(num_queries, num_keys, stride, part, causal):
     """Return strided attention (Child et al. 2019), bool (T, S): a window of `stride`, and keys whole strides away.
 
-    Args:
-        num_queries: T.
-        num_keys: S.
-        stride: l.
-        part: "local", "far", or "merged" for both.
-        causal: bool.
+    The part is "local", "far", or "merged" for both.
     """
     i, j = places(num_queries, num_keys)
     near, far = abs(i - j) < stride, (i - j) % stride == 0
@@ -39,14 +37,8 @@ def strided(num_queries, num_keys, stride, part, causal):
 def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
     """Return fixed attention (Child et al. 2019), bool (T, S): the own block, and the summary columns of every block.
 
-    Args:
-        num_queries: T.
-        num_keys: S.
-        block_size: l.
-        num_summary: c, the columns of each block that are summaries.
-        group: g, 0 for the last c columns, 1 for the c before them, and so on.
-        part: "local", "far", or "merged" for both.
-        causal: bool.
+    Summaries are the last `num_summary` columns for group 0, those before them for group 1, and so on. The part is
+    "local", "far", or "merged" for both.
     """
     i, j = places(num_queries, num_keys)
     near, end = i // block_size == j // block_size, block_size - group * num_summary
@@ -57,12 +49,8 @@ def fixed(num_queries, num_keys, block_size, num_summary, group, part, causal):
 def pixels(num_pixels, width, block_shape, order, height=None):
     """Return the (row, column) of the first pixels of an image: row by row, or block by block and so inside a block.
 
-    Args:
-        num_pixels: T.
-        width: W.
-        block_shape: (h, w). Blocks at the right and lower edges hold what is left.
-        order: "raster" or "blocks".
-        height: rows of the image, or None for enough of them, a multiple of h.
+    Blocks at the right and lower edges hold what is left. Without a height the image has as many rows of blocks as it
+    needs. The order is "raster" or "blocks".
     """
     if height is None:
         height = max(-(-num_pixels // (width * block_shape[0])), 1) * block_shape[0]
@@ -88,14 +76,8 @@ def image_blocks(num_queries, num_keys, width, block_shape, before, after, causa
 def bands(query_groups, key_groups, size, causal, earlier=False):
     """Return the band inside groups and how far apart its members rank.
 
-    Query i sees the last `size` keys of its group at positions up to i and, if not causal, the `size` - 1 next ones.
-
-    Args:
-        query_groups: list of T groups, anything hashable; None is a token that does not exist.
-        key_groups: list of S groups.
-        size: keys.
-        causal: bool.
-        earlier: whether only keys at positions before i are seen, as for successor values.
+    Query i sees the last `size` keys of its group at positions up to i and, if not causal, the `size` - 1 next ones;
+    with `earlier`, as for successor values, only keys before i. The group None is that of tokens that do not exist.
 
     Returns:
         Pair of bool (T, S) and int (T, S): rank of key j in its group minus that of the last key up to position i, or
@@ -130,12 +112,7 @@ def followed(exists, segments):
 
 
 def chosen_keys(query_clusters, members, num_keys):
-    """Return the keys that each query's cluster chose, and how far apart they rank.
-
-    Args:
-        query_clusters: list of T clusters, numbers from 0 on.
-        members: for each cluster the positions of its keys, in ascending order.
-        num_keys: S.
+    """Return the keys that each query's cluster chose, and how far apart they rank; `members` are those of clusters.
 
     Returns:
         Pair of bool (T, S) and int (T, S): rank of key j in the cluster minus that of the last key up to position i.
@@ -154,11 +131,7 @@ def chunks(query_rounds, key_rounds, size):
 
     The tokens of each round, by (group, position), are cut into chunks of `size`. A query sees its chunk and the one
     before; before the first chunk of a round is the last one of the round before, and before round 0 the last round.
-
-    Args:
-        query_rounds: list of R lists of T groups, which have an order; None is a token that does not exist.
-        key_rounds: list of R lists of S groups.
-        size: tokens of a chunk.
+    The group None is that of tokens that do not exist.
     """
     seen = np.zeros((len(query_rounds[0]), len(key_rounds[0])), int)
     key_chunks = [_cut(groups, size) for groups in key_rounds]
@@ -176,42 +149,8 @@ def _cut(groups, size):
     return [[i for _, i in tokens[start : start + size]] for start in range(0, max(len(tokens), 1), size)]
 
 
-def selected_blocks(query, key, block_size, num_blocks, exists, segments):
-    """Return a query's own block and the earlier blocks of the largest product with their mean key, bool (T, S).
-
-    Args:
-        query: float (T, H).
-        key: float (T, H).
-        block_size: positions of a block.
-        num_blocks: blocks that a query sees, with its own.
-        exists: bool (T,), where keys exist.
-        segments: int (T,), the document of each token; None where nothing is packed.
-    """
-    length = len(query)
-    documents = np.zeros(length, int) if segments is None else segments
-    allowed = np.zeros((length, length), bool)
-    for i in range(length):
-        found = []
-        for begin in range(0, i // block_size * block_size, block_size):
-            block = range(begin, begin + block_size)
-            kept = [j for j in block if exists[j] and documents[j] == documents[block[-1]]]
-            if kept and documents[block[-1]] == documents[i]:
-                found.append((-(query[i] @ np.mean(key[kept], axis=0)), begin))
-        for _, begin in sorted(found)[: num_blocks - 1]:
-            allowed[i, begin : begin + block_size] = True
-        allowed[i, i // block_size * block_size : i + 1] = True
-    return allowed
-
-
 def counted_blocks(length, block_size, exists, segments):
-    """Return the complete blocks of a sequence: what of each counts, pairs of position and place, and its document.
-
-    Args:
-        length: T.
-        block_size: positions of a block.
-        exists: bool (T,), where keys exist.
-        segments: int (T,), the document of each token; None where nothing is packed.
-    """
+    """Return the complete blocks of a sequence: what of each counts, pairs of position and place, and its document."""
     documents = np.zeros(length, int) if segments is None else segments
     blocks = []
     for begin in range(0, length // block_size * block_size, block_size):
@@ -246,14 +185,18 @@ def best_blocks(shares, blocks, block_size, num_blocks, segments):
     return allowed
 
 
+def selected_blocks(query, key, block_size, num_blocks, exists, segments):
+    """Return a query's own block and the earlier blocks of the largest product with their mean key, bool (T, S)."""
+    blocks = counted_blocks(len(query), block_size, exists, segments)
+    means = [np.mean(key[[j for j, _ in block]], axis=0) if block else 0 * key[0] for block, _ in blocks]
+    shares = query @ np.reshape(means, (len(blocks), key.shape[1])).T
+    return best_blocks(shares, blocks, block_size, num_blocks, segments)
+
+
 def convolved_keys(key, kernel, exists, segments):
     """Return keys (T, H) with silu of their causal convolution added, over keys that exist and are of their document.
 
-    Args:
-        key: float (T, H).
-        kernel: float (K, H), row l for the key l positions before.
-        exists: bool (T,), where keys exist.
-        segments: int (T,), the document of each token; None where nothing is packed.
+    Row l of the kernel (K, H) is for the key l positions before.
     """
     total = np.zeros_like(key)
     for i in range(len(key)):
@@ -265,24 +208,18 @@ def convolved_keys(key, kernel, exists, segments):
 
 
 def best_members(scores, size, exists):
-    """Returns, for each cluster, the positions of its `size` best tokens in ascending order.
-
-    Args:
-        scores: float (T, K).
-        size: tokens of a cluster.
-        exists: bool (T,); a token that does not exist is never taken.
-    """
+    """Return, for each cluster of scores (T, K), the positions of its `size` best tokens in ascending order."""
     return [sorted(tokens[:size]) for tokens in _by_score(scores, exists)]
 
 
 def strided_members(scores, size, exists):
-    """Returns, for each cluster, every (number of tokens // `size`)-th token by falling score, in ascending order."""
+    """Return, for each cluster, every (number of tokens // `size`)-th token by falling score, in ascending order."""
     step = max(sum(exists) // size, 1)
     return [sorted(tokens[::step][:size]) for tokens in _by_score(scores, exists)]
 
 
 def bucket_members(buckets, number, size, exists):
-    """Returns, for each of `number` buckets, its first `size` tokens and, if it has fewer, the first of the others."""
+    """Return, for each of `number` buckets, its first `size` tokens and, if it has fewer, the first of the others."""
     tokens = [i for i in range(len(buckets)) if exists[i]]
     return [sorted(sorted(tokens, key=lambda i: (buckets[i] != bucket, i))[:size]) for bucket in range(number)]
 

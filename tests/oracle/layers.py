@@ -12,22 +12,7 @@ import numpy as np
 
 from tests.oracle import attention, compositions, definitions
 from tests.oracle.clustered import clustered
-from tf_sparse_attention.layers import (
-    AllAttention,
-    BlockSelectedAttention,
-    ClusteredAttention,
-    DenseAttention,
-    FixedAttention,
-    GlobalLocalAttention,
-    LocalAttention,
-    LocalAttention2D,
-    LSHAttention,
-    MixedAttention,
-    NativeSparseAttention,
-    RoutingAttention,
-    SparseAttention,
-    StridedAttention,
-)
+from tf_sparse_attention import layers
 from tf_sparse_attention.ops.random_bits import random_groups
 from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
 from tf_sparse_attention.patterns.pattern import primitives
@@ -59,8 +44,8 @@ class Head:
     value: Any
     query_exists: Any
     key_exists: Any
-    allowed: Any
-    segments: Any  # of queries and of keys, (T,) each, or None
+    allowed: Any  # by the attention mask and the segments, (T, S)
+    segments: Any  # of the tokens, (T,), or None
     queries: Any  # of all heads, (N, T, H)
     inputs: Any  # of the queries, (T, D)
     allowed_of_heads: Any  # what `allowed` is of all heads, (N, T, S)
@@ -81,18 +66,12 @@ def arrays_of(layer, read):
 
 
 def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, **masks):
-    """Return the `Dense` result of calling an attention layer, without dropout.
+    """Return the `Dense` result of calling a built attention layer, without dropout, with weights as `read` has them.
 
-    Args:
-        layer: a built layer of `CASES`, or a `MixedAttention` of such.
-        query: array (B, T, D).
-        value: array (B, S, D), or None for self-attention.
-        key: array (B, S, D), or None for `value`.
-        causal: `use_causal_mask` of the call.
-        read: function of a weight to the array to compute with, float64.
-        **masks: `query_mask` (B, T), `key_mask` (B, S), `attention_mask` (B, N, T, S), `segment_ids` (B, T).
+    Arguments are those of the call. Masks: `query_mask` (B, T), `key_mask` (B, S), `attention_mask` (B, N, T, S),
+    `segment_ids` (B, T).
     """
-    if isinstance(layer, MixedAttention):
+    if isinstance(layer, layers.MixedAttention):
         return _mixed(layer, query, value, key, causal, read, **masks)
     results = []
     weights = arrays_of(layer, read)
@@ -106,11 +85,12 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
         exists = _masks_of(masks, b, len(query[0]), len(source[0]), value is None)
         every = np.ones((layer.num_heads, len(query[0]), len(source[0])), bool)
         every = every if masks.get("attention_mask") is None else every & masks["attention_mask"][b]
+        every = every if exists[2] is None else every & (exists[2][:, None] == exists[2])
         for h in range(layer.num_heads):
             own = [x[b, min(_key_head(layer, h), x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
             sides = *own, *exists[:2], every[h], exists[2], queries[b], query[b], every
             head = Head(layer, weights, h, causal, queries[b, h], *sides)
-            results.append(_only_existing(head.query_exists, *_attend_head(head)))
+            results.append([part * head.query_exists[:, None] for part in CASES[type(layer)](head)])
     shape = (len(query), layer.num_heads)
     output, probabilities, pattern = (np.reshape(x, shape + np.shape(x)[1:]) for x in zip(*results, strict=True))
     if "gate/kernel" in weights:
@@ -165,15 +145,6 @@ def _masks_of(masks, b, num_queries, num_keys, self_attention):
     return query_exists, key_exists, None if segments is None else segments[b]
 
 
-def _attend_head(head):
-    if type(head.layer) not in CASES:
-        raise ValueError(
-            "`layer` must have a case in `CASES` of tests/oracle/layers.py, written from its definition. "
-            f"Received: layer={head.layer}."
-        )
-    return CASES[type(head.layer)](head)
-
-
 def _local_pattern(head):
     layer, lengths = head.layer, (len(head.query), len(head.key))
     if layer.window is not None and layer.use_successor_values:
@@ -204,15 +175,13 @@ def _next_values(head):
     return np.concatenate([head.value[1:], np.zeros_like(head.value[:1])])
 
 
-def _share(head):
-    """Return how much of each key counts in the span of a head, (T, S)."""
-    layer, lengths = head.layer, (len(head.query), len(head.key))
-    share = np.ones(lengths)
-    if layer.adaptive_span is not None:
-        distance = np.abs(_apart(np.arange(lengths[0]), np.arange(lengths[1])))
-        reach = head.weights["fraction"][head.index] * layer.window
-        share = np.clip((reach - distance) / layer.adaptive_span["ramp"] + 1, 0, 1)
-    return share
+def _share(head, first=0):
+    """Return how much of each key counts in the span of a head, which begins at distance `first`, (T, S)."""
+    layer, distance = head.layer, np.abs(_apart(np.arange(len(head.query)), np.arange(len(head.key))))
+    if layer.adaptive_span is None:
+        return np.ones(distance.shape)
+    reach = head.weights["fraction"][head.index] * layer.window
+    return np.clip((reach - (distance - first)) / layer.adaptive_span["ramp"] + 1, 0, 1)
 
 
 def _local_2d(head):
@@ -297,13 +266,8 @@ def _window_of_all(head):
     distance = np.abs(_apart(*positions))
     pattern = definitions.window(*distance.shape, layer.window + first, head.causal) & (distance >= first)
     scores, _ = _scores(head, head.key, positions, _apart(*positions))
-    share = np.ones(distance.shape)
-    if layer.adaptive_span is not None:
-        reach = head.weights["fraction"][head.index] * layer.window
-        share = np.clip((reach - (distance - first)) / layer.adaptive_span["ramp"] + 1, 0, 1)
+    share = _share(head, first)
     pattern = pattern & (share > 0) & head.allowed & head.key_exists
-    if head.segments is not None:
-        pattern = pattern & (head.segments[:, None] == head.segments[None, :])
     return np.exp(scores) * share * pattern, pattern
 
 
@@ -354,8 +318,6 @@ def _counts_of_rounds(head, tokens_apart):
     counts = definitions.chunks(*zip(*rounds, strict=True), layer.bucket_size)
     if head.causal:
         counts = counts * (tokens_apart <= 0)
-    if head.segments is not None:
-        counts = counts * (head.segments[:, None] == head.segments[None, :])
     return [(counts, tokens_apart)]
 
 
@@ -404,8 +366,6 @@ def _by_positions(head, pattern, extra=0.0, mask_self=False, next_pattern=None):
     In the same softmax `next_pattern` says which keys a query sees with the values of the tokens after them.
     """
     masked = head.allowed & head.key_exists
-    if head.segments is not None:
-        masked = masked & (head.segments[:, None] == head.segments[None, :])
     pattern, positions = pattern & masked, (np.arange(len(head.query)), np.arange(len(head.key)))
     if next_pattern is not None:
         return _of_both_values(head, positions, pattern, next_pattern & masked, mask_self)
@@ -533,19 +493,19 @@ def _pooled(weights, name, x, block):
 
 # How one head of a layer attends: a function of a `Head`, which returns output, weights and pattern.
 CASES = {
-    ClusteredAttention: clustered,
-    AllAttention: _all,
-    BlockSelectedAttention: _block_selected,
-    DenseAttention: _dense,
-    FixedAttention: _fixed,
-    GlobalLocalAttention: _local,
-    LSHAttention: _lsh,
-    LocalAttention: _local,
-    LocalAttention2D: _local_2d,
-    NativeSparseAttention: _native_sparse,
-    RoutingAttention: _routing,
-    SparseAttention: _sparse,
-    StridedAttention: _strided,
+    layers.ClusteredAttention: clustered,
+    layers.AllAttention: _all,
+    layers.BlockSelectedAttention: _block_selected,
+    layers.DenseAttention: _dense,
+    layers.FixedAttention: _fixed,
+    layers.GlobalLocalAttention: _local,
+    layers.LSHAttention: _lsh,
+    layers.LocalAttention: _local,
+    layers.LocalAttention2D: _local_2d,
+    layers.NativeSparseAttention: _native_sparse,
+    layers.RoutingAttention: _routing,
+    layers.SparseAttention: _sparse,
+    layers.StridedAttention: _strided,
 }
 
 
@@ -574,8 +534,6 @@ def _top_keys(head):
     )
     pattern, ranks_apart = definitions.chosen_keys(*groups, len(head.key))
     pattern = pattern & head.allowed
-    if head.segments is not None:
-        pattern = pattern & (head.segments[:, None] == head.segments[None, :])
     positions = np.arange(len(head.query)), np.arange(len(head.key))
     return (*_attend(head, *positions, pattern, ranks_apart, _own_scale(head.layer)), pattern)
 
@@ -619,8 +577,6 @@ def _of_all_tokens(head, mask_self):
         if head.causal:
             by_rank = layer.share_qk or layer.reproduce_reference
             pattern = pattern & ((ranks_apart if by_rank else _apart(queries, keys)) <= 0)
-        if head.segments is not None:
-            pattern = pattern & (head.segments[queries][:, None] == head.segments[keys][None, :])
         if mask_self:
             pattern = definitions.without_self(pattern, queries, keys)
         got, shares = _attend(head, queries, keys, pattern, ranks_apart, _own_scale(layer))
@@ -664,10 +620,6 @@ def _attend(head, queries, keys, pattern, apart, scale, extra=0.0, rows=None, ma
         tables["sink"] = np.where(sees_self & mask_self, -np.inf, sinks[head.index])
     tables["cap"] = layer.head_settings.logit_soft_cap
     return attention.attend(query, key, value, pattern, bias + extra, **tables)
-
-
-def _only_existing(exists, output, probabilities, pattern):
-    return output * exists[:, None], probabilities * exists[:, None], pattern & exists[:, None]
 
 
 def _apart(queries, keys):
