@@ -27,11 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # One run equals the next: no random examples, and no limit on time that a busy machine would break.
 hypothesis.settings.register_profile(
-    "fixed",
-    deadline=None,
-    derandomize=True,
-    print_blob=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "fixed", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 # The same with more examples where a test asks for them, see `tests/draws.py`; `make test-full` takes it.
 hypothesis.settings.register_profile("full", hypothesis.settings.get_profile("fixed"))
@@ -93,10 +89,7 @@ def fresh_keras():
 def run_python():
     """Function that runs Python code in a process of its own and returns what it printed; it takes seconds to start.
 
-    For code that asks nothing but the JAX backend there is `run_jax`.
-
-    The process starts in the checkout with the variables of this one, changed by keyword:
-    `run_python("import keras", KERAS_BACKEND="jax")`. An error there fails the test with its traceback.
+    Keywords are variables of the process: `run_python("import keras", KERAS_BACKEND="jax")`. Prefer `run_jax`.
     """
 
     def run(code, **environment):

@@ -15,29 +15,21 @@ from typing import Any, NamedTuple
 
 from tests.export import portable_cases, source_cases
 from tests.export.portable_cases import SIZES, export
+from tests.pages import DOCS, markdown_table, write_between
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "portable.md"
+PAGE = DOCS / "portable.md"
 TARGETS = ("LiteRT", "ONNX")
 
 
 class Table(NamedTuple):
-    """One table of the page.
+    """One table of the page."""
 
-    Attributes:
-        name: in the marks around it.
-        first: its first column.
-        errors: function of a model and what runs its file to the largest error, by signature.
-        cases: names of its lines, with what `make` takes.
-        make: function of a signature and a case to a model.
-        needed: the signatures that a file of one must have.
-    """
-
-    name: str
-    first: str
-    errors: dict[str, Callable]
-    cases: dict[str, Any]
-    make: Callable
-    needed: dict[str, tuple[str, ...]]
+    name: str  # in the marks around it
+    first: str  # its first column
+    errors: dict[str, Callable]  # by signature, functions of a model and what runs its file to the largest error
+    cases: dict[str, Any]  # names of its lines, with what `make` takes
+    make: Callable  # function of a signature and a case to a model
+    needed: dict[str, tuple[str, ...]]  # the signatures that a file of one must have
 
     @property
     def columns(self):
@@ -97,19 +89,13 @@ def reason_of(message):
     return message
 
 
-def rows(table, names):
-    """Yield lines of a table as Markdown."""
-    for name in names:
-        cells = [cell(table, name, target, signature) for target, signature in table.columns]
-        line = f"| {name} | {' | '.join(cells)} |"
-        print(line, file=sys.stderr, flush=True)
-        yield line
-
-
 def as_markdown(table):
     """Return a table as Markdown."""
-    head = f"| {table.first} | " + " | ".join(f"{target} `{signature}`" for target, signature in table.columns) + " |"
-    return "\n".join([head, "|---" * (len(table.columns) + 1) + "|", *rows(table, table.cases)])
+    rows = [[table.first, *(f"{target} `{signature}`" for target, signature in table.columns)]]
+    for name in table.cases:
+        rows.append([name, *(cell(table, name, target, signature) for target, signature in table.columns)])
+        print(rows[-1], file=sys.stderr, flush=True)
+    return markdown_table(rows)
 
 
 def lines_of(table, page):
@@ -118,18 +104,10 @@ def lines_of(table, page):
     return [re.split(r"(?<!\\) ?\| ?", line.strip().strip("|").strip()) for line in text.strip().splitlines()[2:]]
 
 
-def write(table, text):
-    """Put a table between its marks in docs/portable.md."""
-    begin, end = marks(table)
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", page), encoding="utf-8")
-
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     for each in TABLES:
         made = as_markdown(each)
         print(made)
         if "--write" in sys.argv:
-            write(each, made)
+            write_between(PAGE, marks(each), made)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from tests.convert.swap.decoder_models import FAMILIES, VOCABULARY, decoder, generated
+from tests.pages import markdown_table
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
 
@@ -61,9 +62,7 @@ def _same_text(dense, sparse, ids):
 
 
 def table():
-    """Return the table in Markdown."""
-    head, *lines = (f"| {' | '.join(line)} |" for line in (COLUMNS, *rows()))
-    return "\n".join([head, "|---" * len(COLUMNS) + "|", *lines])
+    return markdown_table([COLUMNS, *rows()])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
+
+from tests.pages import DOCS, ROOT, write_between
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 MARKS = "<!-- decoding: begin -->", "<!-- decoding: end -->"
@@ -52,21 +53,11 @@ def compare_model(settings, texts, remembers=False):
     return texts, float(max(errors))
 
 
-def run_rows(cases):
-    """Print the rows of the backend of this process as JSON, a dictionary of pairs."""
-    from tests import conftest  # noqa: F401  the settings of the test suite, so that draws are the same each time
-
-    warnings.simplefilter("ignore")
-    print(json.dumps({name: measure() for name, measure in measures(cases).items()}))
-
-
 def rows_of(backend, cases):
     """Return the rows of a backend, run in a process."""
     command = [sys.executable, "-m", "tests.decoding_table", "--rows", "--cases", str(cases)]
     environment = {**os.environ, "KERAS_BACKEND": backend}
-    done = subprocess.run(
-        command, cwd=Path(__file__).parent.parent, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -89,14 +80,15 @@ def main():
     parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
     given = parser.parse_args()
     if given.rows:
-        run_rows(given.cases)
+        from tests import conftest  # noqa: F401  the settings of the test suite, so that draws are the same each time
+
+        warnings.simplefilter("ignore")
+        print(json.dumps({name: measure() for name, measure in measures(given.cases).items()}))
         return
     table = table_of([rows_of("tensorflow", given.cases), rows_of("jax", given.jax_cases)])
     print(table)
     if given.write:
-        from tests.golden_table import write
-
-        write(table, MARKS)
+        write_between(DOCS / "results.md", MARKS, table)
 
 
 if __name__ == "__main__":

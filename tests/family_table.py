@@ -4,7 +4,6 @@ With `--write` the table goes to the page. A tiny model of each family with rand
 as long as the sequence. Where something is replaced, the model is called and compared with the dense one.
 """
 
-import pathlib
 import re
 import sys
 import warnings
@@ -14,11 +13,12 @@ import keras
 import numpy as np
 
 from tests.convert.swap.hub_families import LENGTH, MODELS, families, inputs_of, model_of
+from tests.pages import DOCS, markdown_table, write_between
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "converting.md"
-MARKS = "<!-- families -->\n", "<!-- /families -->"
+PAGE = DOCS / "converting.md"
+MARKS = "<!-- families -->", "<!-- /families -->"
 COLUMNS = ("families", "replaced", "not replaced, with the reason in the report")
 BOUND = 1e-4  # of the largest result; rounding errors grow through the layers of DepthAnything to 1e-5
 # What reasons of the report have in common, and how the table says it.
@@ -35,23 +35,14 @@ REASONS = {
 
 
 class Outcome(NamedTuple):
-    """What becomes of the attention of a model.
+    """What becomes of the attention of a model."""
 
-    Attributes:
-        replaced: names of the classes that are replaced.
-        reasons: why others are not replaced, as the table says it.
-    """
-
-    replaced: tuple[str, ...]
-    reasons: tuple[str, ...]
+    replaced: tuple[str, ...]  # names of classes
+    reasons: tuple[str, ...]  # why others are not replaced, as the table says it
 
 
 def outcome(label: str) -> Outcome:
-    """Return what becomes of the attention of a model of `MODELS`.
-
-    Raises:
-        ValueError: If the results of the sparse model are not those of the dense one.
-    """
+    """Return what becomes of the attention of a model of `MODELS`, which must keep its results."""
     dense, lines = model_of(label), []
 
     def make_layer(attention):
@@ -85,15 +76,14 @@ def difference(dense: keras.Model, sparse: keras.Model) -> float:
 
 
 def table() -> str:
-    """Return the table in Markdown."""
     names = families()
     rows: dict[Outcome, list[str]] = {}
     for label in MODELS:
         family, *option = label.split(" (")
         rows.setdefault(outcome(label), []).append(" (".join(["/".join(names[family]), *option]))
-    lines = [COLUMNS, *((", ".join(labels), *cells(found)) for found, labels in sorted(rows.items(), key=_order))]
-    head, *lines = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([head, "|---" * len(COLUMNS) + "|", *lines])
+    return markdown_table(
+        [COLUMNS, *((", ".join(labels), *cells(found)) for found, labels in sorted(rows.items(), key=_order))]
+    )
 
 
 def cells(found):
@@ -111,7 +101,4 @@ if __name__ == "__main__":
     text = table()
     print(text)
     if "--write" in sys.argv[1:]:
-        start, end = MARKS
-        page = PAGE.read_text(encoding="utf-8")
-        before, after = page.split(start)[0], page.split(end)[1]
-        PAGE.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
+        write_between(PAGE, MARKS, text)

@@ -5,7 +5,6 @@ Runs the tests that compare with goldens, and keeps count of every comparison th
 """
 
 import collections
-import re
 import sys
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests import goldens
+from tests.pages import DOCS, write_between
 
 ROOT = Path(__file__).parent
-RESULTS = ROOT.parent / "docs" / "results.md"
 MARKS = "<!-- goldens: begin -->", "<!-- goldens: end -->"
 
 FILES = sorted(ROOT.rglob("test_*goldens.py"))
@@ -126,22 +125,14 @@ class Table:
         return "\n".join(lines)
 
 
-def write(table, marks=MARKS):
-    """Put the table between two marks of docs/results.md."""
-    begin, end = marks
-    text = RESULTS.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    RESULTS.write_text(pattern.sub(lambda _: f"{begin}\n{table}\n{end}", text), encoding="utf-8")
-
-
 def main():
-    """Run the tests and prints the table; the exit status is that of pytest."""
+    """Run the tests, print the table, and return the status of pytest."""
     table = Table()
     paths = [str(path) for path in FILES] + [str(ROOT / name) for name in MORE]
     status = pytest.main(["-q", "-p", "no:xdist", "-m", "not large", *paths], plugins=[table])
     print(table.text())
     if "--write" in sys.argv and status == 0:
-        write(table.text())
+        write_between(DOCS / "results.md", MARKS, table.text())
     return int(status)
 
 

@@ -14,6 +14,7 @@ from tests.contracts import normal
 from tests.convert.swap.decoder_models import VOCABULARY, decoder
 from tests.convert.swap.swap_models import randomized
 from tests.decoder_table import words_of
+from tests.pages import markdown_table
 from tf_sparse_attention import layers
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.patterns import First, Heads, Nearest, Window
@@ -32,10 +33,7 @@ ROWS = {
     ),
     "`BlockSelectedAttention`": (layers.BlockSelectedAttention, {"block_size": 8, "num_blocks": 3}),
     "`Window(12) \\| First(12)`": (layers.SparseAttention, {"pattern": Window(12) | First(12)}),
-    "`Window(4) \\| Nearest(1, 24)`": (
-        layers.SparseAttention,
-        {"pattern": Window(4) | Nearest(1, LENGTH), "seed": 0},
-    ),
+    "`Window(4) \\| Nearest(1, 24)`": (layers.SparseAttention, {"pattern": Window(4) | Nearest(1, LENGTH), "seed": 0}),
     "`Window` and `Nearest` heads": (
         layers.SparseAttention,
         {"pattern": Heads([(2, Window(LENGTH)), (2, Nearest(1, LENGTH))]), "seed": 0},
@@ -80,11 +78,9 @@ def cell(model, inputs, layer_class, own):
 
 
 def table():
-    """Return the table in Markdown."""
     models = [make() for make in COLUMNS.values()]
     rows = [["layer", *COLUMNS], *([name, *(cell(*model, *own) for model in models)] for name, own in ROWS.items())]
-    head, *lines = (f"| {' | '.join(cells)} |" for cells in rows)
-    return "\n".join([head, "|---" * (1 + len(COLUMNS)) + "|", *lines])
+    return markdown_table(rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,24 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
+def text_between(page, marks):
+    """Return the text between two marks of a page."""
+    return page.read_text(encoding="utf-8").partition(marks[0])[2].partition(marks[1])[0].strip("\n")
+
+
+def write_between(page, marks, text):
+    """Replace the text between two marks of a page."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def markdown_table(rows):
+    """Return a table as Markdown, given lists of cells, the first of which are headings."""
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *lines])
+
+
 def blocks(text, language=None):
     """Return the blocks of code of a page, in order; None: those of every language and of none."""
     return [code for kind, code in FENCED.findall(text) if language in (None, kind)]

@@ -13,63 +13,29 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = "tf_sparse_attention"
 
 # A part imports itself and parts of a smaller number; parts of one number do not know each other.
-RANKS = {
-    "version": 0,
-    "types": 0,
-    "checks": 0,
-    "backends": 0,
-    "atomic_files": 0,
-    "remote_files": 1,
-    "ops": 2,
-    "data": 2,
-    "kernels": 3,
-    "patterns": 4,
-    "layers": 5,
-    "generation": 5,
-    "optimizers": 5,
-    "distribution": 5,
-    "models": 6,
-    "analysis": 7,
-    "convert": 7,
-    "export": 7,
-    LIBRARY: 8,  # the whole of it, `import tf_sparse_attention as tsa`
-    "trainers": 9,
-    "audit": 10,  # a command that also reads runs
-}
-# These run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
-PORTABLE_PARTS = {
-    "types",
-    "checks",
-    "atomic_files",
-    "backends",
-    "ops",
-    "kernels",
-    "patterns",
-    "layers",
-    "generation",
-    "optimizers",
-    "distribution",
-    "models",
-}
+ORDER = [
+    ("version", "types", "checks", "backends", "atomic_files"),
+    ("remote_files",),
+    ("ops", "data"),
+    ("kernels",),
+    ("patterns",),
+    ("layers", "generation", "optimizers", "distribution"),
+    ("models",),
+    ("analysis", "convert", "export"),
+    (LIBRARY,),  # the whole of it, `import tf_sparse_attention as tsa`
+    ("trainers",),
+    ("audit",),  # a command that also reads runs
+]
+RANKS = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 TENSORFLOW_PARTS = {"data", "convert", "export", "trainers"}
+# Others run unchanged on every backend: they stand on Keras, NumPy and the standard library alone.
+PORTABLE_PARTS = {*RANKS} - TENSORFLOW_PARTS - {"version", "remote_files", "analysis", LIBRARY, "audit"}
 # Files of other parts that may import a backend, inside functions and nowhere else.
-DEFERRED_BACKEND_FILES = {
-    "tf_sparse_attention/analysis/gradients.py",
-    "tf_sparse_attention/backends.py",
-    "tf_sparse_attention/distribution/sharded_window.py",
-    "tf_sparse_attention/kernels/flash_attention.py",
-    "tf_sparse_attention/kernels/availability.py",
-    "tf_sparse_attention/kernels/kernel_mask.py",
-    "tf_sparse_attention/kernels/mosaic.py",
-    "tf_sparse_attention/kernels/block_scores.py",
-    "tf_sparse_attention/kernels/triton.py",
-    "tf_sparse_attention/layers/data_parallel.py",
-    "tf_sparse_attention/models/programs.py",
-    "tf_sparse_attention/models/rebuilding.py",
-    "tf_sparse_attention/optimizers/skip_nonfinite.py",
-    "tf_sparse_attention/trainers/shared/devices.py",
-    "tf_sparse_attention/trainers/shared/checkpoints.py",
-}
+DEFERRED = ("analysis/gradients.py", "backends.py", "distribution/sharded_window.py", "layers/data_parallel.py")
+DEFERRED += ("models/programs.py", "models/rebuilding.py", "optimizers/skip_nonfinite.py")
+DEFERRED += ("trainers/shared/devices.py", "trainers/shared/checkpoints.py")
+KERNELS = ("flash_attention", "availability", "kernel_mask", "mosaic", "block_scores", "triton")
+DEFERRED_BACKEND_FILES = {f"{LIBRARY}/{path}" for path in (*DEFERRED, *(f"kernels/{name}.py" for name in KERNELS))}
 # Functions that import, or run, the module that their first argument names.
 IMPORT_CALLS = {"import_module", "__import__", "run_module", "find_spec"}
 BACKENDS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "jaxlib", "torch"}
@@ -115,7 +81,6 @@ def imports_of(source):
 
 
 def _begin_of(node):
-    """Return the text of a constant, or that before the first value in an f-string, else ""."""
     node = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
@@ -170,10 +135,7 @@ def uses_of_keras_internals(source):
 
 
 def imports_in_error_handlers(source):
-    """Return the lines of imports that run while `source` handles an error, also in functions that are called there.
-
-    What such an import lacks would be told in place of the error.
-    """
+    """Return the lines of imports that run while `source` handles an error, also in functions that are called there."""
     functions = {node.name: node for node in ast.walk(parsed(source)) if isinstance(node, ast.FunctionDef)}
 
     def found_in(node, called):
@@ -190,10 +152,7 @@ def imports_in_error_handlers(source):
 
 
 def not_annotated(source):
-    """Return the public functions and methods, and constructors, of `source` without types of all they take and give.
-
-    Those of private classes and of functions inside of functions are not asked for theirs.
-    """
+    """Return the public functions, methods and constructors of `source` without types of all they take and give."""
 
     def is_public(node):
         return not node.name.startswith("_") or node.name in ("__init__", "__new__", "__call__")

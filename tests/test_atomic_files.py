@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,21 +22,15 @@ def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
     assert os.listdir(tmp_path / "made") == ["new"]
 
 
-def test_an_error_leaves_the_earlier_folder_and_nothing_else(tmp_path):
-    (tmp_path / "made").mkdir()
-    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "made") as temporary:
-        temporary.mkdir()
-        raise RuntimeError
-    assert os.listdir(tmp_path) == ["made"]
-    assert os.listdir(tmp_path / "made") == []
-
-
-def test_a_full_disk_is_named_and_leaves_the_earlier_file(tmp_path):
-    (tmp_path / "made").write_text("old")
-    for atomic in (atomic_file, atomic_folder):
-        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/made'"), atomic(tmp_path / "made"):
+def test_a_full_disk_is_named_and_leaves_the_earlier_file_or_folder(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    for atomic, name, write in ((atomic_file, "file", Path.touch), (atomic_folder, "folder", Path.mkdir)):
+        message = f"No space left on device: '{tmp_path}/{name}'"
+        with pytest.raises(OSError, match=message), atomic(tmp_path / name) as temporary:
+            write(temporary)
             raise OSError(errno.ENOSPC, "No space left on device")
-    assert os.listdir(tmp_path) == ["made"] and (tmp_path / "made").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"] and (tmp_path / "file").read_text() == "old"
 
 
 def test_two_writers_with_one_process_id_publish_one_whole_file(tmp_path):

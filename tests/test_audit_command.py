@@ -83,12 +83,6 @@ def test_a_length_that_shows_too_little_is_a_warning_of_one_line(code, capsys):
     assert [f"warning: {warning}" for warning in json.loads(found.out)["warnings"]] == [said]
 
 
-def test_a_model_of_one_length_says_so(code, capsys):
-    code.write_text("import keras\nmodel = keras.Sequential([keras.Input((7, 4)), keras.layers.Dense(3)])\n")
-    assert main([f"{code}:model", "--length=12", "--num_cuts=2"]) == 0
-    assert capsys.readouterr().out.startswith("7 positions, cuts at 1, 6\n")
-
-
 def test_what_cannot_be_audited_gives_2_and_one_line(code, capsys, subtests):
     for command, said in {
         f"{code}:none": "must name a model or function in",
@@ -114,13 +108,6 @@ def test_a_target_of_which_nothing_can_be_said_gives_2(code, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "inconclusive"
     assert said[-2] == "inconclusive perturbation check: no output depends on an input"
-
-
-@pytest.mark.filterwarnings("default")
-def test_what_was_warned_of_is_told_beside_an_error(code, capsys):
-    code.write_text("import warnings\ndef layer():\n    warnings.warn('look')\n    raise ValueError('broken')\n")
-    assert main([f"{code}:layer"]) == 2
-    assert capsys.readouterr().err.splitlines() == ["error: broken (--debug shows where)", "warning: look"]
 
 
 def test_a_preset_is_asked_for_without_its_weights(monkeypatch, capsys):

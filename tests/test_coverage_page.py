@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.pages import DOCS, ROOT, links
+from tests.pages import DOCS
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import command_line
 from tf_sparse_attention.trainers.shared.overrides import overridable_settings
@@ -18,8 +18,6 @@ pytestmark = pytest.mark.pages
 TEXT = (DOCS / "coverage.md").read_text(encoding="utf-8")
 HEADING = "| system | preset | flags | the paper | run here | what differs |"
 PRESETS = {**tsa.models.PRESETS, **tsa.models.TRANSLATION_PRESETS}
-FIGURE = re.compile(r"\d+\.\d+")
-HEADER = re.compile(r"header of `(\w+)\.py`")
 
 
 class Row(NamedTuple):
@@ -81,14 +79,3 @@ def test_settings_of_an_evaluation_can_be_set_there():
     assert found and all(name in settings[section] for section, name, _ in found)
     variants = {value for _, name, value in found if name == "evaluation_attention"}
     assert variants <= {*speech.KINDS}
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS if FIGURE.search(row.here)], ids=lambda row: row.system)
-def test_a_figure_of_a_run_stands_where_the_row_says(row):
-    sources = [
-        ROOT / "tf_sparse_attention" / "trainers" / "configs" / f"{name}.py" for name in HEADER.findall(row.here)
-    ]
-    sources += [DOCS / path for path, _ in links(row.here)]
-    assert sources
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
-    assert all(re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", text) for figure in FIGURE.findall(row.here))

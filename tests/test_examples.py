@@ -39,14 +39,8 @@ SMALLER = {
 
 
 # Two recordings of two phonemes, as `data.open_speech` reads them.
-SPEECH = {
-    "features": np.ones((600, 40), "float32"),
-    "offsets": np.array([0, 300, 600]),
-    "phonemes": np.array([0, 1, 1, 0]),
-    "phoneme_offsets": np.array([0, 2, 4]),
-    "vocabulary": np.array(["a", "b"]),
-    "split": np.array(["train", "test"]),
-}
+SPEECH = {"features": np.ones((600, 40), "float32"), "offsets": [0, 300, 600], "phonemes": [0, 1, 1, 0]}
+SPEECH |= {"phoneme_offsets": [0, 2, 4], "vocabulary": ["a", "b"], "split": ["train", "test"]}
 
 
 class States(doctest.OutputChecker):

@@ -1,26 +1,11 @@
 """The pages: their Python runs, their commands and links lead somewhere, and the API reference is complete."""
 
 import re
-import shutil
-import subprocess
-import sys
-import tomllib
 
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.pages import (
-    DOCS,
-    PAGES,
-    ROOT,
-    api_entries,
-    blocks,
-    broken_links,
-    commands,
-    flags_of,
-    name_of,
-    public_names,
-)
+from tests.pages import DOCS, PAGES, ROOT, api_entries, blocks, broken_links, commands, flags_of, name_of, public_names
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import overrides
 
@@ -84,21 +69,6 @@ def test_the_audit_of_the_readme_is_long_enough_to_find_a_leak():
         exec(code, {})
 
 
-def test_the_address_is_written_by_one_command(tmp_path):
-    notebook = "colabs/1_sparse_attention_in_keras.ipynb"
-    (tmp_path / "colabs").mkdir()
-    for name in ("Makefile", "pyproject.toml", "README.md", notebook):
-        shutil.copy(ROOT / name, tmp_path / name)
-    old = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
-    command = ["make", "address", f"PYTHON={sys.executable}", "REPOSITORY=https://example.org/a/b"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    assert len(list(tmp_path.rglob("*.*"))) == 3
-    for name in ("pyproject.toml", "README.md", notebook):
-        changed, text = (tmp_path / name).read_text(encoding="utf-8"), (ROOT / name).read_text(encoding="utf-8")
-        assert old in text and changed == text.replace(old, "https://example.org/a/b")
-    assert subprocess.run(["make", "address"], cwd=tmp_path, capture_output=True).returncode == 2
-
-
 def test_the_figures_of_the_readme_are_those_of_the_results():
     figures = TEXTS["README.md"].partition("## Figures\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| .*`.* \|$", figures, re.MULTILINE)
@@ -135,12 +105,6 @@ def test_flags_of_programs_that_a_page_names_exist(name):
     for program, flags in commands(TEXTS[name]):
         known = flags_of(program) | (overridable if program == "evaluate" else {"config", *settings})
         assert {flag.removeprefix("no") if flag[2:] in known else flag for flag in flags} <= known, (program, flags)
-
-
-def test_commands_are_read_with_the_lines_that_go_on():
-    text = "```\ntsa-train --config=a\n  --workdir=b\ntsa-export --nojit_compile -x\n```"
-    assert commands(text) == [("train", ["config", "workdir"]), ("export", ["nojit_compile"])]
-    assert {"workdir", "format", "jit_compile"} <= flags_of("export") and "dry-run" in flags_of("convert")
 
 
 def test_every_page_of_docs_is_in_the_navigation_of_the_site():

@@ -4,30 +4,19 @@ import keras
 import numpy as np
 import pytest
 
+from tests.contracts import normal
 from tests.draws import first
+from tf_sparse_attention import layers
 from tf_sparse_attention.analysis import health
 from tf_sparse_attention.analysis.health import RoutedHead, Spans
 from tf_sparse_attention.analysis.health_advice import advise
-from tf_sparse_attention.layers import (
-    ClusteredAttention,
-    FeedForward,
-    LocalAttention,
-    MixedAttention,
-    RoutingAttention,
-    SparseAttention,
-    TransformerBlock,
-)
 from tf_sparse_attention.patterns import Heads, Nearest, Successors, Window
 
 SIZE = 12
 
 
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
 def routing(**arguments):
-    layer = RoutingAttention(2, 8, num_clusters=4, cluster_size=8, seed=0, **arguments)
+    layer = layers.RoutingAttention(2, 8, num_clusters=4, cluster_size=8, seed=0, **arguments)
     layer.build((None, None, SIZE))
     return layer
 
@@ -103,14 +92,16 @@ def test_drift_is_measured_from_an_earlier_report():
 
 def test_layers_of_several_parts_have_a_row_for_each_routed_head():
     x = normal(1, 32, SIZE)
-    parts = [LocalAttention(2, 4, window=4), RoutingAttention(1, 4, num_clusters=2, cluster_size=8)]
-    assert [(each.head, each.num_clusters) for each in health(MixedAttention(parts), x).heads] == [(0, 2)]
-    union = SparseAttention(2, 4, Window(4) | Nearest(3, 8), seed=0)
+    parts = [layers.LocalAttention(2, 4, window=4), layers.RoutingAttention(1, 4, num_clusters=2, cluster_size=8)]
+    assert [(each.head, each.num_clusters) for each in health(layers.MixedAttention(parts), x).heads] == [(0, 2)]
+    union = layers.SparseAttention(2, 4, Window(4) | Nearest(3, 8), seed=0)
     assert [(each.head, each.num_clusters) for each in health(union, x).heads] == [(0, 3), (1, 3)]
-    following = SparseAttention(2, 4, Window(4) | Successors(Nearest(3, 8)), seed=0)
-    model = keras.Sequential([keras.Input((32, SIZE)), TransformerBlock(following, FeedForward(8), causal=True)])
+    following = layers.SparseAttention(2, 4, Window(4) | Successors(Nearest(3, 8)), seed=0)
+    model = keras.Sequential(
+        [keras.Input((32, SIZE)), layers.TransformerBlock(following, layers.FeedForward(8), causal=True)]
+    )
     assert [(each.reads_successors, each.dropped) for each in health(model, x).heads] == [(True, 0.0)] * 2
-    beside = SparseAttention(3, 4, Heads([(1, Window(4)), (2, Nearest(5, 8))]), seed=0)
+    beside = layers.SparseAttention(3, 4, Heads([(1, Window(4)), (2, Nearest(5, 8))]), seed=0)
     assert [(each.head, each.num_clusters) for each in health(beside, x).heads] == [(1, 5), (2, 5)]
 
 
@@ -144,7 +135,7 @@ def test_advice_is_given_for_a_fault_and_for_no_other(heads, spans, said):
 
 def test_spans_are_listed_with_advice():
     for initial, said in ((1.0, "every span reaches the `window` of 64"), (0.7, "No problems found.")):
-        layer = LocalAttention(2, 4, window=64, adaptive_span={"ramp": 4, "initial": initial})
+        layer = layers.LocalAttention(2, 4, window=64, adaptive_span={"ramp": 4, "initial": initial})
         report = health(layer, normal(1, 16, SIZE))
         assert report.spans[0].window == 64 and len(report.spans[0].spans) == 2
         assert said in str(report) and bool(report.advice) == (initial == 1.0)
@@ -152,7 +143,7 @@ def test_spans_are_listed_with_advice():
 
 def test_attention_without_routed_heads_is_passed_over():
     inputs = keras.Input((None, SIZE))
-    model = keras.Model(inputs, ClusteredAttention(2, 4, num_clusters=3)(routing()(inputs)))
+    model = keras.Model(inputs, layers.ClusteredAttention(2, 4, num_clusters=3)(routing()(inputs)))
     assert len(health(model, normal(1, 9, SIZE)).heads) == 2
 
 
@@ -172,7 +163,7 @@ def test_a_wrong_argument_is_an_error(subtests):
         ({"batch": None}, "`batch`"),
         ({"batch": (normal(1, 4, SIZE),) * 2}, "`batch`"),
         ({"previous": "report"}, "`previous`"),
-        ({"model": LocalAttention(2, 4, window=4, name="near")}, "`model`"),
+        ({"model": layers.LocalAttention(2, 4, window=4, name="near")}, "`model`"),
         ({"model": keras.Sequential([keras.Input((4, SIZE)), keras.layers.Dense(2)])}, "`model`"),
     ]
     layer, x = routing(), normal(1, 9, SIZE)
@@ -185,6 +176,6 @@ def test_a_wrong_argument_is_an_error(subtests):
 
 
 def test_a_layer_with_successor_values_is_called_with_a_causal_mask():
-    layer, x = MixedAttention([routing(use_successor_values=True)]), normal(1, 32, SIZE)
+    layer, x = layers.MixedAttention([routing(use_successor_values=True)]), normal(1, 32, SIZE)
     empty = ~keras.ops.convert_to_numpy(layer.attention_pattern(x, use_causal_mask=True)).any(axis=-1)
     np.testing.assert_allclose([head.dropped for head in health(layer, x).heads], empty.mean(axis=(0, 2)))
