@@ -2,13 +2,7 @@
 
 import pytest
 
-from tests.convert.t2t.cases import CASES, Published, small, small_encoder_decoder
-
-
-@pytest.fixture(params=CASES)
-def published(request, references):
-    """A `Published` checkpoint, each in turn."""
-    return Published(references / "t2t_checkpoints" / request.param)
+from tests.convert.t2t.cases import Published, small, small_encoder_decoder
 
 
 @pytest.fixture

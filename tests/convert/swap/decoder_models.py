@@ -38,10 +38,7 @@ FAMILIES = {
     "qwen2": ("Qwen", {**LAYERS, "use_sliding_window_attention": True, "sliding_window_size": 5}),
     "qwen3": ("Qwen3", {**LAYERS, "head_dim": 8, "sliding_window_size": 5}),
     "phi3": ("Phi3", LAYERS),
-    "gpt_oss": (
-        "GptOss",
-        {**LAYERS, **EXPERTS, "head_dim": 8, "sliding_window": 4, "rope_scaling_factor": 4.0},
-    ),
+    "gpt_oss": ("GptOss", {**LAYERS, **EXPERTS, "head_dim": 8, "sliding_window": 4, "rope_scaling_factor": 4.0}),
 }
 
 
@@ -50,6 +47,20 @@ def decoder(family, seed=0, **changes):
     name, arguments = FAMILIES[family]
     backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**arguments, **changes})
     return randomized(getattr(keras_hub.models, f"{name}CausalLM")(backbone=backbone, preprocessor=None), seed)
+
+
+def padded(lengths, length, seed=0):
+    """Return token ids and their padding mask, as KerasHub's models take them."""
+    mask = (np.arange(length) < np.array(lengths)[:, None]).astype("int32")
+    return {"token_ids": np.random.default_rng(seed).integers(1, VOCABULARY, mask.shape) * mask, "padding_mask": mask}
+
+
+def assert_greedy(model, text, lengths, **inputs):
+    """Fail unless all that follows prompts of some lengths is what a full pass finds best."""
+    full = model({**inputs, "token_ids": text, "padding_mask": np.ones_like(text)})
+    best = keras.ops.convert_to_numpy(full).argmax(-1)
+    for row, length in enumerate(lengths):
+        np.testing.assert_array_equal(text[row, length:], best[row, length - 1 : -1])
 
 
 def generated(model, token_ids, lengths, **compiled):

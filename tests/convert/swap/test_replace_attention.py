@@ -210,13 +210,6 @@ class Other(keras.layers.MultiHeadAttention):
         return super()._compute_attention(*args, **kwargs)
 
 
-class Rotated(keras.layers.MultiHeadAttention):
-    """Attention whose `call` takes caches as KerasHub's does, and something else."""
-
-    def call(self, query, value, key=None, attention_mask=None, cache=None, cache_update_index=None, rotary=None):
-        return super().call(query, value, key, attention_mask=attention_mask)
-
-
 class Sealed(keras.Model):
     """A model without a config."""
 
@@ -236,36 +229,22 @@ class Scores(Block):
         return self.norm(x + self.attention(x, x, query_mask=ops.ones(ops.shape(x)[:2], "bool")))
 
 
-def test_models_whose_attention_cannot_be_replaced_are_errors_with_the_reason(subtests):
+def test_models_and_layers_that_cannot_be_replaced_are_errors_with_the_reason(transformer, subtests):
     both = attention(name="both")
     quantized = functional(lambda x: attention(name="quantized")(x, x))
     quantized.quantize("int8", filters=lambda layer: layer.name == "quantized" or hasattr(layer, "kernel"))
     sealed = Sealed(attention())
     sealed(np.zeros((1, 12, 16), "float32"))
-    for model, message in [
-        (functional(lambda x: Other(2, 8)(x, x)), "Other overrides the computation of its base class"),
-        (functional(lambda x: Rotated(2, 8)(x, x)), "Rotated overrides the computation of its base class"),
-        (functional(lambda x, y: both(both(x, x), y), (12, 16), (9, 16)), "None for both: one of its calls"),
-        (quantized, "quantized: it is quantized"),
-        (Own(), "node: MultiHeadAttention, it is a node of a Own"),
-        (sealed, "reconstructible from its config; Sealed is not"),
-        (functional(lambda x: Scores(name="block")(x)), r"(?s)copy raises TypeError.*'query_mask'.*block\.attention"),
-        (functional(keras.layers.Dense(3)), "no attention found"),
-    ]:
-        with subtests.test(message), pytest.raises(ValueError, match=message):
-            replace_attention(model, local())
-    plain_config = keras.saving.serialize_keras_object(functional(keras.layers.Dense(3)))
-    with pytest.raises(ValueError, match="`config`"):  # a path that the model does not have
-        SwappedModel.from_config({"model": plain_config, "attention": {"holder.attentoin": {}}, "omitted": {}})
-    own = Own()
-    plain = keras.Model(own.inputs, own.outputs)
-    assert isinstance(replace_attention(plain, local(), print_fn=None).get_layer("node"), LocalAttention)
-
-
-def test_invalid_arguments_are_errors(transformer, subtests):
     one = LocalAttention(2, 8, window=3)
     two_layers = functional(lambda x: attention(name="b")(y := attention(name="a")(x, x), y))
     for message, model, make_layer in [
+        ("Other overrides the computation of its base class", functional(lambda x: Other(2, 8)(x, x)), local()),
+        ("None for both: one of its calls", functional(lambda x, y: both(both(x, x), y), (12, 16), (9, 16)), local()),
+        ("quantized: it is quantized", quantized, local()),
+        ("node: MultiHeadAttention, it is a node of a Own", Own(), local()),
+        ("reconstructible from its config; Sealed is not", sealed, local()),
+        (r"(?s)copy raises TypeError.*'query_mask'.*block\.attention", functional(Scores(name="block")), local()),
+        ("no attention found", functional(keras.layers.Dense(3)), local()),
         ("`model` must be a built `keras.Model`", keras.layers.Dense(3), local()),
         ("`model` must be a built `keras.Model`", Classifier(), local()),
         ("`make_layer` must be a function", transformer, 3),
@@ -280,6 +259,12 @@ def test_invalid_arguments_are_errors(transformer, subtests):
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             replace_attention(model, make_layer)
+    plain_config = keras.saving.serialize_keras_object(functional(keras.layers.Dense(3)))
+    with pytest.raises(ValueError, match="`config`"):  # a path that the model does not have
+        SwappedModel.from_config({"model": plain_config, "attention": {"holder.attentoin": {}}, "omitted": {}})
+    own = Own()
+    plain = keras.Model(own.inputs, own.outputs)
+    assert isinstance(replace_attention(plain, local(), print_fn=None).get_layer("node"), LocalAttention)
 
 
 def test_vocabularies_of_preprocessing_layers_and_half_precision_are_kept():
@@ -318,29 +303,16 @@ def test_arguments_of_are_those_that_both_have():
         arguments_of(dense, window=0)
 
 
-@pytest.mark.parametrize(("given", "use_causal_mask"), [(2, True), (12, False)])
-def test_the_smaller_of_the_own_window_and_the_given_window_is_applied_and_reported(given, use_causal_mask):
-    model = make_transformer(use_causal_mask, num_layers=1, sliding_window=4)
-    sparse, lines = reported(model, local(given))
-    assert sparse.get_layer("attention_0").window == min(given, 4)
-    remark = "" if given <= 4 else f"; LocalAttention with window=4 instead of {given}: its sliding_window is 4"
-    assert lines[0] == f"replaced  attention_0: {REPLACED}{remark}"
-    assert (difference(model(ids()), sparse(ids())) < 1e-5) == (given >= 4)
-
-
-def native(window):
-    return lambda dense: NativeSparseAttention(**arguments_of(dense), window=window, block_size=2)
-
-
-def with_global(window):
-    return lambda dense: GlobalLocalAttention(**arguments_of(dense), window=window, num_first_global=1)
-
-
-def with_persistent(window, mask_self):
-    return lambda dense: AllAttention(**arguments_of(dense), num_persistent=1, window=window, mask_self=mask_self)
-
-
 def test_layers_that_see_beyond_the_own_window_are_reported(subtests):
+    def native(dense):
+        return NativeSparseAttention(**arguments_of(dense), window=9, block_size=2)
+
+    def with_global(dense):
+        return GlobalLocalAttention(**arguments_of(dense), window=1, num_first_global=1)
+
+    def with_persistent(mask_self):
+        return lambda dense: AllAttention(**arguments_of(dense), num_persistent=1, window=9, mask_self=mask_self)
+
     near = functional(lambda x: attention(sliding_window=3, name="near")(x, x))
     causal = functional(lambda x: attention(sliding_window=3, name="near")(x, x, use_causal_mask=True))
     beyond = "sees beyond its window: it may see further than the sliding_window of 3"
@@ -349,8 +321,8 @@ def test_layers_that_see_beyond_the_own_window_are_reported(subtests):
     for model, make_layer, remark in [
         (near, routed, f"RoutingAttention; {none}"),
         (near, mixed, f"MixedAttention; {shorter}; {none}"),
-        (near, with_global(1), f"GlobalLocalAttention; GlobalLocalAttention {beyond}"),
-        (causal, native(9), f"NativeSparseAttention; NativeSparseAttention {beyond}"),
+        (near, with_global, f"GlobalLocalAttention; GlobalLocalAttention {beyond}"),
+        (causal, native, f"NativeSparseAttention; NativeSparseAttention {beyond}"),
     ]:
         with subtests.test(remark):
             sparse, lines = reported(model, make_layer)
@@ -361,11 +333,11 @@ def test_layers_that_see_beyond_the_own_window_are_reported(subtests):
     assert layer.window == 9  # not limited, because the layer sees beyond it
     # A window that does not count the query is one less.
     for mask_self, window in [(False, 3), (True, 2)]:
-        sparse = replace_attention(near, with_persistent(9, mask_self), print_fn=None)
+        sparse = replace_attention(near, with_persistent(mask_self), print_fn=None)
         assert sparse.get_layer("near").window == window
     nearest = functional(lambda x: attention(sliding_window=1, name="nearest")(x, x))
     with pytest.raises(ValueError, match=r"sliding_window of 1\. .* nearest with window=9"):
-        replace_attention(nearest, with_persistent(9, True))
+        replace_attention(nearest, with_persistent(True))
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -1,19 +1,18 @@
 """Decoders of KerasHub made sparse: the same logits and text where nothing is hidden, caches cut to the window."""
 
-import pathlib
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from tests.convert.swap.swap_models import difference
+from tests.convert.swap.swap_models import difference, routed
 from tests.draws import first
+from tests.pages import DOCS, text_between
 
 keras_hub = pytest.importorskip("keras_hub")
 
 from tests.convert.swap import decoder_models  # noqa: E402
-from tests.convert.swap.decoder_models import FAMILIES, VOCABULARY, decoder  # noqa: E402
+from tests.convert.swap.decoder_models import FAMILIES, assert_greedy, decoder, padded  # noqa: E402
 from tf_sparse_attention.convert import arguments_of, replace_attention  # noqa: E402
 from tf_sparse_attention.layers import (  # noqa: E402
     BlockSelectedAttention,
@@ -32,10 +31,8 @@ def families(names, default=FAST):
     return [pytest.param(name, marks=() if name in default else pytest.mark.full) for name in names]
 
 
-def tokens(lengths=(LENGTH, 10), seed=0):
-    """Return token ids and their padding mask, as KerasHub's models take them."""
-    mask = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype("int32")
-    return {"token_ids": np.random.default_rng(seed).integers(1, VOCABULARY, mask.shape) * mask, "padding_mask": mask}
+def tokens(lengths=(LENGTH, 10)):
+    return padded(lengths, LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +49,6 @@ def dense():
 
 def local(window=LENGTH, **options):
     return lambda attention: LocalAttention(**arguments_of(attention, window=window), **options)
-
-
-def routed(attention):
-    return RoutingAttention(**arguments_of(attention), num_clusters=2, cluster_size=4, share_qk=False)
 
 
 def selected(attention):
@@ -100,8 +93,11 @@ def test_a_window_as_long_as_the_sequence_gives_the_dense_logits(dense, family):
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "qwen2"])
 def test_greedy_text_is_that_of_the_dense_model(dense, family):
     sparse = replace_attention(dense(family), local(), print_fn=None)
-    texts = [generated(model) for model in (dense(family), sparse)]
-    assert (texts[0] == texts[1]).all()
+    assert_same_text(dense(family), sparse)
+
+
+def assert_same_text(one, other, **options):
+    assert (generated(one, **options) == generated(other, **options)).all()
 
 
 # KerasHub's config of Llama omits the argument.
@@ -112,8 +108,7 @@ def test_tied_embeddings_stay_tied_in_logits_generation_and_files(family, tmp_pa
     sparse = replace_attention(model, local(), print_fn=None)
     assert sparse.backbone.tie_word_embeddings and len(sparse.weights) == len(model.weights)
     assert difference(*(logits(each, inputs) for each in (model, sparse))) < 1e-4
-    texts = [generated(model), generated(sparse)]
-    assert (texts[0] == texts[1]).all()
+    assert_same_text(model, sparse)
     sparse.save(tmp_path / "model.keras")
     assert difference(sparse(inputs), keras.models.load_model(tmp_path / "model.keras")(inputs)) == 0
 
@@ -180,9 +175,7 @@ def test_caches_have_the_length_of_the_window(dense):
 def test_caches_go_on_where_the_shortest_prompt_ends(family, num_layers, make_layer):
     model, lengths = decoder(family, num_layers=num_layers), (3, 11)
     sparse = replace_attention(model, make_layer, print_fn=None)
-    text = generated(sparse, lengths)
-    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
-    assert all((row[n - 1 : -1] == found[n:]).all() for row, found, n in zip(best, text, lengths, strict=True))
+    assert_greedy(sparse, generated(sparse, lengths), lengths)
 
 
 @pytest.mark.full
@@ -190,17 +183,15 @@ def test_caches_go_on_where_the_shortest_prompt_ends(family, num_layers, make_la
 def test_layers_that_are_left_keep_the_caches_of_kerashub(family):
     model = decoder(family, num_layers=2)
     sparse = replace_attention(model, lambda x: None if "1" in x.path.split("/")[-2] else local()(x), print_fn=None)
-    texts = [generated(each) for each in (model, sparse)]
-    assert (texts[0] == texts[1]).all()
+    assert_same_text(model, sparse)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("sampler", "options"), [("Beam", {"num_beams": 2}), ("Contrastive", {"k": 2, "alpha": 0.3})])
 def test_samplers_that_copy_rows_take_the_caches(dense, sampler, options):
-    make = getattr(keras_hub.samplers, f"{sampler}Sampler")
     sparse = replace_attention(dense("llama3"), local(), print_fn=None)
-    texts = [generated(model, sampler=make(**options)) for model in (dense("llama3"), sparse)]
-    assert (texts[0] == texts[1]).all()
+    sampler = getattr(keras_hub.samplers, f"{sampler}Sampler")(**options)
+    assert_same_text(dense("llama3"), sparse, sampler=sampler)
 
 
 def test_the_sampler_is_that_of_the_dense_model():
@@ -283,12 +274,12 @@ def test_arguments_that_a_layer_does_not_take_over_are_reported():
         assert remark in reports[0]
 
 
-def with_global(attention):
-    return GlobalLocalAttention(**arguments_of(attention), window=4)
-
-
 def test_decoders_that_cannot_be_replaced_are_errors(subtests):
     factors = {"rope_scaling_short_factor": [1] * 4, "rope_scaling_long_factor": [2] * 4}
+
+    def with_global(attention):
+        return GlobalLocalAttention(**arguments_of(attention), window=4)
+
     scaled = decoder("phi3", num_layers=1, rope_scaling_type="su", **factors)
     llama = decoder("llama", num_layers=1)
     for message, model, make_layer in [
@@ -321,8 +312,8 @@ replace_attention(model, lambda attention: LocalAttention(**arguments_of(attenti
 def test_the_table_of_decoders_is_what_is_found():
     from tests import decoder_table
 
-    page = pathlib.Path(decoder_table.__file__).parents[1] / "docs" / "converting.md"
-    assert f"<!-- decoders -->\n{decoder_table.table()}\n<!-- /decoders -->" in page.read_text(encoding="utf-8")
+    marks = "<!-- decoders -->", "<!-- /decoders -->"
+    assert text_between(DOCS / "converting.md", marks) == decoder_table.table()
 
 
 @pytest.mark.full
@@ -330,6 +321,4 @@ def test_attention_in_two_places_keeps_the_caches_of_kerashub(dense):
     sparse = replace_attention(dense("llama3"), local(4), print_fn=None)
     first, second = sparse.backbone.transformer_layers
     vars(second)["_self_attention_layer"] = first._self_attention_layer
-    text = generated(sparse, (4, 4))
-    best = ops.convert_to_numpy(sparse({"token_ids": text, "padding_mask": np.ones_like(text)})).argmax(-1)
-    assert (best[:, 3:-1] == text[:, 4:]).all()
+    assert_greedy(sparse, generated(sparse, (4, 4)), (4, 4))

@@ -9,10 +9,13 @@ import numpy as np
 from tests.goldens import observe
 from tf_sparse_attention.convert.t2t.files import write_checkpoint
 from tf_sparse_attention.convert.t2t.layout import Layout
+from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.models.attention_parts import all_parts
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
 
 CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
+SETTINGS = {"query_shape": [8], "memory_flange": [8], "share_qk": True, "sparsity_cluster_attention_window": 8}
+SETTINGS |= {"ffn_layer": "geglu", "hidden_size": 12}
 SCOPE = "sparse_transformer/body/"
 
 
@@ -28,6 +31,14 @@ class Small:
         write_checkpoint(folder / "model.ckpt-7", self.tensors)
         (folder / "hparams.json").write_text(json.dumps(self.settings), encoding="utf-8")
         return folder / "model.ckpt-7"
+
+
+def shapes_of(small):
+    return {name: np.shape(value) for name, value in small.tensors.items()}
+
+
+def plan_of(small):
+    return make_plan(shapes_of(small), small.settings)
 
 
 def small():
@@ -50,40 +61,14 @@ def small():
             shapes |= {f"{at}{norm}/layer_norm/layer_norm_{kind}": (12,) for kind in ("scale", "bias")}
     tensors = {SCOPE + name: numbers.normal(size=shape).astype("float32") for name, shape in shapes.items()}
     tensors["global_step"] = np.int64(7)
-    return Small(tensors, small_settings())
-
-
-def small_settings():
-    """Return what a checkpoint of `small` leaves open."""
-    return {
-        "query_shape": [8],
-        "memory_flange": [8],
-        "share_qk": True,
-        "sparsity_cluster_attention_window": 8,
-        "ffn_layer": "geglu",
-        "hidden_size": 12,
-    }
+    return Small(tensors, dict(SETTINGS))
 
 
 def layout_with_encoder(**sizes):
     """Return the `Layout` of an encoder-decoder, by default with 3 and 2 layers, all but the first of which route."""
-    defaults = {
-        "vocabulary_size": 20,
-        "embedding_dim": 8,
-        "hidden_dim": 12,
-        "num_layers": 2,
-        "intermediate_dim": 16,
-        "num_heads": 3,
-        "key_dim": 4,
-        "value_dim": 4,
-        "num_routing": 1,
-        "num_clusters": 4,
-        "routed": (1,),
-        "local_distance": 5,
-        "routing_distance": 5,
-        "encoder_layers": 3,
-        "encoder_routed": (1, 2),
-    }
+    defaults = {"vocabulary_size": 20, "embedding_dim": 8, "hidden_dim": 12, "intermediate_dim": 16, "num_layers": 2}
+    defaults |= {"num_heads": 3, "key_dim": 4, "value_dim": 4, "num_routing": 1, "num_clusters": 4, "routed": (1,)}
+    defaults |= {"local_distance": 5, "routing_distance": 5, "encoder_layers": 3, "encoder_routed": (1, 2)}
     return Layout(scope=SCOPE, activation="geglu", norm="post", has_averages=True, **{**defaults, **sizes})
 
 
@@ -94,7 +79,7 @@ def small_encoder_decoder():
     tensors = {SCOPE + name: numbers.normal(size=shape).astype("float32") for name, shape in layout.shapes.items()}
     tensors |= {name: np.ones_like(x) for name, x in tensors.items() if name.endswith("ema_count")}
     tensors["global_step"] = np.int64(7)
-    return Small(tensors, {**small_settings(), "memory_query_shape": [4]})
+    return Small(tensors, {**SETTINGS, "memory_query_shape": [4]})
 
 
 def assert_same_backbone(arguments, published):

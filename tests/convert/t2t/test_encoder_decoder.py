@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t.cases import SCOPE, Small, assert_same_backbone, layout_with_encoder, small_encoder_decoder
-from tf_sparse_attention.convert.t2t.plan import make_plan
+from tests.convert.t2t.cases import (
+    SCOPE,
+    Small,
+    assert_same_backbone,
+    layout_with_encoder,
+    plan_of,
+    small_encoder_decoder,
+)
 from tf_sparse_attention.models.presets import translation_arguments
 from tf_sparse_attention.models.rebuilding import weights_by_path
 
@@ -32,14 +38,6 @@ def model(prefix):
 @pytest.fixture(scope="module")
 def causal(model):
     return tsa.convert.with_causal_routing(model)
-
-
-def shapes_of(small):
-    return {name: np.shape(value) for name, value in small.tensors.items()}
-
-
-def plan_of(small):
-    return make_plan(shapes_of(small), small.settings)
 
 
 def test_both_sides_are_read_from_names_and_shapes_and_only_the_decoder_shares_queries(small_with_encoder):
@@ -73,23 +71,6 @@ def test_distances_of_an_encoder_are_read_where_the_published_code_reads_them(sm
     assert len(read) == row.shape[0] == 31
     distances = np.array([-15, -3, 3, 4, 8, 12, 13, 15])
     assert read[distances + 15].tolist() == [-5, -5, -5, -4, 0, 4, 5, 5]
-
-
-def test_the_optimizer_has_the_moments_of_either_side(small_with_encoder, tmp_path):
-    names = [f"{ENCODER.format(2)}ffn/weight3/kernel", f"{DECODER.format(0)}enc_dec_attention/k/kernel"]
-    for number, name in enumerate(names):
-        rows, columns = small_with_encoder.tensors[name].shape
-        small_with_encoder.tensors[f"training/{name}/Adafactor"] = np.full(rows, 1.0 + number, "float32")
-        small_with_encoder.tensors[f"training/{name}/Adafactor_1"] = np.full(columns, 3.0 + number, "float32")
-    model = tsa.convert.from_t2t_checkpoint(small_with_encoder.write(tmp_path))
-    weights = [
-        model.encoder.blocks[2].feed_forward._output_dense.kernel,
-        model.backbone.blocks[0].cross_attention.parts[0].key_dense.kernel,
-    ]
-    for number, weight in enumerate(weights):
-        slots = model.optimizer.get_slots(weight)
-        assert np.unique(slots["row_moment"]) == 1 + number and np.unique(slots["column_moment"]) == 3 + number
-    assert int(model.optimizer.iterations) == 7
 
 
 def test_causal_routing_reads_the_best_of_the_source_and_not_later_targets(causal):

@@ -1,38 +1,27 @@
 """Converted checkpoints compute what the published code computes from the same files."""
 
-import warnings
-
 import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t.cases import CASES
+from tests.convert.t2t.cases import CASES, Published
 from tests.draws import first
 from tf_sparse_attention.ops import kmeans
 from tf_sparse_attention.ops.members import best_members
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")  # as published
+
 WITHOUT_DROPOUT = {"layer_prepostprocess_dropout": 0.0, "attention_dropout": 0.0, "relu_dropout": 0.0}
-
-
-@pytest.fixture(autouse=True)
-def looks_ahead():
-    """The published selection says that it looks ahead."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is not causal")
-        yield
-
-
-@pytest.fixture
-def model(published):
-    return tsa.convert.from_t2t_checkpoint(published.folder, WITHOUT_DROPOUT)
 
 
 def equal(actual, published, atol=2e-5):
     np.testing.assert_allclose(np.asarray(actual), published, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("published", first(CASES, 2), indirect=True)
-def test_states_clusters_logits_and_losses_are_published(published, model):
+@pytest.mark.parametrize("name", first(CASES, 2))
+def test_states_clusters_logits_and_losses_are_published(name, references):
+    published = Published(references / "t2t_checkpoints" / name)
+    model = tsa.convert.from_t2t_checkpoint(published.folder, WITHOUT_DROPOUT)
     backbone, arrays = model.backbone, published.arrays
     x = backbone.embedding_projection(backbone.embedding(published.inputs))
     equal(x, arrays["decoder_input"])
@@ -63,20 +52,3 @@ def _compare_clusters(part, x, arrays, layer):
     np.testing.assert_array_equal(clusters, arrays[layer + "nearest"])
     loss = part.commitment_loss * kmeans.commitment(query, clusters, part.centroids, None)
     equal(loss, arrays[layer + "cluster_loss"], atol=1e-9)
-
-
-@pytest.mark.full
-def test_a_model_is_the_same_on_jax(references, run_jax):
-    far = run_jax(
-        f"""
-import pathlib, warnings
-import numpy as np
-import tf_sparse_attention as tsa
-from tests.convert.t2t.cases import Published
-warnings.simplefilter("ignore")
-published = Published(pathlib.Path({str(references / "t2t_checkpoints" / "pg19_like")!r}))
-model = tsa.convert.from_t2t_checkpoint(published.prefix)
-print(float(np.abs(np.asarray(model(published.inputs)) - published.arrays["logits"]).max()))
-"""
-    )
-    assert float(far) < 2e-5

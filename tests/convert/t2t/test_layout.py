@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.t2t.cases import SCOPE, assert_same_backbone
+from tests.convert.t2t.cases import SCOPE, assert_same_backbone, shapes_of
 from tf_sparse_attention.convert.t2t.plan import make_plan
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.models.presets import preset_arguments
@@ -47,27 +47,6 @@ def test_a_plan_of_the_full_size_maps_every_variable_to_the_model_of_the_preset(
     arguments, published = plan.backbone_arguments(), preset_arguments(preset, reproduce_reference=True)
     assert_same_backbone(arguments, published)
     assert arguments["norm"]["placement"] == published["norm"]
-
-
-def shapes_of(small):
-    return {name: np.shape(value) for name, value in small.tensors.items()}
-
-
-def test_sizes_and_routed_layers_are_read_from_names_and_shapes(small_checkpoint):
-    layout = read_layout(shapes_of(small_checkpoint))
-    found = {name: getattr(layout, name) for name in ("scope", "vocabulary_size", "embedding_dim", "hidden_dim")}
-    assert found == {"scope": SCOPE, "vocabulary_size": 20, "embedding_dim": 8, "hidden_dim": 12}
-    assert (layout.num_layers, layout.routed, layout.num_heads, layout.num_routing) == (3, (2,), 3, 1)
-    assert (layout.key_dim, layout.num_clusters, layout.intermediate_dim, layout.activation) == (4, 4, 16, "geglu")
-    assert (layout.local_distance, layout.routing_distance, layout.norm, layout.has_averages) == (5, 5, "post", True)
-
-
-def test_slots_dummies_and_the_step_are_counted(small_checkpoint):
-    shapes = shapes_of(small_checkpoint)
-    shapes |= {f"training/{SCOPE}embeddings/embedding/Adafactor": (20,), "losses_avg/problem_0/total_loss": ()}
-    plan = make_plan(shapes, small_checkpoint.settings)
-    assert plan.other_variables == {"step counter": 1, "optimizer slots": 1, "summary values": 1}
-    assert "not weights: 1 optimizer slots" in plan.table()
 
 
 def test_variables_of_other_models_are_errors_that_list_them(small_checkpoint, subtests):

@@ -3,8 +3,6 @@
 The encoder of the one that has one reads vectors, whose zeros are padding.
 """
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,7 @@ from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.patterns.best_of_cluster import MemberSelector
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 CASES = ("seq2seq", "pg19like_skip2", "allrouting_timing", "prenorm_n_da_relu")
 
 goldens = goldens_of("routing_transformer/mini_lm.npz")
@@ -38,10 +37,7 @@ def written(goldens, name, folder):
 def case(request, goldens, tmp_path):
     """A case with its model, written as a checkpoint and converted: arrays, plan, model."""
     arrays, given = written(goldens, request.param, tmp_path)
-    plan = tsa.convert.plan_t2t_checkpoint(tmp_path, given)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is not causal")
-        yield arrays, plan, tsa.convert.from_t2t_checkpoint(tmp_path, given)
+    return arrays, tsa.convert.plan_t2t_checkpoint(tmp_path, given), tsa.convert.from_t2t_checkpoint(tmp_path, given)
 
 
 def inputs_of(arrays):

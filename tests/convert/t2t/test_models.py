@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.convert.t2t.cases import SCOPE
 from tf_sparse_attention.convert.t2t.files import open_checkpoint
-
-SCOPE = "sparse_transformer/body/"
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 
@@ -19,11 +18,10 @@ def test_the_optimizer_has_the_published_moments_and_step_and_a_causal_model_kee
     assert int(model.optimizer.iterations) == 300
     # 0.03 sqrt(10000) rsqrt(max(step, 10000)), the published schedule before its end of the warm-up.
     assert float(model.optimizer.learning_rate) == pytest.approx(0.03)
+    local = backbone.blocks[0].attention.parts[0]
     pairs = {
         "embeddings/embedding": backbone.embedding.embeddings,
-        "decoder_layer_0/self_attention/self_attention/q/kernel": backbone.blocks[0]
-        .attention.parts[0]
-        .query_dense.kernel,
+        "decoder_layer_0/self_attention/self_attention/q/kernel": local.query_dense.kernel,
         "decoder_layer_2/self_attention/ffn/weight3/kernel": backbone.blocks[2].feed_forward._output_dense.kernel,
     }
     with open_checkpoint(pg19_like.prefix) as checkpoint:
@@ -35,8 +33,7 @@ def test_the_optimizer_has_the_published_moments_and_step_and_a_causal_model_kee
     np.testing.assert_array_equal(model.optimizer.get_slots(model.to_vocabulary.bias)["second_moment"], bias)
     # The moments of weights that were split or folded are reset and logged.
     assert "9 weights" in caplog.text and "backbone/block_0/attention/local_0/attention_output/kernel" in caplog.text
-    folded = backbone.blocks[0].attention.parts[0].output_dense.kernel
-    assert not np.any(model.optimizer.get_slots(folded)["row_moment"])
+    assert not np.any(model.optimizer.get_slots(local.output_dense.kernel)["row_moment"])
     causal = tsa.convert.with_causal_routing(model)
     loss = tsa.models.language_model_loss()(pg19_like.arrays["targets"], causal(pg19_like.inputs))
     assert float(loss) < pg19_like.arrays["loss"] + 0.5  # a model of no knowledge has log 48 = 3.9
@@ -72,17 +69,6 @@ def test_a_converted_model_trains_on_and_a_saved_model_resumes_from_the_same_sta
     assert histories[0][0] == pytest.approx(expected, abs=1e-4)
     assert histories[0][-1] < histories[0][0] - 0.05
     assert int(model.optimizer.iterations) == 308
-
-
-@pytest.mark.full
-def test_routed_heads_become_causal_with_the_same_weights(pg19_like):
-    model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix)
-    causal = tsa.convert.with_causal_routing(model)
-    tsa.analysis.assert_causal(causal, sequence_length=40, num_cuts=4)
-    with pytest.raises(tsa.analysis.CausalityError):
-        tsa.analysis.assert_causal(model, sequence_length=40, num_cuts=4)
-    for ours, theirs in zip(causal.weights, model.weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_heads_that_were_given_as_layers_or_block_by_block_become_causal():

@@ -3,11 +3,10 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.convert.t2t.plan import make_plan
+from tests.convert.t2t.cases import Published, plan_of
 from tf_sparse_attention.convert.t2t.settings import preset_settings, read_settings
 
 CONTRADICTIONS = {
@@ -28,16 +27,8 @@ CONTRADICTIONS = {
     "layer_preprocess_sequence": "n",
     "layer_postprocess_sequence": "da",
 }
-UNSUPPORTED = {
-    "hash_items": True,
-    "sparsity_strided_num_heads": 1,
-    "sparsity_cluster_strided_num_heads": 1,
-    "norm_type": "batch",
-}
-
-
-def plan_of(small):
-    return make_plan({name: np.shape(value) for name, value in small.tensors.items()}, small.settings)
+UNSUPPORTED = {"hash_items": True, "sparsity_strided_num_heads": 1, "sparsity_cluster_strided_num_heads": 1}
+UNSUPPORTED |= {"norm_type": "batch"}
 
 
 def changed(small, **settings):
@@ -63,8 +54,6 @@ def test_contradicting_unsupported_and_missing_settings_are_errors(small_checkpo
 
 
 def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(references):
-    from tests.convert.t2t.cases import Published
-
     published = Published(references / "t2t_checkpoints" / "pg19_local_like")
     heads = {"local_num_heads": 3, "sparsity_cluster_num_heads": 1, "sparsity_skip_first": 3}
     plan = tsa.convert.plan_t2t_checkpoint(published.prefix, hparams=heads)
@@ -74,18 +63,9 @@ def test_a_model_that_skips_all_its_layers_has_all_its_heads_local(references):
 
 
 def test_settings_become_arguments_of_the_model(small_checkpoint):
-    small_checkpoint.settings |= {
-        "memory_flange": [16],
-        "decay": 0.9,
-        "beta": 0.5,
-        "norm_epsilon": 1e-5,
-        "layer_prepostprocess_dropout": 0.1,
-        "attention_dropout": 0.2,
-        "relu_dropout": 0.3,
-        "dropout": 0.4,
-        "target_dropout": 0.25,
-        "share_qk": False,
-    }
+    small_checkpoint.settings |= {"memory_flange": [16], "decay": 0.9, "beta": 0.5, "norm_epsilon": 1e-5}
+    small_checkpoint.settings |= {"layer_prepostprocess_dropout": 0.1, "attention_dropout": 0.2, "relu_dropout": 0.3}
+    small_checkpoint.settings |= {"dropout": 0.4, "target_dropout": 0.25, "share_qk": False}
     arguments = plan_of(small_checkpoint).backbone_arguments()
     routing, local = arguments["attention"]["parts"]
     assert (local["num_blocks_before"], local["block_size"], local["num_heads"]) == (2, 8, 2)
