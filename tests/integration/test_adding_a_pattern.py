@@ -35,12 +35,6 @@ def log_sparse(tmp_path_factory):
     del sys.modules["log_sparse"]
 
 
-def test_the_pattern_is_one_file_of_the_users_own(log_sparse):
-    assert not str(log_sparse.__file__).startswith(str(ROOT))
-    pattern = re.search(r"^class PowersOfTwo.*?(?=^class |\Z)", blocks()[0], re.DOTALL | re.MULTILINE)[0]
-    assert len(pattern.splitlines()) < 40
-
-
 @pytest.mark.pages
 def test_the_rest_of_the_page_runs_with_that_file(log_sparse):
     names = dict(vars(log_sparse))
@@ -64,8 +58,7 @@ def test_the_pattern_keeps_the_contracts_of_all_attention(log_sparse, subtests):
 def test_it_mixes_with_heads_of_other_layers_and_is_drawn(log_sparse):
     part = SparseAttention(2, 4, log_sparse.PowersOfTwo() | Window(3))
     layer = MixedAttention([RoutingAttention(1, 4, 3, 5), part])
-    assert layer(np.ones((1, 20, 8), "float32"), use_causal_mask=True).shape == (1, 20, 8)
-    assert len(draw_pattern(part, 20).axes) == 2
+    assert len(draw_pattern(layer, 20).axes) == 3
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel is TensorFlow's")

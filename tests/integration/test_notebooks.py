@@ -14,14 +14,12 @@ from nbclient import NotebookClient
 pytestmark = pytest.mark.pages
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "colabs"
 SIZES = {"STEPS": 2, "LENGTH": 32, "BATCH_SIZE": 2, "LAYERS": 1, "WIDTH": 16}
+ON_TPU = {**SIZES, "FOLDER": None, "LENGTH": 600, "STEPS": 4, "SAVE_EVERY": 2}
 TINY = {
     "1_sparse_attention_in_keras": {**SIZES, "LENGTH": 129},  # longer than its window, as its audit asks
     "4_published_checkpoint": {
-        "CHECKPOINT": "missing.zip",
-        "HPARAMS": "pg19_routing_published",
-        "VOCABULARY": "missing.subwords",
-        "LENGTH": 96,
-        "MAX_LENGTH": 120,
+        **{"CHECKPOINT": "missing.zip", "HPARAMS": "pg19_routing_published", "VOCABULARY": "missing.subwords"},
+        **{"LENGTH": 96, "MAX_LENGTH": 120},
     },
     "2_generate_and_look": {**SIZES, "MODEL": None, "MAX_LENGTH": 30},
     "3_dense_model_made_sparse": {"PRESET": "gpt2_base_en", "LENGTH": 32, "WINDOW": 8, "STEPS": 2, "MAX_LENGTH": 24},
@@ -29,31 +27,13 @@ TINY = {
     "6_speech": {**SIZES, "TFDS": None, "SPLITS": ("train", "test"), "RECORDINGS": 8, "LENGTH": 400},
     "7_translation": {
         **SIZES,
-        "TFDS": None,
-        "FIELDS": ("english", "invented"),
-        "DOCUMENTS": 40,
-        "VOCABULARY": 100,
-        "LENGTH": 64,
+        **{"TFDS": None, "FIELDS": ("english", "invented"), "DOCUMENTS": 40, "VOCABULARY": 100, "LENGTH": 64},
     },
-    "8_train_on_tpu": {**SIZES, "FOLDER": None, "LENGTH": 600, "STEPS": 4, "SAVE_EVERY": 2, "STEPS_PER_EXECUTION": 1},
-    "9_train_on_tpu_with_tpustrategy": {
-        **SIZES,
-        "FOLDER": None,
-        "LENGTH": 600,
-        "BATCH_SIZE": 8,
-        "STEPS": 4,
-        "SAVE_EVERY": 2,
-        "REPLICAS": 8,
-    },
+    "8_train_on_tpu": {**ON_TPU, "STEPS_PER_EXECUTION": 1},
+    "9_train_on_tpu_with_tpustrategy": {**ON_TPU, "BATCH_SIZE": 8, "REPLICAS": 8},
     "10_decoder_made_sparse_and_healed": {
-        "PRESET": "qwen3_0.6b_en",
-        "LENGTH": 32,
-        "BATCH_SIZE": 2,
-        "BLOCK_SIZE": 4,
-        "NUM_BLOCKS": 2,
-        "TRAIN_STEPS": 2,
-        "STEPS": 2,
-        "MAX_LENGTH": 40,
+        **{"PRESET": "qwen3_0.6b_en", "LENGTH": 32, "BATCH_SIZE": 2, "BLOCK_SIZE": 4, "NUM_BLOCKS": 2},
+        **{"TRAIN_STEPS": 2, "STEPS": 2, "MAX_LENGTH": 40},
     },
 }
 WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint")  # for what has to be downloaded
@@ -75,11 +55,6 @@ def made_tiny(notebook, values):
     return notebook
 
 
-def printed(notebook):
-    """All that the cells wrote to standard output and standard error."""
-    return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
-
-
 @pytest.mark.parametrize(("path", "backend"), CASES, ids=lambda value: getattr(value, "stem", value))
 # Jupyter's client warns of its own settings and loops, which differ by version.
 @pytest.mark.filterwarnings(
@@ -94,8 +69,9 @@ def test_the_notebook_runs(path, backend, monkeypatch, tmp_path):
     monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path))
     notebook = made_tiny(nbformat.read(path, as_version=4), TINY[path.stem])
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(FOLDER)}}).execute()
-    assert "UserWarning" not in printed(notebook)
-    assert ("of random weights" in printed(notebook)) == (path.stem in WITH_STAND_IN)
+    printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    assert "UserWarning" not in printed
+    assert ("of random weights" in printed) == (path.stem in WITH_STAND_IN)
 
 
 # Stands for IPython, git and pip: "cloning" makes a folder, and "installing" puts the library, without content, on the

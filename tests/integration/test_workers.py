@@ -1,8 +1,8 @@
-"""Several processes train together, over a real cluster on this machine, what one trains alone."""
+"""Training processes that are killed or stopped resume, and several over a real cluster train what one trains alone."""
 
+import contextlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -14,33 +14,23 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks.faults import lab
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.large
 NUM_STEPS = 60  # of runs that get a signal in between; others end before a difference of rounding grows
-SETTINGS = {
-    "num_steps": NUM_STEPS,
-    "log_every": 1,
-    "evaluate_every": 0,
-    "checkpoint_every": 10,
-    "evaluation_windows": 8,
-}
+SETTINGS = {"num_steps": NUM_STEPS, "log_every": 1, "evaluate_every": 20, "checkpoint_every": 10}
+SETTINGS |= {"evaluation_windows": 8}
 FEW_STEPS = {"num_steps": 10, "evaluate_every": 10, "dropout": 0.0}
 LIMIT = 300  # seconds for a run, of which most is compiling
 ENDS_WITHIN = 60  # seconds, where a worker is gone
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
-
-
 def place_in_cluster(backend, count):
     """Return the variables that tell each of some processes where the others are."""
-    ports = free_ports(count)
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)]
+        ports = [server.getsockname()[1] for server in servers]
     if backend == "jax":
         address = f"localhost:{ports[0]}"
         names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -55,20 +45,16 @@ class Runs:
 
     def __init__(self, folder):
         self._folder, self._started = folder, []
-        generator = random.Random(0)
-        words = ["".join(generator.choices("abcdefgh", k=generator.randint(2, 7))) for _ in range(40)]
-        for split, count in {"train": 4000, "validation": 200}.items():
-            (folder / "text" / split).mkdir(parents=True)
-            (folder / "text" / split / "a.txt").write_text(" ".join(generator.choices(words, k=count)))
+        lab.write_text(folder / "text")
 
-    def start(self, name, backend, count=1, devices=1, dropout=0.1, **changes):
+    def start(self, name, backend, count=1, devices=1, dropout=0.1, program=None, workdir=None, **changes):
         """Start a run of some processes, each with some devices, and return these; see `said`."""
         settings = {**SETTINGS, "num_logical_cpus": devices, "jit_compile": backend == "jax", **changes}
-        command = [sys.executable, "-m", "tf_sparse_attention.trainers.train", "--config=demo:tiny"]
+        command = [sys.executable, "-m", program or "tf_sparse_attention.trainers.train", "--config=demo:tiny"]
         command += [f"--config.train.{key}={value}" for key, value in settings.items()]
         command += [f"--config.data.path={self._folder / 'text'}", f"--config.data.data_dir={self._folder / 'data'}"]
         command += ["--config.data.batch_size=4", f"--config.model.dropout={dropout}", "--config.model.num_layers=1"]
-        command += [f"--workdir={self._folder / name}"]
+        command += [f"--workdir={workdir or self._folder / name}"]
         common = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
         # Most of the time is compiling, and these steps are small.
         common |= {"XLA_FLAGS": os.environ.get("XLA_FLAGS") or "--xla_backend_optimization_level=0"}
@@ -180,30 +166,60 @@ def test_a_model_split_over_processes_is_trained_and_resumed(runs, made, count, 
     assert_same_state(one, further, 1e-4)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_if_a_worker_is_killed_the_others_end_and_all_resume_to_the_same_bits(runs, made, backend):
-    alone, name = made(backend, count=2), f"{backend}-killed"
-    for killed, step in ((1, 13), (0, 33)):
-        processes = runs.start(name, backend, 2)
+def test_if_a_worker_is_killed_the_others_end_and_all_resume_to_the_same_bits(runs, made, backend, count):
+    alone, name = made(backend, count=count), f"{backend}-{count}-killed"
+    for killed, step in ((0, 1), (1, 13), (0, 21), (0, 33)):  # before a checkpoint, after it, after an evaluation
+        processes = runs.start(name, backend, count)
         runs.wait_for_step(name, step)
-        processes[killed].kill()
-        assert processes[1 - killed].wait(timeout=ENDS_WITHIN) != 0
-    assert_same_state(runs.finish(name, backend, 2), alone, 0)
+        process = processes.pop(killed % count)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, runs.said(name)
+        assert all(other.wait(timeout=ENDS_WITHIN) != 0 for other in processes)
+    assert_same_state(runs.finish(name, backend, count), alone, 0)
+    assert f"Trained to step {NUM_STEPS}" in runs.said(name)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_if_one_worker_gets_a_signal_all_stop_at_one_step_with_a_checkpoint(runs, made, backend, count):
+    alone, name, step = made(backend, count=count), f"{backend}-{count}-asked", 0
+    for asked, number in ((1, signal.SIGTERM), (0, signal.SIGINT)):
+        processes = runs.start(name, backend, count)
+        runs.wait_for_step(name, step + 13)
+        assert f"from step {step} to {NUM_STEPS}" in runs.said(name)
+        processes[asked % count].send_signal(number)
+        # SIGTERM is the only signal of JAX's preemption service, which several processes use.
+        shown = signal.SIGTERM if backend == "jax" and count > 1 else number
+        assert [process.wait(timeout=LIMIT) for process in processes] == [128 + shown] * count
+        expected = rf"by {shown.name} at step (\d+) with a checkpoint"
+        (step,) = {int(re.search(expected, runs.said(name, index))[1]) for index in range(count)}
+    assert_same_state(runs.finish(name, backend, count), alone, 0)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_if_one_worker_gets_a_signal_all_stop_at_one_step_with_a_checkpoint(runs, made, backend):
-    alone, name, step = made(backend, count=2), f"{backend}-asked", 0
-    for asked, number in ((1, signal.SIGTERM), (0, signal.SIGINT)):
-        processes = runs.start(name, backend, 2)
-        runs.wait_for_step(name, step + 13)
-        processes[asked].send_signal(number)
-        shown = signal.SIGTERM if backend == "jax" else number  # the only signal of JAX's preemption service
-        assert [process.wait(timeout=LIMIT) for process in processes] == [128 + shown] * 2
-        told = [re.search(rf"by {shown.name} at step (\d+) with a", runs.said(name, index)) for index in range(2)]
-        assert told[0] and told[1] and told[0][1] == told[1][1], runs.said(name)
-        step = int(told[0][1])
-    assert_same_state(runs.finish(name, backend, 2), alone, 0)
+def test_a_run_at_an_address_killed_while_copying_resumes_elsewhere_with_the_same_bits(
+    runs, made, backend, tmp_path, monkeypatch
+):
+    alone, bucket, name = made(backend, count=1), tmp_path / "bucket" / "run", f"{backend}-remote"
+    remote = {"program": "tests.trainers.killed_copying", "workdir": f"disk://{bucket}"}
+    for step, first in ((10, 0), (30, 0), (50, 20)):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / f"machine-{step}"))
+        (tmp_path / f"machine-{step}").mkdir()
+        monkeypatch.setenv("KILLED_COPYING", f"step_{step:09d}.npz")
+        (process,) = runs.start(name, backend, **remote)
+        assert process.wait(timeout=LIMIT) == -signal.SIGKILL, runs.said(name)
+        # Nothing is there at first; later the newest complete upload counts.
+        assert f"from step {first} to {NUM_STEPS}" in runs.said(name)
+    monkeypatch.delenv("KILLED_COPYING")
+    runs.finish(name, backend, **remote)
+    assert f"from step 40 to {NUM_STEPS}" in runs.said(name)
+    assert_same_state(bucket, alone, 0)
+    assert [row["step"] for row in reports_of(bucket)] == [row["step"] for row in reports_of(alone)]
+    assert {path.name for path in bucket.iterdir()} == {"checkpoints", "metrics.jsonl", "model.keras", "tensorboard"}
+    kept = sorted(path.name for path in (bucket / "checkpoints").iterdir())
+    assert kept == [f"step_{step:09d}.npz" for step in (40, 50, 60)]
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
