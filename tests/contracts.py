@@ -27,7 +27,6 @@ def call(layer, case, *inputs, **arguments):
 
 
 def normal(*shape, seed=0):
-    """Return an array of normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 

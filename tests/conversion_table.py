@@ -57,7 +57,6 @@ TABLES = (MODELS, SOURCES)
 
 
 def marks(table):
-    """Return what is before and after a table on the page."""
     return f"<!-- {table.name}: begin -->", f"<!-- {table.name}: end -->"
 
 
@@ -90,7 +89,6 @@ def reason_of(message):
 
 
 def as_markdown(table):
-    """Return a table as Markdown."""
     rows = [[table.first, *(f"{target} `{signature}`" for target, signature in table.columns)]]
     for name in table.cases:
         rows.append([name, *(cell(table, name, target, signature) for target, signature in table.columns)])

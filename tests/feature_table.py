@@ -146,7 +146,6 @@ def converted(target, able, lines, known):
 
 
 def row(name, make, line, source_line, known):
-    """Return the cells of one row."""
     attention, x = built(Case(make)), normal(2, 11, SIZE)
     other = normal(2, 11, SIZE, seed=5)
     causal, both = is_causal(attention, x), works(lambda: attention(x))

@@ -109,7 +109,6 @@ class Table:
         row["share"] = max(row["share"], float((error / tolerance).max()))
 
     def text(self):
-        """Return the table as Markdown."""
         lines = ["| set | cases | tests | numbers | largest error | largest share of its tolerance | for its faults |"]
         lines.append("|---|---|---|---|---|---|---|")
         for name, row in sorted(self.rows.items()):

@@ -51,7 +51,6 @@ class JaxWorker:
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
 
     def close(self):
-        """Let the process end."""
         if self._process is not None:
             self._process.communicate()
 

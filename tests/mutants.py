@@ -118,7 +118,6 @@ class _Replace(ast.NodeTransformer):
 
 
 def mutants_of(path: pathlib.Path) -> list[Mutant]:
-    """Return all mutants of a file."""
     tree = ast.parse(path.read_text())
     mutants = []
     for index, (old, new) in enumerate(changes_of(tree)):
@@ -130,7 +129,6 @@ def mutants_of(path: pathlib.Path) -> list[Mutant]:
 
 
 def mutated(mutant: Mutant) -> str:
-    """Return the source of the file of a mutant."""
     tree = ast.parse((ROOT / mutant.path).read_text())
     old, new = changes_of(tree)[mutant.index]
     return ast.unparse(ast.fix_missing_locations(_Replace(old, new).visit(tree)))
@@ -179,7 +177,6 @@ class Tests:
 
 
 def _test_id(case):
-    """Return the id of a test case of a report."""
     return f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
 
 

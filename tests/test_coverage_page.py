@@ -21,8 +21,6 @@ PRESETS = {**tsa.models.PRESETS, **tsa.models.TRANSLATION_PRESETS}
 
 
 class Row(NamedTuple):
-    """A row of the tables."""
-
     system: str
     preset: str
     flags: str

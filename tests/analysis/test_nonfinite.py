@@ -29,7 +29,6 @@ def dense():
 
 @pytest.fixture
 def model(dense):
-    """`dense` with weights of one."""
     dense.set_weights([np.ones_like(weight) for weight in dense.get_weights()])
     return dense
 

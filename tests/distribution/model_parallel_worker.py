@@ -27,7 +27,6 @@ OPTIMIZERS = {
 
 
 def scope(batch_devices, model_devices):
-    """Context of a model on `batch_devices * model_devices` devices."""
     number = batch_devices * model_devices
     if number == 1:
         return contextlib.nullcontext()

@@ -52,7 +52,6 @@ class Head:
 
 
 def as_array(weight):
-    """Return a weight as a float64 array."""
     return np.asarray(keras.ops.convert_to_numpy(weight), "float64")
 
 

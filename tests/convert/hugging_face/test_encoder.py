@@ -72,7 +72,6 @@ def test_a_loaded_encoder_is_saved_trained_and_its_config_is_enough(case, tmp_pa
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """A copy of a checkpoint."""
     return pathlib.Path(shutil.copytree(GOLDEN / "longformer", tmp_path / "checkpoint"))
 
 

@@ -36,7 +36,6 @@ def hub(name: str, /, *arguments, **options):
 
 
 def renamed(arguments: dict, **names: str) -> dict:
-    """Return arguments with other names."""
     return {names.get(name, name): value for name, value in arguments.items()}
 
 
@@ -60,7 +59,6 @@ def blip2(tokens: int):
 
 
 def two_towers(name: str, *arguments):
-    """Return a model of images and texts."""
     image = hub(f"{name}VisionEncoder", **HEADS, patch_size=16, image_shape=IMAGE)
     text = hub(f"{name}TextEncoder", **TEXT, embedding_dim=32, max_sequence_length=LENGTH)
     return hub(f"{name}Backbone", image, text, *arguments)

@@ -11,7 +11,6 @@ LENGTH, VOCABULARY = 12, 30
 
 
 def local(window=LENGTH):
-    """Return a `make_layer` of local attention."""
     return lambda dense: LocalAttention(**arguments_of(dense), window=window)
 
 

@@ -211,8 +211,6 @@ class Other(keras.layers.MultiHeadAttention):
 
 
 class Sealed(keras.Model):
-    """A model without a config."""
-
     def __init__(self, layer):
         super().__init__()
         self.layer = layer

@@ -43,7 +43,6 @@ def test_the_command_writes_the_same_from_the_same_seed_and_an_encoder(folder, t
 
 
 def arrays_in(folder):
-    """Return the arrays of a checkpoint by name."""
     with open_checkpoint(folder / CHECKPOINT) as checkpoint:
         return {name: checkpoint.read(name) for name in checkpoint.shapes}
 
