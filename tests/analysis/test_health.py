@@ -21,6 +21,12 @@ def routing(**arguments):
     return layer
 
 
+def masked(layer):
+    """Return a causal model of vectors and their padding mask."""
+    inputs = keras.Input((None, SIZE)), keras.Input((None,), dtype="bool")
+    return keras.Model(inputs, layer(inputs[0], query_mask=inputs[1], use_causal_mask=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "least", "most"),
     [
@@ -46,23 +52,14 @@ def test_clusters_are_counted_by_row_and_without_padding(arguments):
     layer, x = routing(selection="nearest", **arguments), normal(2, 20, SIZE)
     mask = np.arange(20) < np.array([[20], [11]])
 
-    class Masked(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.inner = layer
-
-        def call(self, x):
-            return self.inner(x, query_mask=mask, use_causal_mask=True)
-
-    report = health(Masked(), x)
+    report = health(masked(layer), (x, mask))
     assert [head.head for head in report.heads] == [0, 1]
     sides = [side for side in layer.project(x)[:2] if side is not None]
+    centroids = keras.ops.convert_to_numpy(layer.centroids)
     for head, found in enumerate(report.heads):
         rows = []
         for side in sides:
-            nearest = (
-                keras.ops.convert_to_numpy(side) @ keras.ops.convert_to_numpy(layer.centroids).swapaxes(1, 2)
-            ).argmax(-1)
+            nearest = (keras.ops.convert_to_numpy(side) @ centroids.swapaxes(1, 2)).argmax(-1)
             own = head * nearest.shape[1] // 2
             rows += [np.bincount(nearest[row, own][mask[row]], minlength=4) for row in range(2)]
         rows = np.array(rows)
@@ -150,11 +147,9 @@ def test_attention_without_routed_heads_is_passed_over():
 def test_padding_that_sees_nothing_is_not_counted_as_dropped():
     layer, x = routing(selection="nearest"), normal(2, 20, SIZE)
     mask = np.arange(20) < np.array([[20], [11]])
-    inputs = keras.Input((None, SIZE)), keras.Input((None,), dtype="bool")
-    model = keras.Model(inputs, layer(inputs[0], query_mask=inputs[1], use_causal_mask=True))
-    assert [each.dropped for each in health(model, (x, mask)).heads] == [0, 0]
+    assert [each.dropped for each in health(masked(layer), (x, mask)).heads] == [0, 0]
     with pytest.raises(ValueError, match="`batch`"):
-        health(model, (x, mask & False))
+        health(masked(layer), (x, mask & False))
 
 
 def test_a_wrong_argument_is_an_error(subtests):
