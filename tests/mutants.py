@@ -3,7 +3,8 @@
 Each mutant is a copy of the checkout with one small change of the package, such as `<` in place of `<=`. It is killed
 if a test fails. The tests of a mutant are those that execute the changed lines, read from the files of `make coverage`:
 coverage data with one context per test, and the durations of the tests. Fast tests run first, and the first failure
-ends the run. Tests that fail without a change are left out.
+ends the run. Tests that fail without a change are left out. With `--full`, a mutant that survives also runs all tests
+of these files with the marker `full`.
 
 Results are appended to a JSON lines file. A mutant that is in the file is not run again.
 """
@@ -36,14 +37,22 @@ SWAPS = {ast.Div: ast.Mult, ast.Mod: ast.Mult} | dict(PAIRS) | {new: old for old
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A change of one node of a file."""
+    """A change of one node of a file.
 
-    path: str  # relative to the checkout
-    index: int  # among all changes of the file
-    first: int  # line of the node
+    Attributes:
+        path: path of the file, relative to the checkout.
+        index: index of the change among all changes of the file.
+        first, last: first and last line of the changed node.
+        column: first column of the changed node.
+        change: the change as text, for people.
+    """
+
+    path: str
+    index: int
+    first: int
     last: int
     column: int
-    change: str  # as text
+    change: str
 
     @property
     def name(self) -> str:
@@ -77,11 +86,13 @@ def changes_of(tree: ast.Module) -> list[tuple[ast.AST, ast.AST]]:
 
 
 def _is_text(node):
+    """Return whether a statement is a docstring or a log message."""
     value = node.value if isinstance(node, ast.Expr) else None
     return isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and "logging" in ast.unparse(value.func))
 
 
 def _replacements(node):
+    """Yield the replacements of one node."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield _with(node, ops=[SWAPS[type(node.ops[0])]()])
     elif isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in SWAPS:
@@ -118,6 +129,7 @@ class _Replace(ast.NodeTransformer):
 
 
 def mutants_of(path: pathlib.Path) -> list[Mutant]:
+    """Return all mutants of a file."""
     tree = ast.parse(path.read_text())
     mutants = []
     for index, (old, new) in enumerate(changes_of(tree)):
@@ -129,6 +141,7 @@ def mutants_of(path: pathlib.Path) -> list[Mutant]:
 
 
 def mutated(mutant: Mutant) -> str:
+    """Return the source of the file of a mutant."""
     tree = ast.parse((ROOT / mutant.path).read_text())
     old, new = changes_of(tree)[mutant.index]
     return ast.unparse(ast.fix_missing_locations(_Replace(old, new).visit(tree)))
@@ -173,21 +186,28 @@ class Tests:
         return sorted(self._left_out)
 
     def seconds(self, names: list[str]) -> float:
+        """Return the duration of tests."""
         return sum(self._seconds[name] for name in names)
 
 
 def _test_id(case):
+    """Return the id of a test case of a report."""
     return f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
 
 
-def run_mutant(mutant: Mutant, checkout: pathlib.Path, tests: Tests) -> str:
+def run_mutant(mutant: Mutant, checkout: pathlib.Path, tests: Tests, full: bool) -> str:
     """Return "killed", "survived", or "untested" if no test executes the lines."""
     names = tests.of(mutant)
     if not names:
         return "untested"
     (checkout / mutant.path).write_text(mutated(mutant))
     try:
-        return "killed" if _fails(checkout, names, 120 + 4 * tests.seconds(names)) else "survived"
+        if _fails(checkout, names, 120 + 4 * tests.seconds(names)):
+            return "killed"
+        files = sorted({name.partition("::")[0] for name in names})
+        if full and _fails(checkout, ["-m", "full", *files], 1800):
+            return "killed in full"
+        return "survived"
     finally:
         shutil.copy(ROOT / mutant.path, checkout / mutant.path)
 
@@ -204,6 +224,7 @@ def _fails(checkout, arguments, seconds):
 
 
 def _run_tests(checkout, arguments, seconds):
+    """Run pytest in a copy of the checkout."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(arguments))
         file.flush()
@@ -217,13 +238,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300, help="number of mutants; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the sample; default: %(default)s")
     parser.add_argument("--processes", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--full", action="store_true", help="also run tests marked `full`")
     parser.add_argument("--coverage", type=pathlib.Path, default=ROOT / ".coverage_run", help="folder of make coverage")
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / ".coverage_run" / "mutants.jsonl")
     options = parser.parse_args()
-    path_of_results = options.coverage / "mutants.jsonl"
     files = [path for folder in FOLDERS for path in sorted((ROOT / "tf_sparse_attention" / folder).rglob("*.py"))]
     everything = [mutant for path in files for mutant in mutants_of(path)]
     sample = random.Random(options.seed).sample(everything, options.count)
-    rows = [json.loads(line) for line in path_of_results.read_text().splitlines()] if path_of_results.exists() else []
+    rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     results = {row["mutant"]: row["result"] for row in rows}
     tests, checkouts = Tests(options.coverage), queue.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -236,17 +258,19 @@ def main() -> None:
         def run(mutant):
             if mutant.name not in results:
                 checkout = checkouts.get()
-                results[mutant.name] = run_mutant(mutant, checkout, tests)
+                results[mutant.name] = run_mutant(mutant, checkout, tests, options.full)
                 checkouts.put(checkout)
-                with open(path_of_results, "a") as file:
+                with open(options.results, "a") as file:
                     file.write(json.dumps({"mutant": mutant.name, "result": results[mutant.name]}) + "\n")
                 print(f"{results[mutant.name]}: {mutant.name}", flush=True)
             return results[mutant.name]
 
         with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
             counts = collections.Counter(pool.map(run, sample))
-    killed = counts["killed"]
-    print(f"{killed} of {len(sample)} mutants killed, {killed / len(sample):.1%}, of {len(everything)}: {counts}")
+    killed = sum(count for result, count in counts.items() if result.startswith("killed"))
+    print(
+        f"{killed} of {len(sample)} mutants killed, {killed / len(sample):.1%}, of {len(everything)} in all: {counts}"
+    )
 
 
 def _copy_checkout(folder):

@@ -49,7 +49,8 @@ class Runs:
 
     def start(self, name, backend, count=1, devices=1, dropout=0.1, program=None, workdir=None, **changes):
         """Start a run of some processes, each with some devices, and return these; see `said`."""
-        settings = {**SETTINGS, "num_logical_cpus": devices, "jit_compile": backend == "jax", **changes}
+        jit_compile = backend == "jax" or count * devices == 1  # replicas of TensorFlow cannot be compiled
+        settings = {**SETTINGS, "num_logical_cpus": devices, "jit_compile": jit_compile, **changes}
         command = [sys.executable, "-m", program or "tf_sparse_attention.trainers.train", "--config=demo:tiny"]
         command += [f"--config.train.{key}={value}" for key, value in settings.items()]
         command += [f"--config.data.path={self._folder / 'text'}", f"--config.data.data_dir={self._folder / 'data'}"]
