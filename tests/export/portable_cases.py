@@ -47,9 +47,7 @@ CASES = {
     "local, blocks": {"attention": [{**BLOCKS, "position": "relative"}]},
     **{f"routing, nearest, position {kind}": {"attention": [{**ROUTING, "position": kind}]} for kind in POSITIONS},
     "routing, nearest, separate queries and keys": {"attention": [{**ROUTING, "share_qk": False}]},
-    "routing, nearest, relative by token": {
-        "attention": [{**ROUTING, "position": "relative", "distance": "token"}],
-    },
+    "routing, nearest, relative by token": {"attention": [{**ROUTING, "position": "relative", "distance": "token"}]},
     "routing, nearest, successor values": {"attention": [{**ROUTING, "use_successor_values": True}]},
     "local and routing, three blocks": {
         "attention": {"parts": [{**LOCAL, "position": "rotary"}, ROUTING], "num_local_layers": 1},
@@ -93,9 +91,7 @@ CASES = {
     "`Stride(4) \\| Summary(4, 1)`": {"attention": [sparse(Stride(4) | Summary(4, 1))]},
     "`Window(4) \\| Nearest(3, 4)`": {"attention": [sparse(Window(4) | Nearest(3, 4))]},
     "`Window(4) \\| Hashed(4, 4)`": {"attention": [sparse(Window(4) | Hashed(4, 4))]},
-    "`Window(4) \\| Successors(Nearest(3, 4))`": {
-        "attention": [sparse(Window(4) | Successors(Nearest(3, 4)))],
-    },
+    "`Window(4) \\| Successors(Nearest(3, 4))`": {"attention": [sparse(Window(4) | Successors(Nearest(3, 4)))]},
 }
 
 # Which of them have no file: model, target and signature.
@@ -124,10 +120,10 @@ def make(num_layers=2, intermediate_dim=24, **settings):
     return randomized(LanguageModel(Backbone(VOCABULARY, num_layers, 16, **arguments)))
 
 
-def randomized(model):
+def randomized(model, scale=0.2):
     """Return a model with noise on all its weights, so that none of them does nothing."""
     for weight in model.trainable_weights:
-        weight.assign(weight + 0.2 * keras.random.normal(weight.shape, seed=1))
+        weight.assign(weight + scale * keras.random.normal(weight.shape, seed=1))
     return model
 
 
@@ -152,7 +148,6 @@ class RunLiteRT:
         return self.runners[name](**inputs)
 
     def zeros(self, name):
-        """Return zeros for all inputs of a signature."""
         details = self.runners[name].get_input_details()
         return {key: np.zeros(each["shape"], each["dtype"]) for key, each in details.items()}
 
@@ -170,7 +165,6 @@ class RunONNX:
         return dict(zip(names, self.sessions[name].run(names, inputs), strict=True))
 
     def zeros(self, name):
-        """Return zeros for all inputs of a signature."""
         dtypes = {"tensor(float)": "float32", "tensor(int32)": "int32", "tensor(bool)": "bool"}
         return {each.name: np.zeros(each.shape, dtypes[each.type]) for each in self.sessions[name].get_inputs()}
 
@@ -189,13 +183,7 @@ def score_error(model, run):
 
 
 def decode_error(model, run, lengths=(0, 0)):
-    """Return the largest difference of logits between steps of a file and one call of the model.
-
-    Args:
-        model: a `LanguageModel`.
-        run: of `export`.
-        lengths: tokens of each row that Keras has read into the cache before, none or some for all.
-    """
+    """Return the largest difference of logits of a file, after `lengths` tokens per row, from one call of the model."""
     ids, lengths, rows = random_ids(), np.array(lengths), np.arange(ROWS)
     whole, cache = numbers(model(ids)), model.init_cache(ROWS, LENGTH)
     if lengths.max():
@@ -220,12 +208,10 @@ def flat(cache, before=()):
 
 
 def page_blocks():
-    """Return the Python of docs/portable.md, block by block."""
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def run_examples(text, folder, monkeypatch, **names):
-    """Run examples of the page in a folder and return what they print."""
+def run_page(text, folder, monkeypatch, **names):
     module = types.ModuleType("ai_edge_litert.interpreter")  # the same class, in a package that may not be here
     module.Interpreter = tf.lite.Interpreter
     monkeypatch.setitem(sys.modules, "ai_edge_litert", types.ModuleType("ai_edge_litert"))

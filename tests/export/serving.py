@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_language_model
 from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models.generator import Generator
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
 ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 4}
@@ -14,49 +15,45 @@ TEXTS = ["def main():", "", b"\xff\xc3 not UTF-8", "Ä long text: " + "abc äö�
 WINDOW = 16
 
 
-def make_model(attention=(LOCAL,)):
+def make_model(attention=(LOCAL,), vocabulary_size=258, **options):
     keras.utils.set_random_seed(3)
     sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
-    return LanguageModel(Backbone(258, attention=list(attention), seed=3, **sizes), tie_embeddings=True)
+    backbone = Backbone(vocabulary_size, attention=list(attention), seed=3, **sizes, **options)
+    return LanguageModel(backbone, tie_embeddings=True)
+
+
+def make_byte_model(grid):
+    """Return a model of images or audio, which generates without compilation."""
+    model = make_model(vocabulary_size=257, embedding={"grid": grid})
+    model._generator = Generator(model, run_eagerly=True)
+    return model
 
 
 def export(model, path, **settings):
     return export_language_model(model, path, ByteTokenizer(), sequence_length=WINDOW, batch_size=3, **settings)
 
 
-def score(served, texts):
-    return {name: value.numpy() for name, value in served["score"](text=tf.constant(texts, tf.string)).items()}
-
-
-def embed(served, texts):
-    return {name: value.numpy() for name, value in served["embed"](text=tf.constant(texts, tf.string)).items()}
+def call(served, name, **inputs):
+    """Return the outputs, arrays by name, of a signature for inputs that need not be tensors."""
+    specs = served[name].structured_input_signature[1]
+    given = {key: tf.constant(value, specs[key].dtype) for key, value in inputs.items()}
+    return {key: value.numpy() for key, value in served[name](**given).items()}
 
 
 def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5):
-    result = served["generate"](
-        prompt=tf.constant(prompts, tf.string),
-        max_length=tf.constant(max_length),
-        temperature=tf.constant(temperature),
-        top_p=tf.constant(top_p),
-        seed=tf.constant(seed),
-    )
-    return {name: value.numpy().tolist() for name, value in result.items()}
+    settings = {"max_length": max_length, "temperature": temperature, "top_p": top_p, "seed": seed}
+    return {name: value.tolist() for name, value in call(served, "generate", prompt=prompts, **settings).items()}
 
 
-def nats_of(model, text):
-    """Return the nats of a text from the logits of the model, window by window."""
-    ids, nats = ByteTokenizer().tokenize(text), 0.0
-    for begin in range(0, len(ids), WINDOW):
-        window = ids[begin : begin + WINDOW]
-        logits = keras.ops.convert_to_numpy(model(np.array([[0, *window[:-1]]], "int32")))[0].astype("float64")
-        log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
-        nats += (log_sum - logits[np.arange(len(window)), window]).sum()
+def nats_of(model, ids, window=WINDOW):
+    """Return the nats of ids from the logits of the model, window by window."""
+    nats = 0.0
+    for begin in range(0, len(ids), window):
+        targets = ids[begin : begin + window]
+        logits = keras.ops.convert_to_numpy(model(np.array([[0, *targets[:-1]]], "int32")))[0].astype("float64")
+        nats += (np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(targets)), targets]).sum()
     return nats
 
 
-def embedding_of(model, text):
-    """Return the mean of the last vectors of a text, window by window; 0 for an empty text."""
-    ids = ByteTokenizer().tokenize(text)
-    windows = [ids[begin : begin + WINDOW] for begin in range(0, len(ids), WINDOW)]
-    vectors = [keras.ops.convert_to_numpy(model.backbone(np.array([[0, *window]])))[0, 1:] for window in windows]
-    return np.concatenate(vectors).mean(0) if len(ids) else np.zeros(model.backbone.hidden_dim)
+def nats_of_texts(model):
+    return [nats_of(model, ByteTokenizer().tokenize(text)) for text in TEXTS]

@@ -4,49 +4,35 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.export.portable_cases import (
-    ALL,
-    BLOCKS,
-    FIXED,
-    HEADS,
-    IMAGE,
-    LOCAL,
-    LSH,
-    ROUTING,
-    SIZES,
-    STRIDED,
-    flat,
-    numbers,
-    randomized,
-    sparse,
-)
+from tests.export import portable_cases as parts
+from tests.export.portable_cases import flat, numbers, randomized, sparse
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
 from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Summary, TopKeys, Window
 
 SOURCES, WORDS = 31, 30
 # As long as targets, which heads of the nearest cluster need across.
-LENGTH = SOURCE_LENGTH = SIZES["max_length"]
-DENSE = {"layer": "DenseAttention", **HEADS}
-GLOBAL = {"layer": "GlobalLocalAttention", **HEADS, "window": 4, "num_first_global": 1}
-CLUSTERED = {"layer": "ClusteredAttention", **HEADS, "num_clusters": 3}
-NEAREST = {**ROUTING, "selection": "nearest"}
+LENGTH = SOURCE_LENGTH = parts.SIZES["max_length"]
+DENSE = {"layer": "DenseAttention", **parts.HEADS}
+GLOBAL = {"layer": "GlobalLocalAttention", **parts.HEADS, "window": 4, "num_first_global": 1}
+CLUSTERED = {"layer": "ClusteredAttention", **parts.HEADS, "num_clusters": 3}
+NEAREST = {**parts.ROUTING, "selection": "nearest"}
 SEPARATE = {**NEAREST, "share_qk": False}
 
 # Heads by what the table calls them: those of the encoder for `encode`, those across for `decode`.
 CASES = {
-    "local, window": LOCAL,
-    "local, blocks": BLOCKS,
-    "local, two dimensions": IMAGE,
+    "local, window": parts.LOCAL,
+    "local, blocks": parts.BLOCKS,
+    "local, two dimensions": parts.IMAGE,
     "dense": DENSE,
-    "strided": STRIDED,
-    "fixed": FIXED,
+    "strided": parts.STRIDED,
+    "fixed": parts.FIXED,
     "routing, nearest": SEPARATE,
     "routing, nearest, shared": NEAREST,
     "routing, top_k": {**SEPARATE, "selection": "top_k"},
     "routing, top_keys": {**SEPARATE, "selection": "top_keys"},
-    "hashing (LSH), band": {**LSH, "share_qk": False},
-    "hashing (LSH), chunks": {**LSH, "share_qk": False, "selection": "chunks"},
-    "all-attention": ALL,
+    "hashing (LSH), band": {**parts.LSH, "share_qk": False},
+    "hashing (LSH), chunks": {**parts.LSH, "share_qk": False, "selection": "chunks"},
+    "all-attention": parts.ALL,
     "global tokens": GLOBAL,
     "clustered": CLUSTERED,
     "`Window(4)`": sparse(Window(4)),
@@ -59,7 +45,13 @@ CASES = {
 }
 
 # Which of them have no file: heads, target and signature.
-NO_CROSSING = ("routing, nearest, shared", "routing, top_k", "hashing (LSH), chunks", "global tokens", "clustered")
+NO_CROSSING = (
+    "routing, nearest, shared",
+    "routing, top_k",
+    "hashing (LSH), chunks",
+    "global tokens",
+    "clustered",
+)
 REFUSED = {
     ("local, two dimensions", "LiteRT", "encode"),
     ("routing, top_keys", "LiteRT", "decode"),
@@ -68,26 +60,32 @@ REFUSED = {
 }
 
 
-def make(signature, heads):
+def make(signature, heads, of_encoder=None, **of_decoder):
     """Return a `SequenceToSequence` with these heads where a signature computes them, "encode" or "decode"."""
-    encoder, across = (heads, DENSE) if signature == "encode" else (LOCAL, heads)
+    encoder, across = (heads, DENSE) if signature == "encode" else (parts.LOCAL, heads)
     keras.utils.set_random_seed(0)
     sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 24, "seed": 0}
-    decoder = LanguageModel(Backbone(WORDS, attention=[LOCAL], cross_attention=[across], **sizes))
-    encoder = Backbone(SOURCES, attention=[encoder], causal=False, **sizes)
-    return randomized(SequenceToSequence(encoder, decoder))
+    of_decoder = {"attention": [parts.LOCAL], "cross_attention": [across], **of_decoder}
+    of_encoder = {"vocabulary_size": SOURCES, "attention": [encoder], "causal": False, **(of_encoder or {})}
+    decoder = LanguageModel(Backbone(WORDS, **sizes, **of_decoder))
+    return randomized(SequenceToSequence(Backbone(**sizes, **of_encoder), decoder))
 
 
-def random_rows():
+def random_rows(source_length=SOURCE_LENGTH):
     """Return inputs of `encode`, of which one row is padded, and ids of targets."""
     random = np.random.default_rng(0)
-    ids = random.integers(1, SOURCES, size=(2, SOURCE_LENGTH), dtype="int32")
-    source = {"source_ids": ids, "num_source_tokens": np.array([SOURCE_LENGTH, 6], "int32")}
+    ids = random.integers(1, SOURCES, size=(2, source_length), dtype="int32")
+    source = {"source_ids": ids, "num_source_tokens": np.array([source_length, 6], "int32")}
     return source, random.integers(WORDS, size=(2, LENGTH), dtype="int32")
 
 
+def logits_of(model, source, targets):
+    """Return the logits (2, T, V) of targets after their sources."""
+    return numbers(model({**_inputs_of(source), "decoder_token_ids": targets}))
+
+
 def _inputs_of(source):
-    mask = np.arange(SOURCE_LENGTH) < source["num_source_tokens"][:, None]
+    mask = np.arange(source["source_ids"].shape[1]) < source["num_source_tokens"][:, None]
     return {"encoder_token_ids": source["source_ids"], "encoder_padding_mask": mask}
 
 
@@ -100,10 +98,10 @@ def encode_error(model, run):
     return max(float(np.abs(x.astype("float64") - wanted[name]).max()) for name, x in found.items())
 
 
-def decode_error(model, run):
+def decode_error(model, run, source_length=SOURCE_LENGTH):
     """Return the largest difference of logits between steps of a file after a source and one call of the model."""
-    source, targets = random_rows()
-    whole = numbers(model({**_inputs_of(source), "decoder_token_ids": targets}))
+    source, targets = random_rows(source_length)
+    whole = logits_of(model, source, targets)
     inputs, worst = {**run.zeros("decode"), **run("encode", source)}, 0.0
     for step in range(LENGTH):
         inputs["token_ids"], inputs["index"] = targets[:, step : step + 1], np.full(2, step, "int32")

@@ -2,8 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
 import types
 
 import keras
@@ -13,61 +11,15 @@ import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
-from tests.export.serving import (
-    LOCAL,
-    ROUTING,
-    TEXTS,
-    WINDOW,
-    embed,
-    embedding_of,
-    export,
-    generate,
-    make_model,
-    nats_of,
-    score,
-)
+from tests.export.serving import LOCAL, ROUTING, TEXTS, WINDOW, call, export, generate, make_model, nats_of_texts
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import (
-    Input,
-    Signature,
-    export_language_model,
-    input_checks,
-    saved_model,
-    write_saved_model,
-)
+from tf_sparse_attention.export import Input, Signature, input_checks, saved_model, write_saved_model
 from tf_sparse_attention.export.weights import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 
-# Makes every import of the library fail, as where it is not installed.
-ALONE = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "tf_sparse_attention":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Absent())
-try:
-    import tf_sparse_attention
-except ModuleNotFoundError:
-    print("absent")
-"""
-
-
-def run_alone(code, folder, python=sys.executable):
-    """Run code in another folder, in a process that knows no paths of this one, and return what it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERAS"))}
-    result = subprocess.run(
-        [python, "-I", "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
 
 def test_scores_are_the_models_own_nats_over_all_windows(model, served):
-    result = score(served, TEXTS)
-    nats = np.array([nats_of(model, text) for text in TEXTS])
+    result, nats = call(served, "score", text=TEXTS), np.array(nats_of_texts(model))
     num_bytes = np.array([len(TEXTS[0]), 0, len(TEXTS[2]), len(TEXTS[3].encode())])
     np.testing.assert_allclose(result["nats"], nats, rtol=1e-5)
     np.testing.assert_array_equal(result["num_bytes"], num_bytes)
@@ -79,17 +31,24 @@ def test_a_text_scores_as_its_windows_and_independently_of_other_texts(served):
     text = TEXTS[3].encode()
     pieces = [text[begin : begin + WINDOW] for begin in range(0, len(text), WINDOW)]
     assert len(pieces) == 8
-    alone = [score(served, [text])["nats"][0] for text in TEXTS]
-    np.testing.assert_allclose(score(served, TEXTS)["nats"], alone, rtol=1e-6)
-    np.testing.assert_allclose(alone[3], score(served, pieces)["nats"].sum(), rtol=1e-6)
+    alone = [call(served, "score", text=[text])["nats"][0] for text in TEXTS]
+    np.testing.assert_allclose(call(served, "score", text=TEXTS)["nats"], alone, rtol=1e-6)
+    np.testing.assert_allclose(alone[3], call(served, "score", text=pieces)["nats"].sum(), rtol=1e-6)
     for texts in ([], [""], ["", ""]):
-        result = score(served, texts)
+        result = call(served, "score", text=texts)
         for name in ("nats", "bits_per_byte", "num_bytes"):
             np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
 
 
+def embedding_of(model, text):
+    ids = ByteTokenizer().tokenize(text)
+    windows = [ids[begin : begin + WINDOW] for begin in range(0, len(ids), WINDOW)]
+    vectors = [keras.ops.convert_to_numpy(model.backbone(np.array([[0, *window]])))[0, 1:] for window in windows]
+    return np.concatenate(vectors).mean(0) if len(ids) else np.zeros(model.backbone.hidden_dim)
+
+
 def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
-    result = embed(served, TEXTS)
+    result = call(served, "embed", text=TEXTS)
     for text, embedding, num_tokens in zip(TEXTS, result["embedding"], result["num_tokens"], strict=True):
         np.testing.assert_allclose(embedding, embedding_of(model, text), atol=1e-5)
         assert num_tokens == len(ByteTokenizer().tokenize(text))
@@ -103,10 +62,10 @@ def test_weights_in_8_bits_are_a_quarter_of_the_size_and_score_about_the_same(ex
     size = sum(path.stat().st_size for path in (folder / "variables").iterdir())
     assert size < 0.4 * 4 * model.count_params()
     served = tf.saved_model.load(folder).signatures
-    np.testing.assert_allclose(score(served, TEXTS)["nats"], [nats_of(model, text) for text in TEXTS], rtol=5e-3)
+    np.testing.assert_allclose(call(served, "score", text=TEXTS)["nats"], nats_of_texts(model), rtol=5e-3)
     wanted = np.array([embedding_of(model, text) for text in TEXTS])
     # A vector that lies between two clusters may go to the other one, so some numbers differ more than others.
-    assert np.abs(embed(served, TEXTS)["embedding"] - wanted).mean() < 0.05
+    assert np.abs(call(served, "embed", text=TEXTS)["embedding"] - wanted).mean() < 0.05
     first, again = (generate(served, ["ab", ""], max_length=9) for _ in range(2))
     assert first == again
     texts = first["text_bytes"]
@@ -129,12 +88,13 @@ def test_8_bits_are_as_close_as_they_can_be():
 
 
 @pytest.mark.pages
-def test_the_example_of_the_readme_runs_without_the_library(exported, served):
+def test_the_example_of_the_readme_runs_without_the_library(exported, served, run_python):
     readme = (exported / "README.md").read_text(encoding="utf-8")
     example = readme.split("```python\n")[1].split("```")[0]
-    printed = run_alone(f"{ALONE}\n{example}\nprint('tf_sparse_attention' in sys.modules)", exported.parent)
-    assert printed.startswith("absent\n{") and printed.endswith("}\nFalse\n")
-    bits = score(served, ["def main():", "A line of text."])["bits_per_byte"]
+    alone = "import os, sys\nsys.modules['tf_sparse_attention'] = None  # as where it is not installed\n"
+    printed = run_python(f"{alone}os.chdir({str(exported.parent)!r})\n{example}")
+    assert printed.startswith("{") and printed.endswith("}\n")
+    bits = call(served, "score", text=["def main():", "A line of text."])["bits_per_byte"]
     continued = generate(served, ["def main():", ""], 60, 0.8, 0.95, 1)["text_bytes"]
     assert repr(bits) in printed and all(repr(text) in printed for text in continued)
     for name, function in served.items():
@@ -144,35 +104,29 @@ def test_the_example_of_the_readme_runs_without_the_library(exported, served):
 
 def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path):
     path = tmp_path / "model"
-    path.mkdir()
-    (path / "saved_model.pb").touch()
-    (path / "variables").mkdir()
-    (path / "variables" / "old").touch()
-    (path / "mine").touch()
+    (path / "variables").mkdir(parents=True)
+    for name in ("saved_model.pb", "variables/old", "mine"):
+        (path / name).touch()
     with pytest.raises(ValueError, match=r"an empty folder, or an earlier export\. Received: .*, which has mine\."):
         write_saved_model(path, model, {"double": scaled(2.0)}, "A model")
     (path / "mine").unlink()
     assert write_saved_model(path, model, {"double": scaled(2.0)}, "A model") == path
-    assert os.listdir(tmp_path) == ["model"]
     assert {"README.md", "saved_model.pb", "variables"} <= set(os.listdir(path))
     assert not (path / "variables" / "old").exists()
-    before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
+    before = (path / "saved_model.pb").stat().st_mtime_ns
 
     def fail(x):
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
         write_saved_model(path, model, {"double": scaled(2.0, function=fail)}, "A model")
-    assert os.listdir(tmp_path) == ["model"]
-    assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
+    assert os.listdir(tmp_path) == ["model"] and (path / "saved_model.pb").stat().st_mtime_ns == before
     # The file is read after it is written.
-    saved_model._check_written(path, {"double": scaled(2.0)})
     with pytest.raises(RuntimeError, match=r"must have .* in its signature 'double'\. Received: "):
         saved_model._check_written(path, {"double": scaled(2.0, outputs={"z": "other values"})})
 
 
 def scaled(factor, **changes):
-    """Return a signature of one input and one output."""
     x = Input(tf.TensorSpec((None, 2), tf.float32, "x"), "values", "tf.ones((1, 2))")
     signature = Signature(lambda x: {"y": factor * x}, [x], {"y": "values times a factor"}, "scaled values")
     return signature._replace(**changes)
@@ -204,10 +158,7 @@ def test_functions_of_any_model_are_written_to_an_address(tmp_path):
 def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").touch()
-    not_causal, small = (
-        LanguageModel(Backbone(258, 1, 16, [LOCAL], causal=False)),
-        LanguageModel(Backbone(200, 1, 16, [LOCAL])),
-    )
+    not_causal, small = make_model(causal=False), make_model(vocabulary_size=200)
     good = {"model": model, "path": tmp_path / "x", "tokenizer": ByteTokenizer()}
     for arguments, message in [
         ({"model": keras.Sequential()}, "`model` must be a `LanguageModel`"),
@@ -221,7 +172,7 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path, mo
         ({"path": tmp_path / "other" / "thesis.txt"}, "`path` must be a new folder"),
     ]:
         with pytest.raises(ValueError, match=message):
-            export_language_model(**{**good, **arguments})
+            tsa.export.export_language_model(**{**good, **arguments})
     with pytest.raises(ValueError, match=r"`outputs` of the signature 'f' .*\['y'\]\. Received: \['z'\]"):
         write_saved_model(tmp_path / "x", model, {"f": scaled(2.0, outputs={"z": "other values"})}, "A model")
     jax = types.SimpleNamespace(backend=types.SimpleNamespace(backend=lambda: "jax"))
@@ -251,7 +202,7 @@ print(-np.take_along_axis(np.array(log_probabilities), ids[:, 1:, None], axis=2)
     served = tf.saved_model.load(export(trained, tmp_path / "saved_model")).signatures
     # The ids above are these, since the id of a byte is the byte + 2.
     texts = [bytes(byte - 2 for byte in text) for text in (b"def main()", b"0123456789")]
-    np.testing.assert_allclose(score(served, texts)["nats"], np.fromstring(nats[1:-1], sep=" "), rtol=1e-5)
+    np.testing.assert_allclose(call(served, "score", text=texts)["nats"], np.fromstring(nats[1:-1], sep=" "), rtol=1e-5)
 
 
 @pytest.mark.full
@@ -271,7 +222,7 @@ def test_models_of_every_kind_are_exported_as_they_are(tmp_path, settings, routi
     backbone = Backbone(258, attention=[LOCAL, {**ROUTING, **routing}], seed=3, **sizes, **settings)
     model = LanguageModel(backbone, dtype=settings.get("dtype"))
     served = tf.saved_model.load(export(model, tmp_path / "saved_model")).signatures
-    np.testing.assert_allclose(score(served, TEXTS)["nats"], [nats_of(model, text) for text in TEXTS], rtol=rtol)
+    np.testing.assert_allclose(call(served, "score", text=TEXTS)["nats"], nats_of_texts(model), rtol=rtol)
     first, again = (generate(served, TEXTS, 140) for _ in range(2))
     assert first == again
     assert all(len(text) > len(prompt) for text, prompt in zip(first["text_bytes"], TEXTS, strict=True))

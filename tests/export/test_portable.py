@@ -27,7 +27,7 @@ from tests.export.portable_cases import (
     make,
     needs,
     page_blocks,
-    run_examples,
+    run_page,
     score_error,
 )
 from tf_sparse_attention.export import export_litert, export_onnx, input_checks, litert, portable_functions
@@ -45,10 +45,7 @@ def small():
     return make(num_layers=1, attention=[LOCAL])
 
 
-@pytest.fixture(
-    scope="module",
-    params=first(["LiteRT-small", "ONNX-small", "LiteRT-mixed", "ONNX-mixed"], 2),
-)
+@pytest.fixture(scope="module", params=first(["LiteRT-small", "ONNX-small", "LiteRT-mixed", "ONNX-mixed"], 2))
 def model_and_run(request, small, tmp_path_factory):
     """A model, local and routed heads or only local heads, and its file."""
     target, kind = request.param.split("-")
@@ -62,25 +59,6 @@ def test_a_file_scores_and_decodes_as_the_model_with_rows_at_different_positions
     assert score_error(*model_and_run) < TOLERANCE
     assert decode_error(*model_and_run) < TOLERANCE
     assert decode_error(*model_and_run, lengths=(5, 11)) < TOLERANCE
-
-
-@pytest.mark.large
-@pytest.mark.filterwarnings("ignore:.*is not causal")
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", CASES)
-def test_files_of_every_pattern_equal_the_model_or_are_errors_with_the_reason(name, target, tmp_path):
-    needs(target)
-    model = make(**CASES[name])
-    for signature, error in (("score", score_error), ("decode", decode_error)):
-        is_refused = (name, target, signature) in REFUSED
-        try:
-            run = export(target, model, tmp_path, (signature,))
-        except ValueError as refusal:
-            assert is_refused, refusal
-            assert re.search(r"Received: .+\.$|`signatures=\('score',\)` to leave decoding out\.$", str(refusal))
-        else:
-            assert not is_refused, f"{name} has a file of {signature} for {target} now: take it from REFUSED"
-            assert error(model, run) < TOLERANCE
 
 
 def test_a_litert_file_has_the_weights_once_and_only_builtin_operations_and_can_be_at_an_address(tmp_path):
@@ -99,8 +77,8 @@ def test_the_examples_of_the_page_continue_and_score_as_the_model_does(number, t
     model = LanguageModel(Backbone(120, 1, 16, [{**LOCAL, "position": "rotary"}, ROUTING], intermediate_dim=24))
     blocks = page_blocks()
     made = "\n".join(line for line in blocks[0].splitlines() if "import" in line or ("onnx" in line) == (number == 2))
-    run_examples(made, tmp_path, monkeypatch, model=model)
-    printed = run_examples(blocks[number], tmp_path, monkeypatch)
+    run_page(made, tmp_path, monkeypatch, model=model)
+    printed = run_page(blocks[number], tmp_path, monkeypatch)
     text, nats = re.fullmatch(r"\[(.*)\] (\S+)\n", printed).groups()
     text = [int(number) for number in text.split(", ")]
     assert text[:3] == [0, 74, 107]
@@ -128,16 +106,16 @@ def test_masks_that_would_abort_the_interpreter_are_errors(small):
 
 def test_a_file_is_not_replaced_by_one_with_other_outputs(small, tmp_path, monkeypatch):
     path, make_runner = tmp_path / "model.tflite", litert._make_runner
+
+    def make_wrong(content):
+        run = make_runner(content)
+        return lambda *given: {name: x + 1 for name, x in run(*given).items()}
+
     path.write_bytes(b"an earlier file")
-    monkeypatch.setattr(
-        litert,
-        "_make_runner",
-        lambda content: lambda *given: {name: x + 1 for name, x in make_runner(content)(*given).items()},
-    )
+    monkeypatch.setattr(litert, "_make_runner", make_wrong)
     with pytest.raises(ValueError, match=r"outputs of the LiteRT file differ .* 100% of `nats` of `score` differ"):
         export_litert(small, path, **SIZES, signatures=("score",))
-    assert os.listdir(tmp_path) == ["model.tflite"]
-    assert path.read_bytes() == b"an earlier file"
+    assert os.listdir(tmp_path) == ["model.tflite"] and path.read_bytes() == b"an earlier file"
 
 
 def test_models_and_arguments_that_do_not_fit_are_errors_that_name_the_reason(small, tmp_path, monkeypatch, subtests):
@@ -196,11 +174,28 @@ def test_onnx_files_need_their_packages_and_a_new_folder(small, tmp_path, monkey
         export_onnx(small, tmp_path / "model")
 
 
-# The tables of docs/portable.md, and which of their cells are reasons.
-PAGE_TABLES = [(conversion_table.MODELS, REFUSED), (conversion_table.SOURCES, source_cases.REFUSED)]
+MODELS, SOURCES = conversion_table.TABLES
+# Which cells of the tables of docs/portable.md are reasons.
+NO_FILES = {MODELS.name: REFUSED, SOURCES.name: source_cases.REFUSED}
+CELLS = [(SOURCES, "hashing (LSH), chunks", "LiteRT", "decode"), (SOURCES, "routing, top_keys", "ONNX", "decode")]
+EVERY_CELL = [(table, *cell) for table in (MODELS, SOURCES) for cell in conversion_table.every_cell(table)]
 
 
-@pytest.mark.parametrize(("table", "refused"), PAGE_TABLES)
+@pytest.mark.filterwarnings("ignore:.*is not causal")
+@pytest.mark.parametrize(
+    ("table", "name", "target", "signature"),
+    first(CELLS, 1) + [pytest.param(*cell, marks=pytest.mark.large) for cell in EVERY_CELL],
+)
+def test_files_of_every_pattern_equal_the_model_or_are_errors_with_the_reason(table, name, target, signature):
+    needs(target)
+    found = conversion_table.cell(table, name, target, signature)
+    if (name, target, signature) in NO_FILES[table.name]:
+        assert not re.fullmatch(r"\de-\d\d", found), f"{name} has a file now: take it from REFUSED"
+    else:
+        assert float(found) < TOLERANCE
+
+
+@pytest.mark.parametrize(("table", "refused"), [(MODELS, REFUSED), (SOURCES, source_cases.REFUSED)])
 def test_the_tables_of_the_page_have_every_case_with_an_error_or_a_reason(table, refused):
     lines = conversion_table.lines_of(table, PAGE.read_text(encoding="utf-8"))
     assert [name for name, *_ in lines] == list(table.cases)
@@ -211,20 +206,3 @@ def test_the_tables_of_the_page_have_every_case_with_an_error_or_a_reason(table,
         if not re.fullmatch(r"\de-\d\d", cell)
     }
     assert without == refused
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "signature"),
-    [
-        ("hashing (LSH), chunks", "LiteRT", "decode"),
-        pytest.param("routing, top_keys", "ONNX", "decode", marks=pytest.mark.full),
-    ]
-    + [pytest.param(*case, marks=pytest.mark.large) for case in conversion_table.every_cell(conversion_table.SOURCES)],
-)
-def test_files_of_encoder_decoders_of_every_pattern_equal_the_model_or_are_errors(name, target, signature):
-    needs(target)
-    found = conversion_table.cell(conversion_table.SOURCES, name, target, signature)
-    if (name, target, signature) in source_cases.REFUSED:
-        assert not re.fullmatch(r"\de-\d\d", found), f"{name} has a file now: take it from REFUSED"
-    else:
-        assert float(found) < TOLERANCE

@@ -43,11 +43,6 @@ def test_the_requests_of_the_page_are_answered_as_it_shows(served, name):
     assert kinds(outputs) == kinds(RESPONSES[name])
 
 
-def test_the_bytes_of_the_page_are_those_of_its_text():
-    answer = RESPONSES["generate"]
-    assert base64.b64decode(answer["text_bytes"][0]["b64"]).decode() == answer["text"][0]
-
-
 def test_the_table_of_the_page_names_all_inputs_and_outputs(served):
     for name, function in served.items():
         (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}`")]
