@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.data.memory import ListSource
 from tf_sparse_attention.data import ByteTokenizer, open_token_store
-
-
-class ListSource:
-    """A source of the given documents, without TFDS."""
-
-    def __init__(self, documents, data_dir, fingerprint="list"):
-        self._documents, self.data_dir, self.fingerprint = documents, str(data_dir), fingerprint
-
-    def documents(self, split):
-        return iter(self._documents)
 
 
 @pytest.fixture
@@ -24,7 +15,6 @@ def make_source(tmp_path):
 
 @pytest.fixture
 def make_store(make_source):
-    """Function that makes a store of bytes of the given documents."""
     return lambda documents, **arguments: open_token_store(
         make_source(documents, **arguments), ByteTokenizer(), "train"
     )

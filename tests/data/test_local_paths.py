@@ -1,14 +1,17 @@
-"""Remote data are read from a local copy, which is kept up to date."""
+"""Folders of data: local copies of remote data are kept up to date, and prepared data are in the folder of TFDS."""
 
 import json
 import os
 
+import numpy as np
 import pytest
+from tensorflow_datasets.core import constants
 
 from tests import remote_paths  # noqa: F401  # registers the schemes
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.data import open_labeled, open_source
+from tf_sparse_attention.data import open_audio, open_images, open_labeled, open_source, open_speech
 from tf_sparse_attention.data.local_paths import local_path
+from tf_sparse_attention.data.optional import data_folder
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])
@@ -61,3 +64,21 @@ def test_only_what_changed_is_copied_again(place, monkeypatch):
     os.truncate(found / "train" / "a.txt", 2)
     assert texts_of(local_path(str(place))) == {"train/a.txt": "another", "train/c.txt": "three"}
     assert copied == ["a.txt", "c.txt", "a.txt", "c.txt"]
+
+
+def test_the_folder_of_data_sets_is_that_of_tfds_unless_another_is_given(monkeypatch):
+    assert data_folder() == constants.get_default_data_dir()
+    monkeypatch.setenv("TFDS_DATA_DIR", "/mine")
+    assert data_folder() == constants.get_default_data_dir() == "/mine"
+    assert data_folder("~/yours") == os.path.join(os.path.expanduser("~"), "yours")
+
+
+def test_all_prepared_data_are_in_the_data_folder(tmp_path, monkeypatch):
+    np.savez(tmp_path / "images.npz", x_train=np.zeros((1, 2, 2, 3), "uint8"))
+    np.savez(tmp_path / "sounds.npz", audio=np.zeros(3, "int16"), offsets=np.array([0, 3]), sample_rate=8000)
+    (tmp_path / "spoken" / "train").mkdir(parents=True)
+    for name in ("a.wav", "a.txt"):
+        (tmp_path / "spoken" / "train" / name).write_bytes(b"a")
+    monkeypatch.setenv("TFDS_DATA_DIR", "/mine")
+    opened = (open_images, "images.npz"), (open_audio, "sounds.npz"), (open_speech, "spoken")
+    assert [opener(path=tmp_path / name).data_dir for opener, name in opened] == ["/mine"] * 3

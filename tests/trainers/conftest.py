@@ -7,13 +7,13 @@ import pytest
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import demo
 from tf_sparse_attention.trainers.shared import training
+from tf_sparse_attention.trainers.tasks import registry
 
 SIZES = {"train": 12_000, "validation": 1_500, "test": 1_700}
 
 
 @pytest.fixture(scope="session")
 def text_folder(tmp_path_factory):
-    """A folder with generated text: several documents per split."""
     folder = tmp_path_factory.mktemp("text")
     generator = np.random.default_rng(0)
     words = ["".join(chr(97 + letter) for letter in generator.integers(0, 26, length)) for length in (2, 3, 5, 7) * 6]
@@ -27,7 +27,6 @@ def text_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    """A shared folder for prepared data sets."""
     return tmp_path_factory.mktemp("data")
 
 
@@ -50,6 +49,24 @@ def task_run(make_task_config, tmp_path_factory):
         return runs[task, variant]
 
     return get
+
+
+@pytest.fixture(scope="module")
+def run(request, task_run):
+    """The directory of an untrained run of the task `TASK` of a test file, or of a language model."""
+    task = getattr(request.module, "TASK", None)
+    return task_run(task) if task else request.getfixturevalue("untrained")
+
+
+@pytest.fixture(scope="module")
+def task(run):
+    return registry.load_task(run)
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    """The model of `run`. Do not change it."""
+    return task_runs.load_model(run)
 
 
 @pytest.fixture

@@ -1,15 +1,22 @@
-"""Small data, configurations and untrained runs of every task."""
+"""Small data, configurations and untrained runs of every task, interruption of runs, and comparison of checkpoints."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
 
 import keras
 import numpy as np
 
+from tests.conftest import ROOT
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.trainers.configs import answer, audio, base, classify, images, speech, translate_documents
-from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, training, workdir
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 from tf_sparse_attention.trainers.shared.workdir import load_model as load_compiled
 from tf_sparse_attention.trainers.tasks import registry
 
@@ -36,6 +43,14 @@ def write_run(folder, config):
     return folder
 
 
+def run_program(name, *flags, **options):
+    """Run a program such as `tsa-generate`, and return what it printed, and what it logged."""
+    command = [sys.executable, "-m", f"tf_sparse_attention.trainers.{name}", *flags]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, **options)
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stdout.decode(), result.stderr.decode()
+
+
 def load_model(folder):
     """Return the model of a run. It generates without compilation, which takes longer than a few tokens."""
     model = load_compiled(folder)
@@ -47,8 +62,14 @@ def load_model(folder):
     return model
 
 
+def nats_of(model, ids):
+    """Return -log p of each id (B, T) of rows, from the logits of the model, in NumPy and float64."""
+    logits = np.asarray(model(np.pad(ids[:, :-1], [(0, 0), (1, 0)]).astype("int32")), np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+
+
 def make_language_model_config(**data):
-    """Return the configuration of a language model of bytes with one local head."""
     config = base.get_config()
     config.data.update(sequence_length=64, batch_size=2, **data)
     config.model.update(**{**SIZES, "intermediate_dim": 32}, attention=[LOCAL])
@@ -57,7 +78,6 @@ def make_language_model_config(**data):
 
 
 def split_of(number, validation, test):
-    """Return the split of the example with a number, from the first numbers of the last two splits."""
     return "train" if number < validation else "validation" if number < test else "test"
 
 
@@ -74,7 +94,6 @@ def draw_recordings():
 
 
 def draw_lines(task):
-    """Return JSON objects of a task of text."""
     random, lines = np.random.default_rng(0), []
     for number in range({"classify": 30, "translate": 24, "answer": 16}[task]):
         if task == "classify":  # one text is truncated
@@ -108,15 +127,10 @@ def write_speech(path):
             runs.append(np.zeros((900, 8)))
         frames.append(np.concatenate([*runs, np.zeros((20, 8))]) + random.normal(size=(1, 8)) * 0.1)
         phones.append(labels)
-    np.savez(
-        path,
-        features=np.concatenate(frames).astype("float32"),
-        offsets=np.cumsum([0, *map(len, frames)]),
-        phonemes=np.concatenate(phones),
-        phoneme_offsets=np.cumsum([0, *map(len, phones)]),
-        vocabulary=np.array(list(PHONES)),
-        split=np.array([split_of(number, 16, 20) for number in range(24)]),
-    )
+    arrays = {"features": np.concatenate(frames).astype("float32"), "phonemes": np.concatenate(phones)}
+    arrays |= {"offsets": np.cumsum([0, *map(len, frames)]), "phoneme_offsets": np.cumsum([0, *map(len, phones)])}
+    arrays |= {"vocabulary": np.array(list(PHONES)), "split": [split_of(number, 16, 20) for number in range(24)]}
+    np.savez(path, **arrays)
 
 
 def write_data(task, folder):
@@ -180,3 +194,46 @@ def make_config(task, folder, data_dir, variant=None):
         if variant == "encoder":
             config.model.encoder_attention, config.model.cross_attention = [], [{"layer": "DenseAttention", **HEAD}]
     return config
+
+
+class SignalAt(callbacks.StopOnSignal):
+    """Receives a signal after step 5, which is not a multiple of any interval of these tests."""
+
+    def on_steps_end(self, before, logs):
+        if self.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().on_steps_end(before, logs)
+
+
+def arrays_of(folder, step):
+    """Return the arrays of a checkpoint in order, without their names: layers are numbered within a process."""
+    with zipfile.ZipFile(Checkpoints(folder / workdir.CHECKPOINTS).path(step)) as archive:
+        return [archive.read(name) for name in archive.namelist() if name.endswith(".npy")]
+
+
+def check_resumed_run(config, folder, monkeypatch):
+    """Check that a run of 7 steps, stopped after 5 and resumed, has the weights of a whole run. Return its folder."""
+    config.train.num_steps = 7
+    folders = folder / "whole", folder / "stopped"
+    training.train(config, folders[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "StopOnSignal", SignalAt)
+        assert training.train(config, folders[1]).signal == signal.SIGTERM
+    training.train(config, folders[1])
+    assert arrays_of(folders[0], 7) == arrays_of(folders[1], 7)
+    return folders[1]
+
+
+def stop_evaluation(monkeypatch, chunk, call):
+    """Interrupt an evaluation once, in its `call`-th chunk of `chunk` batches, and return the sizes of all chunks."""
+    predict, calls = evaluation.Scorer.predict, []
+
+    def stop_once(self, *arguments, **options):
+        calls.append(options["steps"])
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return predict(self, *arguments, **options)
+
+    monkeypatch.setattr(evaluation, "BATCHES_PER_SAVE", chunk)
+    monkeypatch.setattr(evaluation.Scorer, "predict", stop_once)
+    return calls

@@ -10,24 +10,10 @@ from tests.trainers.task_runs import RATE
 from tf_sparse_attention.data.sources.wav_file import decode_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.trainers.shared import evaluation
-from tf_sparse_attention.trainers.tasks import registry
-from tf_sparse_attention.trainers.tasks.audio import draw_audio, write_wav
+from tf_sparse_attention.trainers.tasks.audio import write_wav
 from tf_sparse_attention.trainers.tasks.task import Request
 
-
-@pytest.fixture(scope="module")
-def run(task_run):
-    return task_run("audio")
-
-
-@pytest.fixture(scope="module")
-def task(run):
-    return registry.load_task(run)
-
-
-@pytest.fixture(scope="module")
-def model(run):
-    return task_runs.load_model(run)
+TASK = "audio"
 
 
 def nats_by_hand(model, stream):
@@ -67,6 +53,8 @@ def test_samples_are_written_as_the_model_generates_them(task, model, tmp_path):
         assert found.sample_rate == RATE and len(found.samples) == 6
         assert made.samples[number]["bits_per_byte"] == pytest.approx(-row.log_probs.mean() / math.log(2), rel=1e-5)
     assert made.path == tmp_path / "drawn_0.wav" and made.text.startswith("seed 5: ") and "drawn_1.wav" in made.text
+    (sample,) = task.generate(model, Request(settings={"num_beams": 2})).samples
+    assert len(sample["token_ids"]) == 6 and "temperature" not in sample
 
 
 def test_a_continuation_begins_with_its_prompt_which_has_the_rate_of_the_model(task, model, tmp_path):
@@ -81,16 +69,6 @@ def test_a_continuation_begins_with_its_prompt_which_has_the_rate_of_the_model(t
     write_wav(tmp_path / "start.wav", prompt, 11025)
     with pytest.raises(ValueError, match=r"`prompt` must have 8000 samples per second, .*Received: 11025"):
         task.generate(model, Request(prompt=(tmp_path / "start.wav").read_bytes()))
-
-
-def test_a_picture_has_a_waveform_and_a_spectrogram():
-    pytest.importorskip("matplotlib")
-    tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(4000) / RATE)).astype(np.int16)
-    picture = draw_audio(tone, RATE)
-    assert picture.shape == (400, 800, 4) and picture.dtype == np.uint8
-    halves = picture[:200], picture[200:]
-    silent = draw_audio(np.zeros(5, np.int16), RATE)  # shorter than a transform
-    assert all((half != other).any() for half, other in zip(halves, (silent[:200], silent[200:]), strict=True))
 
 
 def test_tensorboard_shows_and_plays_a_recording_and_a_sample(task, model):

@@ -15,22 +15,8 @@ from tf_sparse_attention.trainers.tasks import classify as classification
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
-LINES = task_runs.draw_lines("classify")
-
-
-@pytest.fixture(scope="module")
-def run(task_run):
-    return task_run("classify")
-
-
-@pytest.fixture(scope="module")
-def task(run):
-    return registry.load_task(run)
-
-
-@pytest.fixture
-def model(run):
-    return workdir.load_model(run)
+TASK = "classify"
+LINES = task_runs.draw_lines(TASK)
 
 
 def test_every_text_is_scored_once(run, task, model):
@@ -50,7 +36,8 @@ def test_every_text_is_scored_once(run, task, model):
     assert f"accuracy              {scores['accuracy']:.4f} of 3 classes" in evaluation.as_text(scores)
 
 
-def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(task, model):
+def test_the_loss_of_training_is_the_mean_over_texts_whatever_the_batches(run, task):
+    model = workdir.load_model(run)
     # All texts have the same logits: -log p is log 1.5 for class 1 and log 6 for the others.
     for weight in model.trainable_variables:
         weight.assign(keras.ops.zeros_like(weight))
@@ -116,13 +103,6 @@ def test_a_classifier_can_begin_with_the_encoder_of_a_masked_language_model(make
     Backbone(258, 1, 16, classify.VARIANTS["local"]).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"`config\.model\.start_from` must be an `Encoder`, a bidirectional `Back"):
         registry.make_task(config).make_model()
-
-
-def test_subwords_of_labeled_texts_are_those_of_the_texts(make_task_config):
-    source = registry.text_source(make_task_config("classify"))
-    assert source.name.startswith("json_lines/classify")
-    texts = {text.decode() for text in source.documents("train")}
-    assert texts == {line["text"] for line in LINES if line["split"] == "train"}
 
 
 def test_a_split_needs_two_labels_and_a_run_its_state(make_task_config, tmp_path):

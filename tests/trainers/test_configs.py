@@ -3,7 +3,6 @@
 import functools
 import importlib
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -54,10 +53,7 @@ def make_model(config):
     state = {
         "image": lambda data: {"codec": codec_of(data).get_config()},
         "audio": lambda data: {"codec": tsa.data.AudioCodec(data.sample_rate or 8000).get_config()},
-        "classify": lambda data: {
-            "tokenizer": describe(tsa.data.ByteTokenizer()),
-            "labels": list("abcdefghijklmnopqrst"),
-        },
+        "classify": lambda data: {"tokenizer": describe(tsa.data.ByteTokenizer()), "labels": [*map(str, range(20))]},
         "speech": lambda data: PHONES,
     }.get(config.task)
     if config.task in ("translate", "answer"):
@@ -77,17 +73,6 @@ def codec_of(data):
 @functools.cache
 def num_weights(name, variant):
     return make_model(load(name, variant)).count_params()
-
-
-def test_every_file_has_a_header_with_command_hardware_time_and_score(subtests):
-    for name in NAMES:
-        with subtests.test(name):
-            header = module_of(name).__doc__
-            sections = dict(re.findall(r"^(\w+): +(.*(?:\n +.*)*)", header, re.MULTILINE))
-            assert list(sections) == ["Command", "Hardware", "Time", "Score"]
-            assert all(re.search("[a-z]", text) for text in sections.values())  # a placeholder is in capitals
-            assert all(re.search(r"\d|not run", sections[heading]) for heading in ("Time", "Score"))
-            assert re.search(rf"--config={name}\b", header)
 
 
 def test_every_variant_has_the_settings_of_the_base_that_its_task_reads_and_an_optimizer(subtests):
@@ -130,17 +115,6 @@ def test_a_published_size_can_be_built_with_one_layer(name, variant):
     assert backbone.max_length in (None, preset["sequence_length"])
 
 
-@pytest.mark.full
-def test_the_shallow_model_of_music_has_the_published_width_and_positions():
-    config, whole = load("audio", "music_shallow"), load("audio", "music")
-    backbone = make_model(config).backbone
-    published = tsa.models.PRESETS["sparse_transformer_music"]
-    assert (backbone.num_layers, backbone.hidden_dim) == (2, published["arguments"]["hidden_dim"])
-    assert config.data.sequence_length == backbone.max_length == published["sequence_length"]
-    assert whole.model.preset == config.model.preset and whole.model.num_layers is None
-    assert backbone.get_config()["remat"]
-
-
 COMPARED = [("demo", ["mixed", "local"]), ("audio", module_of("audio").SMALL), ("images", variants_of("images"))]
 COMPARED += [("books", ["mixed", "local"]), ("translate_documents", ["mixed", "local"])]
 
@@ -175,12 +149,6 @@ def test_two_configurations_do_not_share_their_parts():
     assert load("demo").model.attention[0]["num_heads"] != 99
 
 
-def test_a_setting_that_does_not_exist_cannot_be_set():
-    config = load("demo").lock()
-    with pytest.raises(AttributeError, match='Did you mean "num_steps" instead of "num_step"'):
-        config.train.num_step = 3
-
-
 def test_a_task_names_settings_that_exist_and_each_is_read_by_some_task():
     defaults, read = base.get_config().to_dict(), {section: set(names) for section, names in COMMON.items()}
     for task in registry.NAMES:
@@ -193,14 +161,10 @@ def test_a_task_names_settings_that_exist_and_each_is_read_by_some_task():
 
 IGNORED = [
     ("language_model", "data", "use_flips", True, "False"),
-    ("language_model", "train", "label_smoothing", 0.1, r"0\.0"),
     ("masked", "model", "memory_length", 8, "0"),
-    ("translate", "model", "causal", False, "True"),
     ("answer", "train", "evaluation_windows", 0, "64"),
-    ("image", "generate", "prompt", "a", "''"),
     ("audio", "data", "image_shape", (8, 8, 3), r"\(\)"),
     ("speech", "model", "memory_length", 8, "0"),
-    ("classify", "model", "tie_embeddings", True, "False"),
 ]
 
 

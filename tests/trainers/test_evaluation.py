@@ -1,32 +1,31 @@
-"""Evaluation of a trained model, on its text and on other texts."""
+"""Evaluation of a trained model, on its text and on other texts, and the scores of a language model."""
 
+import gzip
 import json
+import lzma
 import math
 import re
-import shutil
 import types
 from fnmatch import fnmatch
 
+import numpy as np
 import pytest
 from absl import flags
 
-from tests.trainers import task_runs
-from tests.trainers.interrupted import stop_evaluation
+import tf_sparse_attention as tsa
+from tests.draws import first
+from tests.trainers.task_runs import make_language_model_config, stop_evaluation
+from tf_sparse_attention import audit
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import evaluation, overrides, workdir
-from tf_sparse_attention.trainers.shared.devices import OneDevice
-from tf_sparse_attention.trainers.shared.evaluation import EvaluationRun, Progress, with_overrides
+from tf_sparse_attention.trainers.shared.devices import OneDevice, choose_devices
+from tf_sparse_attention.trainers.shared.evaluation import EvaluationRun, with_overrides
 from tf_sparse_attention.trainers.tasks import language_model, registry
 from tf_sparse_attention.trainers.tasks.language_model import compressed_bits_per_byte
 
 SETTINGS = {"batch_size": 2, "sequence_length": 64, "use_packing": True, "mask_rate": 0.0, "overlap": 0}
-
-
-@pytest.fixture(scope="module")
-def run(untrained, tmp_path_factory):
-    return shutil.copytree(untrained, tmp_path_factory.mktemp("run") / "run")
 
 
 def changes(**data):
@@ -81,16 +80,6 @@ def test_a_part_of_a_split_has_a_separate_file(run):
     assert len(set(paths)) == 2 and fnmatch(paths[0], str(run / "evaluation-test_1_-????????.json"))
 
 
-def test_an_evaluation_offers_only_the_settings_that_it_reads():
-    settings = overrides.overridable_settings().to_dict()
-    source = {"tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir"}
-    assert set(settings) == {"data", "train", "generate"} and set(settings["generate"]) == {"length"}
-    assert set(settings["data"]) == {*source, "batch_size", "sequence_length", "use_packing", "mask_rate", "overlap"}
-    execution = {"jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel"}
-    of_tasks = {"generated_targets", "generated_beams", "num_beams", "evaluation_attention"}
-    assert set(settings["train"]) == execution | of_tasks
-
-
 def test_flags_change_the_settings_they_name_and_no_others():
     values = flags.FlagValues()
     read = overrides.define_flags(values)
@@ -127,18 +116,10 @@ def test_overrides_change_a_copy_and_another_text_replaces_all_settings_of_the_s
 
 
 @pytest.mark.full
-def test_another_text_is_scored_after_that_of_the_training_is_gone(text_folder, tmp_path):
-    gone, other = tmp_path / "gone", tmp_path / "other"
-    shutil.copytree(text_folder, gone)
-    shutil.copytree(text_folder / "test", other / "test")
-    config = task_runs.make_language_model_config(path=str(gone), data_dir=str(tmp_path / "data"))
-    run = task_runs.write_run(tmp_path / "run", config)
-    shutil.rmtree(gone)
-    result = evaluation.evaluate(run, "test", changes(path=str(other)))
-    name = f"evaluation-{result['data'].replace('/', '-')}-????????-test.json"
-    assert fnmatch(result["path"], str(run / name))
-    with pytest.raises(ValueError, match=r"`path`.*gone"):
-        evaluation.evaluate(run, "test")
+@pytest.mark.filterwarnings("default")
+def test_the_model_of_a_run_is_audited(run, capsys):
+    assert audit.main([str(run), "--length=9"]) == 0
+    assert capsys.readouterr().out.endswith("\ncausal\n")
 
 
 def test_an_unknown_split_and_a_folder_without_a_run_are_errors(run, tmp_path):
@@ -146,27 +127,6 @@ def test_an_unknown_split_and_a_folder_without_a_run_are_errors(run, tmp_path):
         evaluation.evaluate(run, "exam")
     with pytest.raises(ValueError, match="`workdir`"):
         evaluation.evaluate(tmp_path)
-
-
-@pytest.mark.full
-def test_data_sets_of_tfds_are_scored_by_their_names_offline(run, shared_data, tmp_path):
-    (tmp_path / "books").mkdir()
-    shutil.copy(shared_data / "books" / "metadata.csv", tmp_path / "books")
-    for split in ("train", "validation", "test"):
-        (tmp_path / "books" / split).mkdir()
-        for path in (shared_data / "books" / split).glob("*.txt"):
-            text = path.read_bytes()[:3000].decode("utf-8", errors="ignore")
-            (tmp_path / "books" / split / path.name).write_text(text, encoding="utf-8")
-    texts = [path.read_bytes() for path in (tmp_path / "books" / "test").glob("*.txt")]
-    where = {"pg19": tmp_path / "books", "tiny_shakespeare": shared_data / "tinyshakespeare"}
-    for name, version, counted, count in [
-        ("pg19", "0.1.1", "words", sum(len(text.split()) for text in texts)),
-        ("tiny_shakespeare", "1.0.0", "bytes", 55_770),
-    ]:
-        source = {"tfds": name, "local_dir": str(where[name]), "data_dir": str(tmp_path)}
-        result = evaluation.evaluate(run, "test", changes(**source))
-        assert (result["data"], result[counted]) == (f"{name}/{version}", count)
-        assert fnmatch(result["path"], str(run / f"evaluation-{name}-{version}-????????-test.json"))
 
 
 def test_a_killed_evaluation_resumes_to_the_same_scores(run, counted, monkeypatch):
@@ -242,10 +202,64 @@ def test_a_complete_split_is_divided_by_its_official_words(run, counted, monkeyp
         assert official_word_count(*split) == count
 
 
-def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr("tf_sparse_attention.trainers.shared.evaluation.SECONDS_BETWEEN_LINES", -1)
-    caplog.set_level("INFO", logger="absl")
-    progress = Progress(10)
-    progress.begin(4)
-    progress.on_predict_batch_end(1)
-    assert "batch 6/10, 0:00 left" in caplog.text
+@pytest.mark.parametrize(("num_replicas", "batch_size", "limit"), first([(1, 2, 3), (2, 4, None)], 1))
+def test_nats_equal_those_of_single_windows(text_folder, data_dir, num_replicas, batch_size, limit):
+    config = make_language_model_config(path=str(text_folder), data_dir=str(data_dir))
+    config.data.update(batch_size=batch_size, sequence_length=100)
+    config.train.num_logical_cpus = num_replicas
+    task, devices, nats = language_model.Task(config), choose_devices(config), 0.0
+    with devices.scope():
+        validation = language_model.Validation(task, task.make_model(), "test", limit)
+        evaluator = evaluation.Evaluator(validation, devices, devices.execution(False, 1))
+        totals, tokens = evaluator.totals(validation.batches()[""]), validation.store.tokens
+        all_windows = -(-len(tokens) // 100)
+        num_windows = limit or all_windows
+        for begin in (window * all_windows // num_windows * 100 for window in range(num_windows)):
+            inputs, targets, _ = tsa.data.pack_windows(np.asarray(tokens[begin : begin + 100], "int32")[None])
+            logits = np.float64(validation.model(inputs))[0]
+            nats += (np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(logits)), targets[0]]).sum()
+    assert totals["nats"] == pytest.approx(nats, rel=1e-6)
+    assert totals["tokens"] == min(100 * num_windows, len(tokens))
+
+
+def metrics_for(nats, num_tokens, num_bytes, num_words):
+    store = types.SimpleNamespace(num_tokens=num_tokens, num_bytes=num_bytes, num_words=num_words, num_documents=1)
+    task = types.SimpleNamespace(source=types.SimpleNamespace(name="text"))
+    validation = types.SimpleNamespace(store=store, task=task, split="test")
+    validation._counts = lambda tokens: language_model.Validation._counts(validation, tokens)
+    return language_model.Validation.metrics(validation, {"nats": nats, "tokens": num_tokens})
+
+
+def test_scores_of_a_text_worked_by_hand():
+    # Eight tokens of seven bytes and two words, each token predicted with probability 1/4.
+    metrics = metrics_for(8 * math.log(4), num_tokens=8, num_bytes=7, num_words=2)
+    names = "loss", "bits_per_byte", "perplexity", "perplexity_per_word"
+    assert [metrics[name] for name in names] == pytest.approx([math.log(4), 16 / 7, 4, 4**4])
+    certain = metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=2)
+    assert [certain[name] for name in names] == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_a_perplexity_per_word_without_words_or_too_large_for_a_float_is_none_with_the_reason():
+    row = {"task": "language_model", "split": "test", "data": "d", "bytes": 1, "tokens": 2, "bits_per_byte": 1.0}
+    row |= {"gzip -9": 2.0, "xz -9": 2.0, "perplexity": 3.0, "words_are": "counted", "seconds": 1.0}
+    row["settings"] = {"mask_rate": 0.0}
+    for nats, num_words, reason in [
+        (1000.0, 0, "no words"),
+        (1000.0, 1, "too large for a float"),
+        (0.0, 0, "no words"),
+    ]:
+        value = metrics_for(nats, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"]
+        assert value is None
+        text = evaluation.as_text({**row, "words": num_words, "perplexity_per_word": value})
+        assert f"perplexity per word   {reason}\n" in text
+
+
+def test_gzip_and_xz_compress_the_documents_as_one_stream():
+    generator = np.random.default_rng(0)
+    documents = [bytes(generator.integers(97, 105, 500, dtype=np.uint8)) for _ in range(4)]
+    joined = b"".join(documents)
+    assert language_model.compressed_bits_per_byte(iter(documents)) == {
+        "gzip -9": 8 * len(gzip.compress(joined, 9)) / len(joined),
+        "xz -9": 8 * len(lzma.compress(joined, preset=9)) / len(joined),
+    }
+    assert language_model.compressed_bits_per_byte([]) == {"gzip -9": None, "xz -9": None}

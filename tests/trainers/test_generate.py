@@ -23,15 +23,10 @@ from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
 
-@pytest.fixture
-def run(untrained):
-    return untrained
-
-
 @pytest.fixture(scope="module")
-def source(untrained):
+def source(task, model):
     """The sample source of the run, without compilation."""
-    return registry.load_task(untrained).make_sample_source(task_runs.load_model(untrained))
+    return task.make_sample_source(model)
 
 
 def texts_of(samples):
@@ -49,16 +44,9 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
     for strategy, settings in (sampled, beams):
         (sample,) = sampling.generate(source, b"Hi", length=2, seed=3, **settings)
         ((row, log_probs, finished),) = source.model.generator.generate([[74, 107]], 4, strategy, seed=[3])
-        assert sample == {
-            "prompt": "Hi",
-            "text": source.tokenizer.detokenize(row),
-            "num_tokens": len(row) - 2,
-            "log_prob": pytest.approx(log_probs.sum(), abs=1e-3),
-            "finished": finished,
-            "interrupted": False,
-            "seed": 3,
-            **settings,
-        }
+        expected = {"prompt": "Hi", "text": source.tokenizer.detokenize(row), "num_tokens": len(row) - 2, "seed": 3}
+        expected |= {"log_prob": pytest.approx(log_probs.sum(), abs=1e-3), "finished": finished, "interrupted": False}
+        assert sample == {**expected, **settings}
 
 
 def test_a_sample_that_nobody_shows_is_returned_as_text(source):
@@ -159,16 +147,11 @@ def test_ctrl_c_keeps_the_text_so_far(run, tmp_path):
     workdir.save_model(endless, model)
     program = "tf_sparse_attention.trainers.generate"
     command = [sys.executable, "-u", "-m", program, f"--workdir={endless}", "--length=60000", "--prompt=ab"]
-    # Unbuffered: `communicate` would lose the content of a buffer.
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        # Background processes of scripts, and their children, ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    options = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options["bufsize"] = 0  # `communicate` would lose the content of a buffer
+    # Background processes of scripts, and their children, ignore the signal.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, **options)
     shown = process.stdout.read(200)
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=120)
@@ -186,7 +169,6 @@ def test_samples_are_shown_under_their_seeds_without_control_characters_of_the_t
 
 
 def parse(*arguments):
-    """Set the flags of the program."""
     for name in flags.FLAGS:
         flags.FLAGS[name].unparse()
     flags.FLAGS(["generate", *arguments])
@@ -215,25 +197,7 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
 
 @pytest.mark.full
 def test_the_program_prints_utf_8_in_any_locale(run):
-    command = [sys.executable, "-m", "tf_sparse_attention.trainers.generate", f"--workdir={run}"]
-    result = subprocess.run(
-        [*command, "--prompt_file=-", "--length=5", "--seed=2"],
-        input=b"\xffabc\n",
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr.decode()
+    flags, ascii_only = ["--prompt_file=-", "--length=5", "--seed=2"], {**os.environ, "PYTHONIOENCODING": "ascii"}
+    printed, _ = task_runs.run_program("generate", f"--workdir={run}", *flags, input=b"\xffabc\n", env=ascii_only)
     (sample,) = records(run)
-    assert result.stdout.decode("utf-8") == sampling.as_text([sample]) + "\n"
-
-
-def test_progress_is_logged_now_and_then_and_once_at_the_end(monkeypatch):
-    logged = []
-    monkeypatch.setattr(generate, "SECONDS_BETWEEN_LINES", -1.0)
-    monkeypatch.setattr(generate.logging, "info", lambda text, *values: logged.append(values[:3]))
-    progress, samples = generate.Progress(2), [{"num_tokens": 3}] * 2
-    for show, count in ((progress, 1), (progress, 2), (progress.log, 2)):
-        show(samples[:count])
-    assert logged == [(1, 2, 3), (2, 2, 6)]
+    assert printed == sampling.as_text([sample]) + "\n"

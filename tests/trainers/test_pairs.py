@@ -13,17 +13,12 @@ from tf_sparse_attention.trainers.configs import translate_documents
 from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, registry
 
+TASK = "translate"
 LINES = {task: task_runs.draw_lines(task) for task in ("translate", "answer")}
-
-
-@pytest.fixture(scope="module")
-def run(task_run):
-    return task_run("translate")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def without_compilation():
-    """Load models that generate without compilation."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workdir, "load_model", task_runs.load_model)
         yield
@@ -31,17 +26,9 @@ def without_compilation():
 
 @pytest.fixture(scope="module")
 def scores(run):
-    """The scores of four pairs and two translations."""
     wanted = overrides.overridable_settings()
     wanted.train.generated_targets, wanted.generate.length = 2, 3
     return evaluation.evaluate(run, "test", wanted)
-
-
-def test_subwords_are_those_of_both_texts(make_task_config):
-    source = registry.text_source(make_task_config("translate"))
-    texts = [line[side].encode() for line in LINES["translate"][:16] for side in ("de", "en")]
-    assert sorted(source.documents("train")) == sorted(texts)
-    assert source.name.endswith("(de to en)")
 
 
 def nats_of(task, model, line, use_source):

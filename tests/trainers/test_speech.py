@@ -5,27 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.sources.test_speech_source import tone, write_wav
-from tests.trainers.task_runs import PHONES
+from tests.data.builders import as_wav, tone
+from tests.trainers.task_runs import PHONES, stop_evaluation
 from tf_sparse_attention.trainers.shared import evaluation, illustrations, overrides, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks import speech as speech_task
 from tf_sparse_attention.trainers.tasks.task import Request
 
-
-@pytest.fixture(scope="module")
-def run(task_run):
-    return task_run("speech")
-
-
-@pytest.fixture(scope="module")
-def task(run):
-    return registry.load_task(run)
-
-
-@pytest.fixture(scope="module")
-def model(run):
-    return workdir.load_model(run)
+TASK = "speech"
 
 
 @pytest.fixture(scope="module")
@@ -54,28 +41,22 @@ def test_an_evaluation_scores_every_recording_once_and_by_beams(run, task, path)
 
 @pytest.mark.full
 def test_a_killed_evaluation_resumes(run, monkeypatch):
-    calls = []
-    expected = evaluation.evaluate(run, "train")
-    functions = {evaluation.Scorer: "predict", speech_task: "ctc_beam_search"}
+    expected, search, calls = evaluation.evaluate(run, "train"), speech_task.ctc_beam_search, []
 
-    def stopping(function, limit):
-        def call(*arguments, **options):
-            calls.append(function)
-            if calls.count(function) == limit:
-                raise KeyboardInterrupt
-            return function(*arguments, **options)
+    def stop_once(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        return search(*arguments, **options)
 
-        return call
-
-    monkeypatch.setattr(evaluation, "BATCHES_PER_SAVE", 2)
-    for (owner, name), limit in zip(functions.items(), (2, 7), strict=True):
-        monkeypatch.setattr(owner, name, stopping(getattr(owner, name), limit))
+    chunks = stop_evaluation(monkeypatch, chunk=2, call=2)
+    monkeypatch.setattr(speech_task, "ctc_beam_search", stop_once)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             evaluation.evaluate(run, "train")
     found = evaluation.evaluate(run, "train")
     # Beam search decodes 14 recordings. Recordings of the interrupted second batch are decoded again.
-    assert calls.count(calls[0]) == 3 and calls.count(calls[-1]) == 7 + 14 - 4
+    assert len(chunks) == 3 and len(calls) == 7 + 14 - 4
     for name in ("recordings", "labels", "left_out", "phone_error_rate", "beams"):
         assert found[name] == expected[name]
     assert found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
@@ -121,7 +102,7 @@ def test_transcripts_of_a_split_have_references_and_those_of_a_file_none(task, m
 
 
 def test_prompts_that_are_no_recordings_are_errors(task, tmp_path, subtests):
-    write_wav(tmp_path / "0.wav", tone(300))
+    (tmp_path / "0.wav").write_bytes(as_wav(tone(300)))
     np.savez(tmp_path / "a.npz", other=np.zeros(3))
     np.savez(tmp_path / "c.npz", features=np.zeros((5, 8)), offsets=np.array([0, 7, 5], "uint64"))
     (tmp_path / "d.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-30])
@@ -152,7 +133,7 @@ def test_a_folder_of_sounds_has_error_rates_of_characters_and_words(make_task_co
     for split in ("train", "validation"):
         (tmp_path / "sounds" / split).mkdir(parents=True)
         for number in range(2):
-            write_wav(tmp_path / "sounds" / split / f"{number}.wav", tone(300 + 300 * number, 0.6))
+            (tmp_path / "sounds" / split / f"{number}.wav").write_bytes(as_wav(tone(300 + 300 * number, 0.6)))
             (tmp_path / "sounds" / split / f"{number}.txt").write_text("a b" if number else "b a")
     config = make_task_config("speech")
     config.data.update(path=str(tmp_path / "sounds"), sample_rate=8000, num_bands=20, batch_size=2)

@@ -1,14 +1,10 @@
 """Models of other tokenizers than bytes are trained, evaluated, sampled from and exported by the same programs."""
 
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
-from tests.conftest import ROOT
 from tests.trainers import task_runs
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.configs import answer, base, classify, translate_documents
@@ -20,7 +16,6 @@ PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in 
 
 @pytest.fixture(scope="module")
 def subwords(tmp_path_factory):
-    """A file of subwords."""
     path = tmp_path_factory.mktemp("vocabulary") / "text.subwords"
     tsa.data.train_subwords([b"the cat and the hat", b"that cat"], 60).to_file(path)
     return path
@@ -30,10 +25,7 @@ def subwords(tmp_path_factory):
 def test_the_program_finds_a_vocabulary_which_may_be_at_an_address(text_folder, data_dir, tmp_path, monkeypatch):
     path = tmp_path / "text.subwords"
     flags = [f"--config.data.path={text_folder}", f"--config.data.data_dir={data_dir}", "--size=60", f"--output={path}"]
-    command = [sys.executable, "-m", "tf_sparse_attention.trainers.vocabulary", *flags]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert f"written to {path}" in result.stderr
+    assert f"written to {path}" in task_runs.run_program("vocabulary", *flags)[1]
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
     found = tokenizers.make_tokenizer("subword", f"disk://{path}")
     assert found.get_config() == tokenizers.make_tokenizer("subword", path).get_config()
@@ -56,22 +48,24 @@ def test_a_model_of_subwords_is_trained_evaluated_per_byte_and_sampled_from(make
     assert sample["text"].startswith("ab")
 
 
-def test_a_task_of_text_has_a_vocabulary_of_its_texts(tmp_path):
-    for config, fields, words in [
-        (translate_documents, ("de", "en"), {"de", "en"}),
-        (answer, ("question+passages", "answer"), {"question", "passages", "answer"}),
-        (classify, (None, None), {"text"}),
-    ]:
-        names = {"text": "text", "label": "label", **dict.fromkeys("+".join(filter(None, fields)).split("+"))}
-        rows = [{name: f"{name} {number}" for name in names if name} | {"split": "train"} for number in range(10)]
-        path = task_runs.write_lines(tmp_path / "lines.jsonl", rows)
-        config = config.get_config()
-        config.data.update(path=str(path), data_dir=str(tmp_path), source_field=fields[0], target_field=fields[1])
-        config.data.update(tokenizer="subword", vocabulary=str(tmp_path / "lines.subwords"))
-        documents = registry.text_source(config).documents(config.data.train_split)
-        tsa.data.train_subwords(documents, 200).to_file(tmp_path / "lines.subwords")
-        tokenizer = registry.make_task(config).tokenizer
-        assert all(len(tokenizer.tokenize(word)) == 1 for word in words)
+@pytest.mark.parametrize(
+    ("config", "sides"),
+    [(translate_documents, ("de", "en")), (answer, ("question+passages", "answer")), (classify, ("text",))],
+)
+def test_a_task_of_text_has_a_vocabulary_of_its_texts(tmp_path, config, sides):
+    config, vocabulary, numbers = config.get_config(), tmp_path / "lines.subwords", range(10)
+    names = [name for side in sides for name in side.split("+")]
+    rows = [{**{name: f"{name} {number}" for name in (*names, "label")}, "split": "train"} for number in numbers]
+    config.data.update(path=str(task_runs.write_lines(tmp_path / "lines.jsonl", rows)), data_dir=str(tmp_path))
+    if len(sides) == 2:
+        config.data.update(source_field=sides[0], target_field=sides[1])
+    config.data.update(tokenizer="subword", vocabulary=str(vocabulary))
+    documents = list(registry.text_source(config).documents(config.data.train_split))
+    texts = ["\n\n".join(f"{name} {number}" for name in side.split("+")) for side in sides for number in numbers]
+    assert sorted(documents) == sorted(text.encode() for text in texts)
+    tsa.data.train_subwords(documents, 200).to_file(vocabulary)
+    tokenizer = registry.make_task(config).tokenizer
+    assert all(len(tokenizer.tokenize(word)) == 1 for word in names)
 
 
 def test_a_task_without_text_and_settings_that_do_not_fit_it_are_errors_that_name_them():
@@ -84,18 +78,6 @@ def test_a_task_without_text_and_settings_that_do_not_fit_it_are_errors_that_nam
         config.task, config.data.source_field = task, field
         with pytest.raises(ValueError, match=rf"`config\.{name}`"):
             registry.text_source(config)
-
-
-def test_a_run_is_resumed_only_with_the_same_subwords_in_any_file(subwords, tmp_path):
-    found = tokenizers.make_tokenizer("subword", subwords)
-    workdir.save_state(tmp_path, {"tokenizer": tokenizers.describe(found)})
-    # The path of the file does not matter.
-    found.to_file(tmp_path / "copy")
-    copied = tokenizers.make_tokenizer("subword", tmp_path / "copy")
-    workdir.check_state(tmp_path, {"tokenizer": tokenizers.describe(copied)})
-    other = tsa.data.SubwordTokenizer([*found.vocabulary[:2], "zz", *found.vocabulary[3:]])
-    with pytest.raises(ValueError, match=r"`config\.data` must match the tokenizer of the checkpoint"):
-        workdir.check_state(tmp_path, {"tokenizer": tokenizers.describe(other)})
 
 
 @pytest.mark.full

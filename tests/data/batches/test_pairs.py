@@ -5,18 +5,8 @@ import collections
 import numpy as np
 import pytest
 
+from tests.data.memory import ListSource, elements
 from tf_sparse_attention.data import ByteTokenizer, PairBuckets, open_token_store
-
-
-class Texts:
-    """A source of texts in memory."""
-
-    def __init__(self, texts, name, data_dir):
-        self.texts, self.fingerprint, self.data_dir = texts, name, str(data_dir)
-
-    def documents(self, split):
-        return iter(self.texts)
-
 
 SIZES = np.random.default_rng(0).integers(1, 250, 40)
 SOURCES = ["s" * size + f"{number:03}" for number, size in enumerate(SIZES)] + ["s" * 300]
@@ -27,7 +17,7 @@ TARGETS = [f"{number:03}" + "t" * (size // 2) for number, size in enumerate(SIZE
 def stores(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stores")
     return [
-        open_token_store(Texts(texts, f"texts_{name}", folder), ByteTokenizer(), "train")
+        open_token_store(ListSource(texts, folder, f"texts_{name}"), ByteTokenizer(), "train")
         for name, texts in (("source", SOURCES), ("target", TARGETS))
     ]
 
@@ -51,10 +41,6 @@ def pairs_of(batches):
         rows = np.any(targets > 0, axis=1)
         found += zip(texts_of(inputs["encoder_token_ids"][rows]), texts_of(targets[rows]), strict=True)
     return found
-
-
-def elements(batches, start=0, stop=None):
-    return [batches[number] for number in range(start, batches.num_batches if stop is None else stop)]
 
 
 def test_an_epoch_has_each_pair_once_and_the_next_another_order(stores):
@@ -110,20 +96,19 @@ def test_long_pairs_are_left_out_and_empty_texts_are_kept(stores, tmp_path, capl
     assert np.flatnonzero(buckets.is_too_long).tolist() == [40]
     assert "1 of 41 pairs are left out" in caplog.text and "3 shapes" in caplog.text
     texts = {"source": ["a", "", "c", ""], "target": ["x", "y", "", ""]}
-    both = [open_token_store(Texts(each, name, tmp_path), ByteTokenizer(), "train") for name, each in texts.items()]
-    buckets = PairBuckets(*both, 2, 256)
+    sources = [ListSource(each, tmp_path, name) for name, each in texts.items()]
+    buckets = PairBuckets(*(open_token_store(source, ByteTokenizer(), "train") for source in sources), 2, 256)
     assert buckets.num_empty == {"source": 2, "target": 2} and not buckets.is_too_long.any()
     assert "2 of 4 pairs have an empty source" in caplog.text and "2 of 4 pairs have an empty target" in caplog.text
     assert sorted(pairs_of(elements(buckets.evaluation_batches()))) == [("", ""), ("", "y"), ("a", "x"), ("c", "")]
 
 
 def test_invalid_arguments_are_errors(stores, tmp_path):
-    with pytest.raises(ValueError, match="`max_length`"):
-        PairBuckets(*stores, 2, 2)
-    with pytest.raises(ValueError, match="`batch_size`"):
-        PairBuckets(*stores, 0, 256)
+    for name, sizes in (("max_length", (2, 2)), ("batch_size", (0, 256))):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            PairBuckets(*stores, *sizes)
     with pytest.raises(ValueError, match="`seed`"):
         PairBuckets(*stores, 2, 256).training_batches(seed=-1)
-    short = open_token_store(Texts(["a"], "short", tmp_path), ByteTokenizer(), "train")
+    short = open_token_store(ListSource(["a"], tmp_path), ByteTokenizer(), "train")
     with pytest.raises(ValueError, match="`source` and `target`"):
         PairBuckets(stores[0], short, 2, 256)

@@ -15,37 +15,18 @@ def steps(batches, count, start=0):
     return inputs, np.concatenate([element[1] for element in elements], axis=1)
 
 
-@pytest.fixture
-def starting_at(monkeypatch):
-    """Function that makes batches with a fixed offset in all epochs, for readable cases."""
-
-    def make(offset, store, *arguments, **options):
-        monkeypatch.setattr(segments, "random_offset", lambda *_: offset)
-        return segment_batches(store, *arguments, **options)
-
-    return make
-
-
 def letters(ids):
     """Return byte ids as text: the end of a document as a full stop, the start as a space."""
     return "".join(" ."[int(i)] if i < 2 else chr(int(i) - 2) for i in ids)
 
 
-def test_rows_are_parts_of_the_text_and_continue_in_the_next_batch(make_store, starting_at):
-    batches = starting_at(0, make_store([b"abcdefg", b"hijk"]), batch_size=2, sequence_length=3)
-    inputs, targets = steps(batches, 2)
+def test_rows_are_parts_of_the_text_and_continue_in_the_next_batch(make_store, monkeypatch):
+    monkeypatch.setattr(segments, "random_offset", lambda *_: 0)
+    inputs, targets = steps(segment_batches(make_store([b"abcdefg", b"hijk"]), batch_size=2, sequence_length=3), 2)
     # abcdefg.hijk. has 13 tokens: rows of 6, each of two segments.
     assert [letters(row) for row in targets] == ["abcdef", "g.hijk"]
     assert [letters(row) for row in inputs["token_ids"]] == [" abcde", "fg hij"]
     assert inputs["segment_ids"].tolist() == [[1] * 6, [1] * 2 + [2] * 4]
-
-
-def test_a_new_text_begins_at_the_start_of_the_stream(make_store, starting_at):
-    batches = starting_at(9, make_store([b"abcdefghijk"]), 1, 3)
-    inputs, targets = steps(batches, 2)
-    assert letters(targets[0]) == "jk.abc" and letters(inputs["token_ids"][0]) == "ijk ab"
-    assert len(set(inputs["segment_ids"][0, :3])) == len(set(inputs["segment_ids"][0, 3:])) == 1
-    assert inputs["segment_ids"][0, 2] != inputs["segment_ids"][0, 3]
 
 
 @pytest.mark.parametrize(("batch_size", "length"), first([(3, 5), (1, 7), (4, 16)], 1))

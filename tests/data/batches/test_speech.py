@@ -1,12 +1,21 @@
-"""Batches of recordings: each occurs once per epoch, and unusable recordings are counted."""
+"""Batches of recordings and images: each occurs once per epoch, and unusable recordings are counted."""
 
+import collections
 import itertools
 
 import numpy as np
 import pytest
 
-from tests import remote_paths  # noqa: F401  # registers the scheme disk://
-from tf_sparse_attention.data import FeatureMasks, SpeechBuckets, Utterance, open_speech_store
+from tests.data.memory import ListSource, elements
+from tf_sparse_attention.data import (
+    FeatureMasks,
+    ImageCodec,
+    SpeechBuckets,
+    Utterance,
+    image_batches,
+    image_evaluation_batches,
+    open_speech_store,
+)
 
 F = 4
 rng = np.random.default_rng(0)
@@ -22,25 +31,9 @@ ODD = [
 ]
 
 
-class Source:
-    """A source of speech in memory."""
-
-    unit, labels, num_features, name, description = "character", None, F, "memory", {}
-
-    def __init__(self, data_dir, **splits):
-        self.data_dir, self.splits, self.fingerprint = str(data_dir), splits, f"memory#{sorted(splits)}"
-
-    def utterances(self, split):
-        return iter(self.splits[split])
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return open_speech_store(Source(tmp_path_factory.mktemp("stores"), train=UTTERANCES + ODD), "train")
-
-
-def elements(batches, start=0, stop=None):
-    return [batches[number] for number in range(start, batches.num_batches if stop is None else stop)]
+    return open_speech_store(ListSource(UTTERANCES + ODD, tmp_path_factory.mktemp("stores")), "train")
 
 
 def recordings_of(batches):
@@ -66,10 +59,10 @@ def test_a_store_has_all_recordings_and_is_built_once(store, tmp_path):
     frames = np.concatenate([each.features for each in UTTERANCES + ODD])
     np.testing.assert_allclose(store.mean, frames.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(store.std, frames.std(axis=0), rtol=1e-4)
-    source = Source(tmp_path, test=[UTTERANCES[2], Utterance("new", np.ones((5, F), "float32"), list("ax"))])
+    source = ListSource([UTTERANCES[2], Utterance("new", np.ones((5, F), "float32"), list("ax"))], tmp_path)
     other = open_speech_store(source, "test", store.labels)
     assert other.labels == store.labels and other.has_unknown.tolist() == [False, True]
-    source.splits = {}
+    source.items = []
     assert open_speech_store(source, "test", store.labels).num_utterances == 2
 
 
@@ -82,7 +75,7 @@ def test_unusable_recordings_are_counted_and_logged(store, tmp_path, caplog):
     assert "1 of 32 recordings" not in caplog.text and "1 of 31 recordings are left out" in caplog.text
     assert SpeechBuckets(store, 2, 800, subsampling=2).left_out["more_labels_than_frames"] == 0
     missing = [Utterance("m", np.ones((300, F), "float32"), list(text)) for text in ("nan", "<na>", "an", "nanna")]
-    buckets = SpeechBuckets(open_speech_store(Source(tmp_path, train=missing), "train"), 2, 800)
+    buckets = SpeechBuckets(open_speech_store(ListSource(missing, tmp_path), "train"), 2, 800)
     assert buckets.left_out["missing_transcript"] == 2 and buckets.numbers.tolist() == [2, 3]
 
 
@@ -132,4 +125,61 @@ def test_invalid_arguments_and_recordings_are_errors(store, tmp_path, subtests):
         ("none", [], "`split` must have recordings"),
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=message):
-            SpeechBuckets(open_speech_store(Source(tmp_path / name, train=utterances), "train"), 1, 800)
+            SpeechBuckets(open_speech_store(ListSource(utterances, tmp_path / name), "train"), 1, 800)
+
+
+CODEC = ImageCodec(4, 6, 3, "blocks", (2, 3))
+IMAGES = np.random.default_rng(0).integers(256, size=(10, 4, 6, 3), dtype=np.uint8)
+
+
+def images_of(batches, codec=CODEC):
+    """Return the images of all non-empty rows, and check each batch."""
+    found = []
+    for inputs, targets, weights in batches:
+        assert set(inputs) == {"token_ids"} and targets.dtype == inputs["token_ids"].dtype == np.int32
+        np.testing.assert_array_equal(inputs["token_ids"], np.pad(targets, [(0, 0), (1, 0)])[:, :-1])
+        np.testing.assert_array_equal(weights, targets > 0)
+        is_image = weights.any(axis=1)
+        assert weights[is_image].all()
+        found += [image.tobytes() for image in codec.decode(targets[is_image])]
+    return found
+
+
+def test_an_epoch_has_each_image_once_and_the_next_another_order():
+    batches = image_batches(IMAGES, CODEC, batch_size=5, seed=3)
+    assert batches.steps_per_epoch == 2
+    first, second = (images_of(elements(batches, start, start + 2)) for start in (0, 2))
+    assert sorted(first) == sorted(second) == sorted(image.tobytes() for image in IMAGES) and first != second
+
+
+def test_flips_mirror_half_of_the_images():
+    kinds = {image.tobytes(): "own" for image in IMAGES}
+    kinds |= {image[:, ::-1].tobytes(): "mirrored" for image in IMAGES}
+    found = images_of(elements(image_batches(IMAGES, CODEC, 10, use_flips=True), stop=30))
+    counts = collections.Counter(kinds[image] for image in found)
+    assert sum(counts.values()) == 300 and 100 < counts["mirrored"] < 200
+    plain = images_of(elements(image_batches(IMAGES, CODEC, 10), stop=3))
+    assert {kinds[image] for image in plain} == {"own"}
+
+
+def test_an_evaluation_has_each_byte_once():
+    expected = [image.tobytes() for image in IMAGES]
+    whole = elements(image_evaluation_batches(IMAGES, CODEC, batch_size=4))
+    assert images_of(whole) == expected
+    assert sum(weights.sum() for *_, weights in whole) == IMAGES.size
+    assert images_of(elements(image_evaluation_batches(IMAGES, CODEC, 4, max_images=5))) == expected[::2]
+
+
+def test_invalid_arguments_of_batches_of_images_are_errors(subtests):
+    for name, arguments in [
+        ("images", (IMAGES, ImageCodec(6, 4), 2)),
+        ("images", (IMAGES.astype("float32"), CODEC, 2)),
+        ("images", (IMAGES[:0], CODEC, 2)),
+        ("batch_size", (IMAGES, CODEC, 0)),
+        ("seed", (IMAGES, CODEC, 2, -1)),
+        ("use_flips", (IMAGES, CODEC, 2, 0, 1)),
+    ]:
+        with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
+            image_batches(*arguments)
+    with pytest.raises(ValueError, match="`max_images`"):
+        image_evaluation_batches(IMAGES, CODEC, 2, max_images=0)

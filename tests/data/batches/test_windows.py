@@ -5,17 +5,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.data.memory import elements
 from tests.draws import draws
 from tf_sparse_attention.data import evaluation_batches, pack_masked, pack_windows, training_batches
-from tf_sparse_attention.data.batches.windows import masked_positions, random_offset
+from tf_sparse_attention.data.batches.windows import random_offset
 
 A, B, C, END = 99, 100, 101, 1
-
-
-def targets_of_epoch(batches, epoch, num_windows, batch_size):
-    """Targets of all windows of an epoch, in their order."""
-    first, last = epoch * num_windows, (epoch + 1) * num_windows
-    return np.concatenate([batches[step][1] for step in range(last // batch_size + 1)])[first:last]
 
 
 def test_every_window_of_an_epoch_is_visited_once(random_store):
@@ -26,7 +21,9 @@ def test_every_window_of_an_epoch_is_visited_once(random_store):
     for epoch in (0, 1):
         offset = random_offset(store, 3, epoch)
         expected = [stream[(offset + 16 * window) % store.num_tokens :][:16].tolist() for window in range(num_windows)]
-        found.append(targets_of_epoch(batches, epoch, num_windows, 4).tolist())
+        first, last = epoch * num_windows, (epoch + 1) * num_windows
+        targets = np.concatenate([batches[step][1] for step in range(last // 4 + 1)])[first:last]
+        found.append(targets.tolist())
         assert sorted(found[epoch]) == sorted(expected)
     assert sorted(found[0]) != sorted(found[1]) and found[0] != sorted(found[0])
     # An epoch has all tokens except for those of an incomplete window.
@@ -47,10 +44,6 @@ def test_a_stream_shorter_than_a_window_is_one_padded_window(make_store):
         assert sorted(row) == sorted([*store.tokens, 0, 0, 0])
 
 
-def elements(batches):
-    return [batches[number] for number in range(batches.num_batches)]
-
-
 def scored(batches):
     """Targets of weight 1, in order."""
     return np.concatenate([targets[weights > 0] for _, targets, weights in elements(batches)])
@@ -66,17 +59,10 @@ def test_targets_of_weight_one_are_exactly_the_token_stream(length, share, batch
         )
 
 
-def test_rows_that_fill_the_last_batch_have_no_weight(make_store):
-    batches = evaluation_batches(make_store([b"x" * 99]), 3, 10)
-    assert batches.num_batches == 4
-    inputs, targets, weights = batches[3]
-    assert weights.sum(axis=1).tolist() == [10, 0, 0]
-    assert not targets[1:].any() and not inputs["segment_ids"][1:].any()
-    # A text within one window needs no second window, whatever the overlap.
+def test_a_text_within_one_window_needs_no_second_window_whatever_the_overlap(make_store):
+    store = make_store([b"x" * 9])
     for length, overlap, count in [(10, 9, 1), (10, 0, 1), (9, 8, 2)]:
-        assert (
-            evaluation_batches(make_store([b"x" * 9], fingerprint="x"), 1, length, overlap=overlap).num_batches == count
-        )
+        assert evaluation_batches(store, 1, length, overlap=overlap).num_batches == count
 
 
 def test_max_windows_are_spread_over_the_stream(random_store):
@@ -131,14 +117,6 @@ def test_masked_tokens_become_zero_and_are_the_only_targets():
     assert inputs["padding_mask"].tolist() == [[True] * 5 + [False]]
     assert targets.tolist() == [[5, 0, 0, 7, 0, 0]]
     assert weights.tolist() == [[1, 0, 0, 1, 0, 0]]
-
-
-def test_masked_positions_depend_on_the_seed_and_the_window_alone():
-    together = masked_positions([3, 4, 5], 50, 0.3, seed=1)
-    np.testing.assert_array_equal(together[1], masked_positions([4], 50, 0.3, seed=1)[0])
-    assert np.any(together[1] != together[2])
-    assert np.any(together != masked_positions([3, 4, 5], 50, 0.3, seed=2))
-    assert np.mean(masked_positions(range(100), 200, 0.15)) == pytest.approx(0.15, abs=0.01)
 
 
 def test_training_masks_change_with_the_epoch_and_those_of_an_evaluation_do_not(make_store, random_store):

@@ -1,4 +1,6 @@
-"""Image codec: exact round trips in both orders, and positions that match the models."""
+"""Codecs of images and samples: exact round trips, and positions that match the models."""
+
+import math
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.draws import draws
-from tf_sparse_attention.data import ImageCodec
+from tf_sparse_attention.data import AudioCodec, ImageCodec
 from tf_sparse_attention.layers import GridEmbedding
 from tf_sparse_attention.ops.image_positions import Image
 
@@ -109,3 +111,39 @@ def test_invalid_arguments_are_errors(subtests):
     for ids in ([0] * 24, [257] * 24, [1] * 23):
         with subtests.test("ids", ids=ids), pytest.raises(ValueError, match="`ids`"):
             ImageCodec(4, 6, 1).decode(ids)
+
+
+MU_LAW = AudioCodec(8000)
+EVERY_SAMPLE = np.arange(-32768, 32768).astype(np.int16)
+
+
+def test_ids_are_those_of_the_formula_and_have_a_round_trip():
+    ids = MU_LAW.encode(EVERY_SAMPLE)
+    companded = [math.copysign(math.log(1 + 255 * abs(x) / 32768) / math.log(256), x) for x in EVERY_SAMPLE.tolist()]
+    np.testing.assert_array_equal(ids, [1 + math.floor((value + 1) / 2 * 255 + 0.5) for value in companded])
+    back = MU_LAW.decode(ids).astype(int)
+    size = np.abs(EVERY_SAMPLE.astype(int))
+    assert (np.abs(back - EVERY_SAMPLE) <= np.where(size < 100, 5, 0.05 * size)).all()  # the documented error
+    np.testing.assert_array_equal(MU_LAW.encode(MU_LAW.decode(np.arange(1, 257))), np.arange(1, 257))
+    assert AudioCodec.from_config(MU_LAW.get_config()).sample_rate == 8000
+
+
+def test_a_graph_of_samples_equals_numpy():
+    rows = EVERY_SAMPLE.reshape(64, 1024)
+    ids = tf.function(MU_LAW.encode)(tf.constant(rows))
+    assert ids.dtype == tf.int32
+    np.testing.assert_array_equal(ids, MU_LAW.encode(rows))
+    back = tf.function(MU_LAW.decode)(ids)
+    assert back.dtype == tf.int16
+    np.testing.assert_array_equal(back, MU_LAW.decode(MU_LAW.encode(rows)))
+    np.testing.assert_array_equal(MU_LAW.decode(tf.constant([0, 999])), MU_LAW.decode([1, 256]))
+
+
+def test_invalid_arguments_of_the_codec_of_samples_are_errors():
+    with pytest.raises(ValueError, match="`samples`"):
+        MU_LAW.encode(np.zeros(3))
+    for wrong in (0, 257):
+        with pytest.raises(ValueError, match="`ids`"):
+            MU_LAW.decode([5, wrong])
+    with pytest.raises(ValueError, match="`sample_rate`"):
+        AudioCodec(0)

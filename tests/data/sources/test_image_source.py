@@ -21,26 +21,26 @@ def write(path, image):
     path.write_bytes(encode(image).numpy())
 
 
+IMAGES = {"train": drawn(5), "validation": drawn(1), "test": drawn(2)}
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the three splits."""
-    images = {"train": drawn(5), "validation": drawn(1), "test": drawn(2)}
-    for split, own in images.items():
+    for split, own in IMAGES.items():
         for number, image in enumerate(own):
             write(tmp_path / "pictures" / split / "deep" / f"{number}.png", image)
     (tmp_path / "pictures" / "train" / "notes.txt").write_text("no image")
-    return tmp_path / "pictures", images
+    return tmp_path / "pictures"
 
 
 def test_folders_of_splits_are_the_splits(folder, tmp_path):
-    path, images = folder
-    source = open_images(path=path, data_dir=tmp_path / "data")
+    source = open_images(path=folder, data_dir=tmp_path / "data")
     assert source.splits == ("train", "validation", "test") and source.shape == (4, 5, 3)
-    for split, own in images.items():
+    for split, own in IMAGES.items():
         np.testing.assert_array_equal(np.stack([*source.images(split)]), own)
         np.testing.assert_array_equal(source.array(split), own)
-    np.testing.assert_array_equal(source.array("train[40%:]"), images["train"][2:])
-    np.testing.assert_array_equal(source.array("test+validation[:1]"), [*images["test"], *images["validation"]])
+    np.testing.assert_array_equal(source.array("train[40%:]"), IMAGES["train"][2:])
+    np.testing.assert_array_equal(source.array("test+validation[:1]"), [*IMAGES["test"], *IMAGES["validation"]])
 
 
 def test_files_are_split_by_content_without_folders_of_splits(tmp_path):
@@ -65,9 +65,8 @@ def test_jpeg_and_grey_images_are_read_as_tensorflow_does(tmp_path):
 
 
 def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_path, subtests):
-    path, images = folder
-    options = {"path": path, "data_dir": tmp_path / "data"}
-    spoiled = path / "train" / "deep" / "3.png"
+    options = {"path": folder, "data_dir": tmp_path / "data"}
+    spoiled = folder / "train" / "deep" / "3.png"
     png = spoiled.read_bytes()
     for content, message in [
         (tf.io.encode_png(drawn(1, (4, 6, 3))[0]).numpy(), "of 4 x 6 pixels with 3 channels"),
@@ -82,11 +81,11 @@ def test_the_error_names_an_invalid_image_and_nothing_is_written(folder, tmp_pat
             with pytest.raises(ValueError, match=rf"1 of 5 .*3\.png.*{message}"):
                 source.array("train")
             assert not list((tmp_path / "data").rglob("images.bin"))
-    np.testing.assert_array_equal(source.array("test"), images["test"])
+    np.testing.assert_array_equal(source.array("test"), IMAGES["test"])
     source = open_images(**options, image_shape=(5, 4, 3))
     with pytest.raises(ValueError, match=r"5 of 5 .*0\.png"):
         source.array("train")
-    (path / "train" / "deep" / "0.png").write_bytes(b"nothing")
+    (folder / "train" / "deep" / "0.png").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"`path` must hold readable images.*0\.png"):
         _ = open_images(**options).shape
     with pytest.raises(ValueError, match="`path` must not change"):
@@ -100,8 +99,6 @@ def test_arrays_of_a_file_are_splits(tmp_path):
     assert source.splits == ("train", "heldout") and source.name == "small"
     np.testing.assert_array_equal(source.array("train"), train)
     np.testing.assert_array_equal(source.array("heldout[50%:]"), heldout[2:])
-    with pytest.raises(ValueError, match=r"`split` must be one of train, heldout in small, or a part.*split=test"):
-        source.array("test")
 
 
 SQUARES = drawn(4, (6, 6, 3))
@@ -115,8 +112,6 @@ def test_a_builder_is_prepared_and_has_each_image_once(tmp_path):
     assert source.splits == ("train",)
     found = source.array("train")
     assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in SQUARES)
-    with pytest.raises(ValueError, match=r"`split` must be one of train in squares/1\.0\.0"):
-        source.array("test")
 
 
 def test_the_first_image_of_imagenet_has_the_shape_and_eight_bits(tmp_path):

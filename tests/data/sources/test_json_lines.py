@@ -15,6 +15,10 @@ LINES = [{"en": f"text {number}", "de": f"Text {number}", "split": "train"} for 
 LINES += [{"en": "one more", "de": "noch einer", "split": "test"}, {"en": "alone", "split": "train"}]
 
 
+def documents_of(source):
+    return {split: sorted(source.documents(split)) for split in source.splits}
+
+
 def written(path, lines=LINES):
     content = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode() + b"\n\n"
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -34,15 +38,17 @@ def test_documents_of_both_fields_are_in_one_order(opened):
     found = set()
     for name in ("texts.jsonl", "texts.jsonl.gz"):
         pairs = opened(name=name)
-        sides = [list(side.documents("train")) for side in pairs]
-        assert sorted(zip(*sides, strict=True)) == [(f"text {n}".encode(), f"Text {n}".encode()) for n in range(6)]
+        assert sorted(pairs_of(pairs)) == [(f"text {n}".encode(), f"Text {n}".encode()) for n in range(6)]
         assert list(pairs.target.documents("test")) == [b"noch einer"]
-        assert pairs.source.splits == ("train", "test")
-        assert pairs.name.endswith("(en to de)")
+        assert pairs.source.splits == ("train", "test") and pairs.name.endswith("(en to de)")
         found.add(pairs.fingerprint)
     assert opened().fingerprint in found
     found |= {opened(LINES[:-2]).fingerprint, opened(source="de", target="en").fingerprint}
     assert len(found) == 4
+
+
+def pairs_of(pairs):
+    return list(zip(*(side.documents("train") for side in pairs), strict=True))
 
 
 def test_lines_without_a_split_field_are_split_by_content_whatever_their_file(tmp_path):
@@ -66,18 +72,17 @@ CLOSED = [
 
 def test_targets_end_before_the_last_target_end(opened):
     pairs = opened(CLOSED, target_end="DANK")
-    found = {text for split in pairs.target.splits for text in pairs.target.documents(split)}
-    assert found == {b"NAME\n\nls - Liste\n\nwas es tut", b"NAME\n\nDANK\n\nan DANK"}
+    sources, targets = ({text for part in documents_of(side).values() for text in part} for side in pairs)
+    assert targets == {b"NAME\n\nls - Liste\n\nwas es tut", b"NAME\n\nDANK\n\nan DANK"}
+    assert sources == {line["en"].encode() for line in CLOSED}
     assert pairs.fingerprint != opened(CLOSED).fingerprint
-    sources = {text.decode() for split in pairs.source.splits for text in pairs.source.documents(split)}
-    assert sources == {line["en"] for line in CLOSED}
 
 
 def test_paragraphs_are_paired_if_both_texts_have_equal_numbers(opened, caplog):
     lines = [{**line, "split": "train"} for line in CLOSED]
     pairs = opened(lines, unit="paragraph", target_end="DANK")
-    found = list(zip(*(side.documents("train") for side in pairs), strict=True))
-    assert sorted(found) == [(b"NAME", b"NAME"), (b"ls - list", b"ls - Liste"), (b"what it does", b"was es tut")]
+    paragraphs = [(b"NAME", b"NAME"), (b"ls - list", b"ls - Liste"), (b"what it does", b"was es tut")]
+    assert sorted(pairs_of(pairs)) == paragraphs
     assert "1 of 2 lines are left out because their texts have different numbers of paragraphs." in caplog.text
     with pytest.raises(ValueError, match=r"`unit` must be 'document' for texts .*Received: unit='paragraph', with"):
         list(opened(lines[1:], unit="paragraph").source.documents("train"))
@@ -100,7 +105,7 @@ def test_lines_that_lack_a_field_are_counted(opened, caplog):
 def test_several_fields_and_lists_of_texts_are_one_text(opened):
     lines = [{"question": "why?", "passages": ["one", "two"], "answer": "so", "split": "train"}, {"question": "how?"}]
     pairs = opened(lines, source="question+passages", target="answer")
-    assert [list(side.documents("train")) for side in pairs] == [[b"why?\n\none\n\ntwo"], [b"so"]]
+    assert pairs_of(pairs) == [(b"why?\n\none\n\ntwo", b"so")]
     assert pairs.name.endswith("(question+passages to answer)")
 
 
@@ -111,15 +116,10 @@ register("Sentences", tfds.features.Translation(languages=("de", "en")), train=S
 @pytest.mark.filterwarnings("ignore")
 def test_a_translation_set_of_tfds_has_both_languages_in_one_order(tmp_path):
     pairs = open_pairs("en", "de", tfds="sentences", data_dir=tmp_path)
-    found = set(zip(*(side.documents("train") for side in pairs), strict=True))
-    assert found == {(b"hello", b"Hallo"), (b"good day", b"Guten Tag")}
+    assert sorted(pairs_of(pairs)) == [(b"good day", b"Guten Tag"), (b"hello", b"Hallo")]
     assert pairs.name == "sentences/1.0.0 (en to de)"
     with pytest.raises(ValueError, match=r"`text_feature` must be a string feature .* string features: de, en"):
         open_pairs("en", "fr", tfds="sentences", data_dir=tmp_path)
-
-
-def documents_of(source):
-    return {split: sorted(source.documents(split)) for split in source.splits}
 
 
 def test_lines_are_documents_and_subfolders_are_splits(tmp_path, caplog):

@@ -19,7 +19,6 @@ LINES = [
 
 @pytest.fixture
 def opened(tmp_path):
-    """Function that opens a file of JSON lines."""
 
     def write(lines=LINES, **options):
         (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")

@@ -1,20 +1,14 @@
-"""Folders of text files as data sets: splits, fingerprints and errors."""
+"""Folders of text files, and the source code of the standard library, as data sets."""
 
 import gzip
+import sys
+import sysconfig
 
 import pytest
 
 from tf_sparse_attention.data import open_source
 from tf_sparse_attention.data.sources.file_splits import SPLITS
-
-
-@pytest.fixture
-def folder(tmp_path):
-    path = tmp_path / "my texts"
-    path.mkdir()
-    for number in range(200):
-        (path / f"{number}.txt").write_text(f"text {number}")
-    return path
+from tf_sparse_attention.data.sources.python_source import PythonSource, library_files
 
 
 def written(path, *texts):
@@ -22,10 +16,6 @@ def written(path, *texts):
     for number, text in enumerate(texts):
         (path / f"{number}.txt").write_bytes(text)
     return list(texts)
-
-
-def everything(found):
-    return [text for texts in found.values() for text in texts]
 
 
 def documents(path, data_dir, **arguments):
@@ -38,7 +28,7 @@ def test_a_folder_of_three_files_has_all_splits_whatever_the_names_are(tmp_path)
     written(tmp_path / "back", *reversed(texts))
     found = documents(tmp_path / "there", tmp_path)
     assert set(found) == set(SPLITS) and all(found.values())
-    assert sorted(everything(found)) == texts
+    assert sorted(text for part in found.values() for text in part) == texts
     assert documents(tmp_path / "back", tmp_path) == found
 
 
@@ -62,17 +52,6 @@ def test_one_or_two_texts_are_cut_at_ninety_and_ninety_five_percent_of_their_byt
     assert documents(tmp_path / "short", tmp_path) == expected
 
 
-def test_folders_named_like_splits_are_the_splits(tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "texts" / split / "deep").mkdir(parents=True)
-        (tmp_path / "texts" / split / "deep" / "a.txt").write_text(split)
-    (tmp_path / "texts" / "readme.txt").write_text("no document")
-    assert documents(tmp_path / "texts", tmp_path) == {"train": [b"train"], "test": [b"test"]}
-    source = open_source(path=tmp_path / "texts", data_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"`split` must be one of train, test .*split=validation"):
-        source.documents("validation")
-
-
 def test_compressed_files_are_decompressed(tmp_path):
     texts = written(tmp_path / "plain", *(f"text {number}".encode() for number in range(30)))
     (tmp_path / "packed").mkdir()
@@ -84,14 +63,6 @@ def test_compressed_files_are_decompressed(tmp_path):
     (tmp_path / "one.txt.gz").write_bytes(b"no gzip")
     with pytest.raises(ValueError, match=r"`path` must be a complete gzip file\. Received: .*one.txt.gz: Not a gzip"):
         open_source(path=tmp_path / "one.txt.gz")
-
-
-def test_a_file_that_changes_while_it_is_read_is_an_error(folder, tmp_path):
-    source = open_source(path=folder, data_dir=tmp_path)
-    for number in range(200):
-        (folder / f"{number}.txt").write_text("other")
-    with pytest.raises(ValueError, match=r"`path` must not change while it is being read"):
-        list(source.documents("train"))
 
 
 def test_paths_without_text_are_errors(tmp_path, subtests):
@@ -106,3 +77,49 @@ def test_paths_without_text_are_errors(tmp_path, subtests):
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=f"`path`.*{message}"):
             open_source(path=tmp_path / name)
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A small standard library instead of the interpreter's."""
+    folder = tmp_path / "library"
+    for name in ("a.py", "json/b.py", "test/c.py", "unittest/test/d.py", "site-packages/e.py", "_sysconfigdata_x.py"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}\n")
+    (folder / "latin.py").write_bytes(b"# \xe9\n")
+    (folder / "notes.txt").write_text("no code")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(folder))
+    return folder
+
+
+def test_library_files_in_utf8_are_the_documents(library, tmp_path):
+    names = {path.relative_to(library).as_posix() for path in library_files(library)}
+    assert names == {"a.py", "json/b.py", "latin.py"}
+    source = open_source(data_dir=tmp_path)
+    assert sum(len(list(source.documents(split))) for split in source.splits) == 2
+
+
+def test_the_configuration_names_interpreter_and_content(library, tmp_path, monkeypatch):
+    first = PythonSource(data_dir=tmp_path).builder_config.name
+    release = "_".join(map(str, sys.version_info[:3]))
+    assert first.startswith(f"{sys.implementation.name}_{release}_")
+    (library / "a.py").write_text("# patched\n")
+    assert PythonSource(data_dir=tmp_path).builder_config.name != first
+    with pytest.raises(ValueError, match=r"`config` .*=cpython_2_7"):
+        PythonSource(data_dir=tmp_path, config="cpython_2_7")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "python.zip"))
+    with pytest.raises(ValueError, match="`stdlib`"):
+        PythonSource(data_dir=tmp_path)
+
+
+def test_the_running_interpreter_gives_three_separate_splits_without_a_download(tmp_path):
+    source = open_source(data_dir=tmp_path)
+    texts = {split: set(source.documents(split)) for split in source.splits}
+    assert list(texts) == ["train", "validation", "test"]
+    sizes = {split: sum(map(len, own)) for split, own in texts.items()}
+    assert sizes["train"] > 4e6  # Python 3.11 to 3.13 have about 10 MB
+    assert all(sizes[split] > 0.02 * sizes["train"] for split in ("validation", "test"))
+    assert not texts["train"] & (texts["validation"] | texts["test"])
+    assert not texts["validation"] & texts["test"]
+    assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]

@@ -11,6 +11,9 @@ from tf_sparse_attention.data import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 IDS = st.lists(st.integers(0, 257), max_size=20)
+tokenize_in_graph = tf.function(TOKENIZER.tokenize, [tf.TensorSpec([None], tf.string)])
+detokenize_in_graph = tf.function(TOKENIZER.detokenize, [tf.RaggedTensorSpec([None, None], tf.int32)])
+detokenize_dense_in_graph = tf.function(TOKENIZER.detokenize, [tf.TensorSpec([None, None], tf.int32)])
 
 
 def test_a_byte_is_its_value_plus_two():
@@ -35,21 +38,6 @@ def test_special_ids_are_left_out_and_half_a_character_is_replaced():
     assert TOKENIZER.detokenize(TOKENIZER.tokenize("aé")[:-1]) == "a\ufffd"
     # A graph cannot raise for ids outside the vocabulary.
     assert TOKENIZER.detokenize(tf.constant([-1, 74, 258, 107, 99999])).numpy() == b"Hi"
-
-
-@tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-def tokenize_in_graph(texts):
-    return TOKENIZER.tokenize(texts)
-
-
-@tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
-def detokenize_in_graph(ids):
-    return TOKENIZER.detokenize(ids)
-
-
-@tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
-def detokenize_dense_in_graph(ids):
-    return TOKENIZER.detokenize(ids)
 
 
 @draws(20, 100)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.draws import draws, first, is_full
 from tests.goldens import read_case
-from tf_sparse_attention.data import SubwordTokenizer, open_token_store
+from tf_sparse_attention.data import SubwordTokenizer
 from tf_sparse_attention.data.tokenizers.subword_rules import alphanumeric_class, split_words
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "subword.npz"
@@ -191,15 +191,6 @@ print(served.detokenize(ids).numpy()[0].decode())
 print(ids.numpy()[1][:2].tolist())
 """)
     assert printed.splitlines() == ["ab \\ \U0001f600", str(small.tokenize("b").tolist())]
-
-
-def test_token_stores_depend_on_the_vocabulary(small, make_source):
-    source = make_source(["ab a", "b"])
-    store = open_token_store(source, small, "train")
-    np.testing.assert_array_equal(store.tokens, [*small.tokenize("ab a"), 1, *small.tokenize("b"), 1])
-    other = open_token_store(source, SubwordTokenizer([*SMALL, "b_"]), "train")
-    assert other.vocabulary_size == store.vocabulary_size + 1
-    assert other.tokens[-2] == len(SMALL)
 
 
 def test_quotes_are_optional_and_lines_end_only_in_newlines(tmp_path):

@@ -11,12 +11,10 @@ from tests.draws import first
 from tf_sparse_attention.data import (
     ByteTokenizer,
     SentencePieceTokenizer,
-    Tokenizer,
     WordPieceTokenizer,
     open_token_store,
-    train_subwords,
 )
-from tf_sparse_attention.data.tokenizers.text_tokenizer import TextTokenizer
+from tf_sparse_attention.data.tokenizers.subword_training import train_subwords
 
 pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
 
@@ -30,16 +28,9 @@ def models(tmp_path_factory):
     trainer = pytest.importorskip("sentencepiece", reason="needs sentencepiece to make a model").SentencePieceTrainer
     folder = tmp_path_factory.mktemp("sentencepiece")
     (folder / "corpus").write_text("The cats sat on the mat.\nA cat, a bat and the rat.\n" * 20, encoding="utf-8")
-    found = {}
+    found, settings = {}, {"vocab_size": 40, "hard_vocab_limit": False, "minloglevel": 2}
     for kind in ("unigram", "bpe"):
-        trainer.train(
-            input=str(folder / "corpus"),
-            model_prefix=str(folder / kind),
-            vocab_size=40,
-            model_type=kind,
-            minloglevel=2,
-            hard_vocab_limit=False,
-        )
+        trainer.train(input=str(folder / "corpus"), model_prefix=str(folder / kind), model_type=kind, **settings)
         found[kind] = (folder / f"{kind}.model").read_bytes()
     return found
 
@@ -114,20 +105,6 @@ def test_invalid_arguments_are_errors(tmp_path, subtests):
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
             call()
-
-
-def test_the_error_names_a_method_that_a_subclass_lacks():
-    class Unfinished(Tokenizer):
-        pass
-
-    class UnfinishedText(TextTokenizer):
-        pass
-
-    for name in ("tokenize", "detokenize"):
-        with pytest.raises(NotImplementedError, match=f"Unfinished must define `{name}`"):
-            getattr(Unfinished(), name)([])
-    with pytest.raises(NotImplementedError, match="UnfinishedText must define `_make`"):
-        _ = UnfinishedText().inner
 
 
 def test_without_tensorflow_text_the_error_names_the_extra(monkeypatch):

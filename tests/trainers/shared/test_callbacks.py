@@ -1,5 +1,6 @@
 """Callbacks of `fit`: step counts, signals, loss spikes, reports of centroids and spans."""
 
+import functools
 import os
 import signal
 
@@ -24,8 +25,6 @@ def default_hangups():
 
 
 class Recorder(callbacks.StepCallback):
-    """Callback that records its calls."""
-
     def __init__(self, start=0, every=1):
         super().__init__(start)
         self.every, self.calls, self.passed = every, [], []
@@ -58,23 +57,13 @@ def test_checkpoints_are_saved_at_multiples_of_every_and_validation_also_runs_af
     assert saved == [3, 6] and validated == {3: [3, 6, 8], 4: [4, 8], 0: []}
 
 
-class Kick(Recorder):
-    """Callback that sends a signal to this process after a step."""
-
-    def __init__(self, step, number):
-        super().__init__()
-        self.at, self.number = step, number
-
-    def on_steps_end(self, before, logs):
-        if self.step == self.at:
-            os.kill(os.getpid(), self.number)
-
-
 def test_a_signal_ends_fit_after_the_running_step(capfd):
     for number in SIGNALS:
         before = signal.getsignal(number)
         with callbacks.StopOnSignal(OneDevice()) as stop:
-            fit([Kick(2, number), stop], num_steps=9)
+            kill = functools.partial(os.kill, os.getpid(), number)
+            second = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs, do=kill: batch == 1 and do())
+            fit([second, stop], num_steps=9)
         assert (stop.step, stop.agreed) == (2, number)
         assert signal.getsignal(number) is before
         assert f"{number.name}: stopping after this step" in capfd.readouterr().err
@@ -93,13 +82,10 @@ def test_a_second_interrupt_raises_keyboard_interrupt_and_a_second_hangup_is_ign
 
 
 def test_an_ignored_hangup_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under `nohup`
-    try:
-        with callbacks.StopOnSignal(OneDevice()) as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.received is None
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under `nohup`
+    with callbacks.StopOnSignal(OneDevice()) as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert stop.received is None
 
 
 def test_a_signal_ends_a_generation_with_the_samples_so_far():
@@ -165,6 +151,12 @@ def test_a_loss_far_above_earlier_losses_is_a_spike():
         {"loss_peak": pytest.approx(4.5), "loss_spikes": 1},
         {"loss_spikes": 0},
     ]
+    for expected, *groups in [
+        ([0, 0], np.linspace(9.0, 2.0, 200), [2.0] * 200 + [2.01]),  # falling losses, and rounding
+        ([0, 1], [1.0] * 19 + [50.0], [50.0]),  # the first losses are not compared
+        ([0, 0, 1], [1.0] * 20, [float("nan")], [2.0, 1.0]),
+    ]:
+        assert [scalars["loss_spikes"] for scalars in spikes_after(*groups)] == expected
 
 
 def test_normalized_entropy_is_one_for_equal_counts_and_zero_for_a_single_used_centroid():
@@ -191,12 +183,3 @@ def test_scalars_of_routing_and_spans_name_each_layer():
         for name, values in zip(names, expected, strict=True):
             for kind, value in values.items():
                 assert scalars[f"{name}/{kind}"] == pytest.approx(value)
-
-
-def test_falling_losses_rounding_first_losses_and_nan_are_no_spikes():
-    for expected, *groups in [
-        ([0, 0], np.linspace(9.0, 2.0, 200), [2.0] * 200 + [2.01]),
-        ([0, 1], [1.0] * 19 + [50.0], [50.0]),
-        ([0, 0, 1], [1.0] * 20, [float("nan")], [2.0, 1.0]),
-    ]:
-        assert [scalars["loss_spikes"] for scalars in spikes_after(*groups)] == expected

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 
 import keras
 import ml_collections
@@ -21,38 +20,21 @@ from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import command_line, training
 from tf_sparse_attention.trainers.shared.nonfinite import NonfiniteError
 
-PROGRAMS = ("train", "evaluate", "generate", "export", "import", "vocabulary")
-SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-
-
-def module_of(name):
-    """Return the module of a command."""
-    return SCRIPTS[f"tsa-{name}"].partition(":")[0]
+PROGRAMS = ("train", "evaluate", "generate", "export", "import_model", "vocabulary")
 
 
 def run_at_once(commands):
-    """Run commands, lists of the name of a program and its flags, at once, because most of the time is waiting.
-
-    Returns:
-        Per command: exit status, standard output, lines of errors, and the backends that were imported.
-    """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-X", "importtime", "-m", module_of(name), *flags],
-            cwd=ROOT,
-            env={**os.environ, "COLUMNS": "100", **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name, *flags, variables in commands
-    ]
-    found = []
+    """Run commands at once. Return per command: exit status, output, errors, and the backends that were imported."""
+    options = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes, found = [], []
+    for name, *flags, variables in commands:
+        command = [sys.executable, "-X", "importtime", "-m", f"tf_sparse_attention.trainers.{name}", *flags]
+        processes.append(subprocess.Popen(command, env={**os.environ, "COLUMNS": "100", **variables}, **options))
     for process in processes:
         output, errors = process.communicate()
         backends = set(re.findall(r"\| (keras|tensorflow|jax)$", errors, re.MULTILINE))
-        lines = [line for line in errors.splitlines(keepends=True) if not line.startswith("import time:")]
-        found.append((process.returncode, output, "".join(lines), backends))
+        errors = "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("import time:"))
+        found.append((process.returncode, output, errors, backends))
     return found
 
 
@@ -181,18 +163,11 @@ def test_help_has_the_flags_and_three_examples_with_existing_flags_and_needs_no_
     for name, (status, text, _, backends) in zip(PROGRAMS, found, strict=True):
         with subtests.test(name):
             assert (status, backends) == (0, set())
-            assert len(re.findall(rf"^  (?:KERAS_BACKEND=\w+ )?tsa-{name} ", text, re.MULTILINE)) == 3
+            program = f"tsa-{name.removesuffix('_model')}"
+            assert len(re.findall(rf"^  (?:KERAS_BACKEND=\w+ )?{program} ", text, re.MULTILINE)) == 3
             flags = set(re.findall(r"^  --(?:\[no\])?([\w.]+):", text, re.MULTILINE))
             examples = text.partition("Examples:")[2].partition("\n\n")[0]
             assert set(re.findall(r"--(?:no)?([\w.]+)", examples)) <= flags | settings
-
-
-def test_every_setting_has_a_comment():
-    source = (ROOT / "tf_sparse_attention" / "trainers" / "configs" / "base.py").read_text(encoding="utf-8")
-    lines = source.partition("def _data():")[2].splitlines()
-    for number, line in enumerate(lines):
-        if re.match(r'        "\w+": ', line):
-            assert "#" in line or "#" in lines[number - 1] or "#" in lines[number + 2], line
 
 
 def test_the_docs_have_the_table_of_exit_statuses():

@@ -52,7 +52,6 @@ def fetched(address):
 
 
 def cut_off(monkeypatch, error=ConnectionError):
-    """Interrupt each copy of a file in the middle."""
 
     def half(source, target):
         target.write(source.read(20))

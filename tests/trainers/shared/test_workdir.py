@@ -1,12 +1,17 @@
-"""Files of a run directory, intact and damaged."""
+"""Run directories: files, intact and damaged, their lock, and what a resumed run may change."""
+
+import errno
+import fcntl
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 
 from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
-from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.configs import base, demo
+from tf_sparse_attention.trainers.shared import lock, resume, workdir
 from tf_sparse_attention.trainers.shared.tokenizers import describe
 
 VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
@@ -111,3 +116,60 @@ def test_a_state_that_is_no_plain_data_is_an_error(tmp_path):
     for state in (["a"], {"labels": np.zeros(2)}, {1: "a"}):
         with pytest.raises(ValueError, match=r"`Task\.get_state`"):
             workdir.save_state(tmp_path, state)
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    # Without the package, which takes seconds to import.
+    program = f"import fcntl, os; f = open({str(tmp_path / lock.FILE_NAME)!r}, 'a+'); fcntl.flock(f, fcntl.LOCK_EX); "
+    subprocess.run([sys.executable, "-c", program + "os.kill(os.getpid(), 9)"], check=False)
+    with lock.hold_lock(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_logs_a_warning(tmp_path, monkeypatch, caplog):
+    def flock(file, how):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock.hold_lock(tmp_path):
+        pass
+    assert "cannot be locked ([Errno 95] Operation not supported)" in caplog.text
+
+
+def description_of(fingerprint="text", **changes):
+    config = demo.get_config("tiny")
+    config.update(changes)
+    return resume.describe(config, fingerprint)
+
+
+def attention(**changes):
+    """Return the parts of the attention, with changes of the second, as lists or tuples."""
+    first, second = demo.get_config("tiny").model.attention
+    return [dict(first), {**second, **changes}]
+
+
+def test_settings_that_do_not_affect_the_model_can_change():
+    changed = description_of(
+        train={"num_steps": 99, "log_every": 1, "jit_compile": False, "num_logical_cpus": 2},
+        generate={"length": 5},
+        data={"data_dir": "/elsewhere", "path": "/moved"},
+    )
+    resume.check_compatible(description_of(), changed)
+    with_tuple = demo.get_config("tiny")
+    with with_tuple.unlocked(), with_tuple.ignore_type():
+        with_tuple.model.attention = tuple(attention())
+    resume.check_compatible(description_of(), resume.describe(with_tuple, "text"))
+
+
+def test_another_model_optimizer_batch_or_text_is_an_error_that_names_it(subtests):
+    for name, changed, message in [
+        ("model.dropout", description_of(model={"dropout": 0.5}), "0.5, in the checkpoint 0.1"),
+        ("optimizer.name", description_of(optimizer={"name": "adam"}), "'adam'"),
+        ("data.batch_size", description_of(data={"batch_size": 3}), "3, in the checkpoint 2"),
+        ("train.dtype", description_of(train={"dtype": "bfloat16"}), "'bfloat16'"),
+        (r"model.attention\[1\].num_clusters", description_of(model={"attention": attention(num_clusters=5)}), "5"),
+        ("seed", description_of(seed=7), "7, in the checkpoint 0"),
+        ("data", description_of("new"), "new, in the checkpoint text"),
+    ]:
+        with subtests.test(name), pytest.raises(ValueError, match=f"`config.{name}`.*Received: {message}"):
+            resume.check_compatible(description_of(), changed)

@@ -1,7 +1,6 @@
-"""Writers of the metrics of a run."""
+"""Metrics, samples and pictures of a run: writers of the metrics, and what TensorBoard shows."""
 
 import json
-import logging
 import sys
 
 import numpy as np
@@ -9,38 +8,13 @@ import pytest
 import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+import tf_sparse_attention as tsa
 from docs import draw_tensorboard
 from tf_sparse_attention.data.sources.wav_file import decode_wav
-from tf_sparse_attention.trainers.shared import workdir, writers
+from tf_sparse_attention.trainers.shared import illustrations, training, workdir, writers
+from tf_sparse_attention.trainers.tasks.task import Examples
 
 SCALARS = {"loss": 1.23456789, "routing/a/used": 0.5, "routing/b/used": 1.0, "routing/a/entropy": 0.25}
-
-
-def test_a_line_has_the_scalars_and_the_means_over_layers():
-    spans = {"span/a/mean": 10.0, "span/b/mean": 30.0, "span/a/longest": 40.0, "gradient_norm": 2.0}
-    validation = {"validation/bits_per_byte": 4.5, "validation/perplexity_per_word": 1e12}
-    for scalars, line in [
-        (SCALARS, "loss 1.2346, centroids used 0.75, centroids entropy 0.25"),
-        ({"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 0}, "loss 2"),
-        ({"loss": 2.0, "loss_peak": 9.0, "loss_spikes": 1}, "loss 2, loss spikes 1"),
-        (spans, "gradient norm 2, span mean 20, span longest 40"),
-        (validation, "validation bits per byte 4.5"),
-    ]:
-        assert writers.line(7, scalars) == f"step 7: {line}"
-
-
-def test_a_log_gets_a_line_with_the_remaining_time_except_at_the_end(caplog, monkeypatch):
-    caplog.set_level(logging.INFO, logger="absl")
-    now = [100.0]
-    monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
-    lines = writers.Lines(num_steps=50)
-    now[0] = 130.0
-    lines.progress(10, 1.0)
-    now[0] = 150.0
-    lines.write(20, {"loss": 2.0})
-    lines.write(50, {"loss": 1.5})
-    expected = ["10/50: loss 1, compiled in 30 s", "20/50: loss 2, 0:01:00 left", "50/50: loss 1.5"]
-    assert caplog.messages == [f"step {line}" for line in expected]
 
 
 def test_a_bar_shows_the_newest_metrics_and_a_line_for_a_validation(capsys):
@@ -80,12 +54,8 @@ def test_tensorboard_gets_every_scalar_at_its_step_and_infinity_beyond_float32(t
 
 def test_tensorboard_gets_the_settings_texts_pictures_and_sounds(tmp_path):
     writer = writers.TensorBoard(tmp_path, 0, {"train.num_steps": 7, "model.norm": "pre", "model.dropout": None})
-    writer.show(
-        5,
-        {"sample": "def f():\n  return"},
-        {"spans": np.full((2, 3, 4), 255, "uint8")},
-        {"sound": (np.int16([1, -2, 3]), 8)},
-    )
+    pictures, sounds = {"spans": np.full((2, 3, 4), 255, "uint8")}, {"sound": (np.int16([1, -2, 3]), 8)}
+    writer.show(5, {"sample": "def f():\n  return"}, pictures, sounds)
     events = list(summaries(tmp_path / "validation"))
     assert [(step, value.tag) for step, value in events] == [(5, "sample"), (5, "spans"), (5, "sound")]
     assert tf.make_ndarray(events[0][1].tensor) == b"    def f():\n      return\n"
@@ -94,22 +64,19 @@ def test_tensorboard_gets_the_settings_texts_pictures_and_sounds(tmp_path):
     assert (tf.io.decode_png(picture.encoded_image_string).numpy() == 255).all()
     assert decode_wav(sound.encoded_audio_string).samples.tolist() == [1, -2, 3]
     ((_, session),) = [event for event in summaries(tmp_path) if "session_start" in event[1].tag]
-    given = plugin_data_pb2.HParamsPluginData.FromString(
-        session.metadata.plugin_data.content
-    ).session_start_info.hparams
+    content = plugin_data_pb2.HParamsPluginData.FromString(session.metadata.plugin_data.content)
+    given = content.session_start_info.hparams
     assert given["train.num_steps"].number_value == 7 and given["model.norm"].string_value == "pre"
     assert set(given) == {"train.num_steps", "model.norm"}
 
 
 def summaries(folder):
-    """Yield step and value of each summary in a folder of event files."""
     for path in folder.glob("events*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             yield from ((event.step, value) for value in event.summary.value)
 
 
 def events_of(folder):
-    """Return (step, tag, value) of the scalars in a folder of event files."""
     return [(step, value.tag, pytest.approx(value.simple_value)) for step, value in summaries(folder)]
 
 
@@ -128,3 +95,46 @@ def test_the_picture_of_the_training_page_is_drawn_from_event_files(tmp_path):
     assert draw_tensorboard.read_curves(tmp_path / workdir.TENSORBOARD / "validation")["loss"] == ([1, 2], [9.0, 9.0])
     draw_tensorboard.main([f"--workdir={tmp_path}", f"--output={tmp_path / 'tensorboard.png'}"])
     assert 10_000 < (tmp_path / "tensorboard.png").stat().st_size < 150_000
+
+
+SPAN = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 8, "adaptive_span": True}
+ROUTING = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 8}
+
+
+def model_of(*parts):
+    return tsa.models.LanguageModel(tsa.models.Backbone(258, 2, 8, list(parts), intermediate_dim=16, seed=0))
+
+
+def test_the_use_of_clusters_is_reported_and_drawn():
+    model, ids = model_of(SPAN, ROUTING), np.arange(1, 61)
+    reports = illustrations.ClusterReports(model)
+    shown, report = reports.examples(ids), tsa.analysis.health(model, ids[None].astype("int32"))
+    scalars = shown.scalars
+    own = [head for head in report.heads if head.layer.endswith("block_1/attention/routing_1")]
+    assert len(own) == 2 and all(sum(head.shares) == pytest.approx(1) for head in own)
+    assert scalars["routing/block_1/attention/routing_1/dead"] == np.mean([head.dead / 2 for head in own])
+    assert scalars["routing/block_0/attention/routing_1/overfull"] > 0 and len(scalars) == 6
+    assert shown.texts == {"health": str(report)}
+    scalars = reports.examples(ids).scalars
+    assert scalars["routing/block_1/attention/routing_1/drift"] == 0
+    assert list(shown.pictures) == ["clusters/block_0/attention/routing_1", "clusters/block_1/attention/routing_1"]
+    assert all(picture[..., :3].std() > 1 for picture in shown.pictures.values())
+    model = model_of({**SPAN, "adaptive_span": False})
+    assert illustrations.ClusterReports(model).examples(ids) == Examples()
+
+
+@pytest.mark.full
+def test_a_run_shows_pictures_at_each_validation_and_has_the_same_weights(finished, make_tiny_config, tmp_path):
+    config = make_tiny_config()
+    config.train.illustrate = True
+    model = training.train(config, tmp_path).model
+    shown = [(step, value.tag) for step, value in summaries(tmp_path / workdir.TENSORBOARD / "validation")]
+    expected = {"sample", "health", "routes/layer_0_head_0", "clusters/block_0/attention/routing_0", "bits_per_byte"}
+    for step in (4, 8):
+        assert {tag for at, tag in shown if at == step} >= expected
+    reports = [(step, value.tag) for step, value in summaries(tmp_path / workdir.TENSORBOARD / "train")]
+    path = "routing/block_0/attention/routing_0"
+    assert {(at, f"{path}/{name}") for at in (4, 8) for name in ("dead", "overfull", "dropped")} <= set(reports)
+    assert (8, f"{path}/drift") in reports and (4, f"{path}/drift") not in reports  # from one report to the next
+    for own, other in zip(model.get_weights(), finished[1].model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, other)
