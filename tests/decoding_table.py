@@ -22,14 +22,14 @@ CASES_OF_A_MODEL = 20  # draws of layers cost as much time as one text of a mode
 
 def measures(cases):
     """Return functions by the names of their rows, each of which returns a number of cases and the largest error."""
-    from tests.layers import cross_decoded, decoded
+    from tests.layers import decoded
     from tests.models.test_decoding import MODELS, REMEMBERING
 
     texts = -(-cases // CASES_OF_A_MODEL)
     rows = {kind: lambda kind=kind: decoded.compare_drawn(kind, cases) for kind in [*decoded.KINDS, "mixed"]}
     rows["from a memory"] = lambda: decoded.compare_remembered(cases)
-    for kind in [*cross_decoded.KINDS, "mixed"]:
-        rows[f"cross: {kind}"] = lambda kind=kind: cross_decoded.compare_drawn(kind, cases)
+    for kind in [*decoded.CROSSING, "mixed"]:
+        rows[f"cross: {kind}"] = lambda kind=kind: decoded.compare_crossing(kind, cases)
     for name, settings in MODELS.items():
         rows[f"model: {name}"] = lambda settings=settings: compare_model(settings, texts)
     for name, settings in REMEMBERING.items():

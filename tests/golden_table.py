@@ -36,7 +36,6 @@ MORE = {
     ),
     "analysis/test_divergence.py": None,
     "convert/hugging_face/test_encoder.py::test_states_are_those_of_torch": "hugging_face",
-    "layers/test_position_embeddings.py::test_the_signal_is_the_published_one": None,
     "data/tokenizers/test_subword_training.py::test_the_published_builder_is_reproduced_byte_by_byte": None,
     "data/tokenizers/test_subword_tokenizer.py::test_every_string_has_the_published_ids": None,
     "data/tokenizers/test_subword_tokenizer.py::test_published_ids_decode_as_published": None,

@@ -1,4 +1,4 @@
-"""Decoding of drawn layers, and of mixtures of them, against one causal call for the whole sequence."""
+"""Decoding of drawn layers, and of mixtures of them, against one call: for the whole sequence, or for all queries."""
 
 import functools
 
@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests import drawn
-from tests.contracts import with_random_weights
+from tests.contracts import normal, with_random_weights
 from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention import layers
+from tf_sparse_attention.patterns.pattern import primitives
 
 SIZE = 6
 LONGEST = 26
@@ -29,30 +30,37 @@ KINDS = {
 }
 
 
-def compare_drawn(kind, wanted):
-    """Compare drawn layers on two rows with prompts of different lengths.
+LENGTHS, SEEDS = st.integers(1, LONGEST), st.integers(0, 999)
+PROMPTS = st.lists(st.integers(0, LONGEST), min_size=2, max_size=2)
 
-    Returns:
-        Pair of the number of draws and the largest difference.
-    """
+
+def largest_of_draws(wanted, compare, *strategies):
+    """Return the number of draws and the largest result of a function of drawn arguments."""
     errors = []
 
     @settings(max_examples=wanted, deadline=None, database=None)
-    @given(
-        drawn.made(KINDS, kind),
-        st.integers(1, LONGEST),
-        st.lists(st.integers(0, LONGEST), min_size=2, max_size=2),
-        st.integers(0, 999),
-    )
-    def compare(make, length, prompts, seed):
-        layer = make()
-        layer.build((None, None, SIZE))
-        with_random_weights(layer, seed)
-        x = np.random.default_rng(seed).normal(size=(2, length, SIZE)).astype("float32")
-        errors.append(largest_error(layer, x, np.minimum(prompts, length)))
+    @given(st.tuples(*strategies))
+    def run(arguments):
+        errors.append(compare(*arguments))
 
-    compare()
+    run()
     return len(errors), float(max(errors))
+
+
+def compare_drawn(kind, wanted):
+    """Return the number of drawn layers and the largest error on two rows with prompts of different lengths."""
+
+    def compare(make, length, prompts, seed):
+        layer = built(make(), seed)
+        return largest_error(layer, normal(2, length, SIZE, seed=seed), np.minimum(prompts, length))
+
+    return largest_of_draws(wanted, compare, drawn.made(KINDS, kind), LENGTHS, PROMPTS, SEEDS)
+
+
+def built(layer, seed=0):
+    """Return a layer, built, with random weights."""
+    layer.build((None, None, SIZE))
+    return with_random_weights(layer, seed)
 
 
 @st.composite
@@ -65,49 +73,36 @@ def remembering(draw):
 
 
 def compare_remembered(wanted):
-    """Compare drawn layers that go on from a memory, which rows see in part; return as `compare_drawn` does."""
-    errors = []
+    """Return the same for layers that continue from a memory, of which rows see a part."""
 
-    @settings(max_examples=wanted, deadline=None, database=None)
-    @given(
-        remembering(),
-        st.tuples(st.integers(1, LONGEST), st.integers(1, LONGEST)),
-        st.lists(st.integers(0, LONGEST), min_size=2, max_size=2),
-        st.sampled_from([0.0, 0.5, 1.0]),
-        st.integers(0, 999),
-    )
-    def compare(make, sizes, prompts, share, seed):
-        layer = make()
-        layer.build((None, None, SIZE))
-        with_random_weights(layer, seed)
+    def compare(make, length, memory_length, prompts, share, seed):
         rng = np.random.default_rng(seed)
-        x, memory = (rng.normal(size=(2, length, SIZE)).astype("float32") for length in sizes)
-        seen = rng.random((2, sizes[1])) < share
-        errors.append(largest_error(layer, x, np.minimum(prompts, sizes[0]), (memory, seen)))
+        x, memory = (rng.normal(size=(2, size, SIZE)).astype("float32") for size in (length, memory_length))
+        seen = rng.random((2, memory_length)) < share
+        return largest_error(built(make(), seed), x, np.minimum(prompts, length), (memory, seen))
 
-    compare()
-    return len(errors), float(max(errors))
+    shares = st.sampled_from([0.0, 0.5, 1.0])
+    return largest_of_draws(wanted, compare, remembering(), LENGTHS, LENGTHS, PROMPTS, shares, SEEDS)
 
 
 def largest_error(layer, x, lengths, memory=None):
-    """Return the largest difference between decoding and one causal call.
+    """Return the largest difference between decoding of a built layer and one causal call.
 
-    Args:
-        layer: a built attention layer.
-        x: its inputs (B, T, D).
-        lengths: int (B,), tokens of each row that are a prompt; the others come one by one.
-        memory: pair of a memory (B, L, D) and which slots of it are seen, bool (B, L). None: none.
+    Rows have prompts of `lengths`, int (B,); the other tokens come one by one. A memory is a pair: an array (B, L, D),
+    and which slots of it are seen, bool (B, L).
     """
-    batch, length = x.shape[:2]
-    cache, given = layer.init_cache(batch, length, *(memory or ())), {}
-    if memory is not None:
-        given = {"memory": memory[0], "memory_segment_ids": np.where(memory[1], 0, -1)}
-    whole = ops.convert_to_numpy(compiled_on_jax(functools.partial(layer, use_causal_mask=True))(x, **given))
-    rows, worst, decode = np.arange(batch), 0.0, as_program(layer.decode)
-    longest = int(lengths.max())
+    given = {} if memory is None else {"memory": memory[0], "memory_segment_ids": np.where(memory[1], 0, -1)}
+    whole = compiled_on_jax(functools.partial(layer, use_causal_mask=True))(x, **given)
+    return error_of_decoding(layer, x, lengths, layer.init_cache(*x.shape[:2], *(memory or ())), whole)
+
+
+def error_of_decoding(decoder, x, lengths, cache, whole):
+    """Return the largest difference between decoding of a layer or model and `whole`, the results of one call."""
+    whole, length, longest = ops.convert_to_numpy(whole), x.shape[1], int(lengths.max())
+    rows, worst, decode = np.arange(len(x)), 0.0, as_program(decoder.decode)
     if longest:
         known = np.arange(longest) < lengths[:, None]
-        given, cache = compiled_on_jax(layer.prefill)(x[:, :longest], cache, known)
+        given, cache = compiled_on_jax(decoder.prefill)(x[:, :longest], cache, known)
         given = ops.convert_to_numpy(given)
         worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
     for step in range(length - int(lengths.min())):
@@ -116,4 +111,60 @@ def largest_error(layer, x, lengths, memory=None):
         found, cache = decode(x[rows, index][:, None], cache, np.where(goes_on, index, -1))
         apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index])[goes_on]
         worst = max(worst, apart.max(initial=0))
+    return worst
+
+
+def crossing(kind, **changes):
+    """Draw layers of a kind that take another sequence, which those that require causal self-attention do not."""
+    return kind().filter(lambda made: not _must_be_causal(**made[1])).map(lambda made: (made[0], made[1] | changes))
+
+
+def _must_be_causal(pattern=None, use_successor_values=False, **others):
+    return use_successor_values or (pattern is not None and any(leaf.must_be_causal for leaf in primitives(pattern)))
+
+
+CROSSING = {
+    "local": lambda: crossing(drawn.local),
+    "unequal_blocks": drawn.unequal_blocks,
+    "all_attention": lambda: drawn.all_attention(VARIANTS),
+    "routing": lambda: st.one_of(
+        crossing(drawn.routing, selection="nearest", share_qk=False),
+        crossing(drawn.routing, selection="random", share_qk=False),
+    ),
+    "lsh": lambda: crossing(drawn.lsh, share_qk=False),
+    "local_2d": drawn.local_2d,
+    "strided": drawn.strided,
+    "fixed": drawn.fixed,
+    "sparse": lambda: crossing(drawn.sparse, share_qk=False),
+    "top_keys": drawn.top_keys,
+    "sparse_top_keys": lambda: crossing(drawn.sparse_top_keys, share_qk=False),
+}
+OF_CONTENT = ("routing", "lsh", "sparse", "mixed")  # queries and keys are as many
+
+
+def compare_crossing(kind, wanted):
+    """Return the number of layers and the largest error of cross-attention, whose queries come in different orders."""
+
+    def compare(make, num_queries, num_keys, masked, seed):
+        num_keys = num_queries if kind in OF_CONTENT else num_keys
+        layer, rng = make(), np.random.default_rng(seed)
+        layer.build((None, None, SIZE), (None, None, SIZE - 1), (None, None, SIZE - 2))
+        with_random_weights(layer, seed)
+        sizes = ((num_queries, SIZE), (num_keys, SIZE - 1), (num_keys, SIZE - 2))
+        query, value, key = (rng.normal(size=(2, *size)).astype("float32") for size in sizes)
+        masks = {f"{name}_mask": rng.random((2, num_keys)) < 0.7 for name in masked}
+        return largest_cross_error(layer, query, {"value": value, "key": key, **masks}, rng)
+
+    masks = st.sampled_from([(), ("value",), ("key", "value")])
+    return largest_of_draws(wanted, compare, drawn.made(CROSSING, kind), LENGTHS, LENGTHS, masks, SEEDS)
+
+
+def largest_cross_error(layer, query, given, rng):
+    """Return the largest difference between single queries, each row in an order of its own, and one call for all."""
+    whole = ops.convert_to_numpy(compiled_on_jax(layer)(query, **given))
+    cache, rows, worst = layer.init_cross_cache(**given), np.arange(len(query)), 0.0
+    decode = as_program(layer.decode_cross)
+    for index in rng.permuted(np.tile(np.arange(query.shape[1]), (len(query), 1)), axis=1).T:
+        found = decode(query[rows, index][:, None], cache, index.astype("int32"))
+        worst = max(worst, np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max())
     return worst

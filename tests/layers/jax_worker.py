@@ -11,14 +11,7 @@ from tests.cases import CASES
 from tests.contracts import SIZE, built, normal
 from tests.layers.decoded import largest_error
 from tests.layers.remat_models import train
-from tf_sparse_attention.layers import (
-    FeedForward,
-    LocalAttention,
-    MixedAttention,
-    NativeSparseAttention,
-    RoutingAttention,
-    TransformerBlock,
-)
+from tf_sparse_attention import layers
 
 
 def same_results(path):
@@ -53,19 +46,13 @@ def stateless_call(layer, x, **arguments):
     )
 
 
-FLOAT64 = {
-    "local": lambda **own: LocalAttention(2, 4, window=5, position="rotary", **own),
-    "native": lambda **own: NativeSparseAttention(2, 4, block_size=4, num_blocks=2, window=3, **own),
-}
-
-
 def float64(name):
     """Decode with a soft cap in float64.
 
     Returns the largest error against the full pass, and whether gradients are finite where a query sees nothing.
     """
     with jax.enable_x64(True):
-        layer = FLOAT64[name](logit_soft_cap=2.0, dtype="float64")
+        layer = CASES[name].make(logit_soft_cap=2.0, dtype="float64")
         layer.build((None, None, SIZE))
         x = normal(3, 7, SIZE).astype("float64")
         error = largest_error(layer, x, np.array([0, 1, 3]))
@@ -94,8 +81,8 @@ def implicit_masks():
     embeddings = [keras.layers.Embedding(5, SIZE, mask_zero=mask_zero) for mask_zero in (True, False)]
     masked, plain = (embedding(tokens) for embedding in embeddings)
     embeddings[1].set_weights(embeddings[0].get_weights())
-    local, mixed = LocalAttention(2, 4, window=3), MixedAttention([LocalAttention(2, 4, window=3)])
-    block = TransformerBlock(LocalAttention(2, 4, window=3), remat=True)
+    local, mixed = layers.LocalAttention(2, 4, window=3), layers.MixedAttention([layers.LocalAttention(2, 4, window=3)])
+    block = layers.TransformerBlock(layers.LocalAttention(2, 4, window=3), remat=True)
     outputs = {
         "local": (local(masked), local(plain, query_mask=tokens > 0), local(plain)),
         "mixed": (mixed(masked), mixed(plain, query_mask=tokens > 0), mixed(plain)),
@@ -120,18 +107,16 @@ def training(path):
 
 
 def memory():
-    """Bytes that the gradient of three blocks keeps for itself, without and with rematerialisation."""
+    """Return the bytes that three blocks keep for the backward pass, without and with rematerialization."""
     return [kept_bytes(remat) for remat in (False, True)]
 
 
-def kept_bytes(remat, length=512, size=64):
-    """Return the bytes that a model of three blocks keeps from the forward for the backward pass."""
-    inputs = keras.Input((length, size), batch_size=1)
-    x = inputs
+def kept_bytes(remat):
+    x = inputs = keras.Input((512, 64), batch_size=1)
     for _ in range(3):
-        routing = RoutingAttention(2, 16, num_clusters=8, cluster_size=64)
-        attention = MixedAttention([LocalAttention(2, 16, window=64), routing])
-        x = TransformerBlock(attention, FeedForward(4 * size), causal=True, remat=remat)(x)
+        routing = layers.RoutingAttention(2, 16, num_clusters=8, cluster_size=64)
+        attention = layers.MixedAttention([layers.LocalAttention(2, 16, window=64), routing])
+        x = layers.TransformerBlock(attention, layers.FeedForward(256), causal=True, remat=remat)(x)
     model = keras.Model(inputs, x)
 
     def pull_back(trainable, x):
@@ -140,7 +125,7 @@ def kept_bytes(remat, length=512, size=64):
 
     # What the backward pass is given, as shapes alone: nothing is computed.
     values = [variable.value for variable in model.trainable_variables]
-    kept = jax.eval_shape(pull_back, values, normal(1, length, size))
+    kept = jax.eval_shape(pull_back, values, normal(1, 512, 64))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 

@@ -19,6 +19,9 @@ KINDS = first(["mixed", "global_window", "sparse_routed", "fixed", "lsh_separate
 quiet = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 
 
+X = contracts.normal(2, 13, contracts.SIZE, seed=3)
+
+
 def tokens(seed=0):
     return np.random.default_rng(seed).integers(1, 20, (2, 11))
 
@@ -34,43 +37,33 @@ def around(layer, name=None):
     return keras.Model(inputs, layer(inputs, **causal))
 
 
-def numbers(seed=3):
-    return np.random.default_rng(seed).normal(size=(2, 13, contracts.SIZE)).astype("float32")
-
-
-def trained_low_rank(layer):
-    """Give the weights that are trained other values, as training does."""
-    for index, weight in enumerate(layer.trainable_weights):
-        weight.assign(0.3 * np.random.default_rng(index).normal(size=weight.shape))
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", KINDS)
 def test_quantized_attention_is_close_and_is_loaded_unchanged(name, tmp_path):
     layer = contracts.with_random_weights(contracts.built(CASES[name]))
-    exact = contracts.to_numpy(around(layer, name)(numbers()))
+    exact = contracts.to_numpy(around(layer, name)(X))
     layer.quantize("int8")
     model = around(layer, name)
     assert {weight.dtype for weight in model.weights if weight.path.endswith("query/kernel")} == {"int8"}
-    few_bits = contracts.to_numpy(model(numbers()))
+    few_bits = contracts.to_numpy(model(X))
     assert 0 < np.median(np.abs(few_bits - exact)) < 0.05 * np.abs(exact).max()
     loaded = reloaded(reloaded(model, tmp_path), tmp_path)
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
-    np.testing.assert_array_equal(contracts.to_numpy(loaded(numbers())), few_bits)
+    np.testing.assert_array_equal(contracts.to_numpy(loaded(X)), few_bits)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_attention_with_lora_starts_unchanged_and_is_loaded_with_the_sum(name, tmp_path):
     layer = contracts.built(CASES[name])
-    before = contracts.to_numpy(around(layer, name)(numbers()))
+    before = contracts.to_numpy(around(layer, name)(X))
     layer.enable_lora(2)
     assert layer.trainable_weights
     assert all("lora_kernel" in weight.path for weight in layer.trainable_weights)
-    np.testing.assert_array_equal(contracts.to_numpy(around(layer, name)(numbers())), before)
-    trained_low_rank(layer)
-    after = contracts.to_numpy(around(layer, name)(numbers()))
+    np.testing.assert_array_equal(contracts.to_numpy(around(layer, name)(X)), before)
+    contracts.with_random_weights(layer)
+    after = contracts.to_numpy(around(layer, name)(X))
     assert np.abs(after - before).max() > 0.01
-    np.testing.assert_allclose(contracts.to_numpy(reloaded(around(layer, name), tmp_path)(numbers())), after, atol=1e-5)
+    np.testing.assert_allclose(contracts.to_numpy(reloaded(around(layer, name), tmp_path)(X)), after, atol=1e-5)
 
 
 @quiet

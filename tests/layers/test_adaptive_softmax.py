@@ -4,16 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from tests.contracts import normal, to_numpy
+from tests.contracts import to_numpy
 from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 
 WORDS = np.array([[0, 3, 9, 39], [20, 8, 7, 21]])
-
-
-def tied_model():
-    tokens = keras.Input((None,), dtype="int32")
-    embedding = AdaptiveEmbedding(40, 8, cutoffs=(8, 20), div_value=2, seed=1)
-    return keras.Model(tokens, AdaptiveSoftmax(embedding=embedding, seed=2)(embedding(tokens)))
 
 
 def test_embeddings_of_a_cluster_have_its_size_and_variance_one():
@@ -23,23 +17,6 @@ def test_embeddings_of_a_cluster_have_its_size_and_variance_one():
     ]  # fmt: skip
     for words in (np.arange(1000), np.arange(1000, 2000), np.arange(2000, 4000)):
         assert np.var(to_numpy(embedding(words[None]))) == pytest.approx(1, rel=0.35)
-
-
-def test_a_saved_model_is_tied_again_when_loaded(tmp_path):
-    model = tied_model()
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(WORDS, verbose=0), model.predict(WORDS, verbose=0))
-    assert len(loaded.weights) == len(model.weights)
-
-
-def test_untied_layers_have_weights_of_their_own():
-    softmax = AdaptiveSoftmax(40, (8, 20), div_value=2, seed=3)
-    copy = AdaptiveSoftmax.from_config(softmax.get_config())
-    for layer in (softmax, copy):
-        layer.build((None, 8))
-    np.testing.assert_array_equal(copy(normal(2, 8)), softmax(normal(2, 8)))
-    assert softmax.count_params() == 8 * 8 + 8 * 8 + 12 * 4 + 4 * 8 + 20 * 2 + 2 * 8 + 40 + 8 * 2 + 2
 
 
 def test_an_id_that_is_no_word_gives_no_number():

@@ -57,12 +57,6 @@ def test_dropout_applies_only_in_training(variant):
     assert np.abs(to_numpy(layer(X, training=True)) - to_numpy(plain(X))).max() > 0.01
 
 
-def test_a_block_needs_no_feed_forward():
-    block = TransformerBlock(AllAttention(2, 4, num_persistent=3, window=4), norm="post", causal=True)
-    assert block(X).shape == X.shape
-    assert not any("feed_forward" in weight.path for weight in block.weights)
-
-
 def test_a_softmax_feed_forward_equals_attention_to_vectors_and_is_saved_in_a_block(tmp_path):
     layer = SoftmaxFeedForward(5, num_heads=2, dropout=0.1, seed=1)
     layer.build(X.shape)

@@ -80,27 +80,6 @@ def test_a_saved_model_is_unchanged_when_loaded_in_safe_mode(case, tmp_path):
     assert_close(loaded(x), call(layer, case, x), 0)
 
 
-@every_layer(by_default=("fixed",))
-def test_known_lengths_sequential_and_subclassed_models_agree(case):
-    layer, x = built(case), normal(2, 13, SIZE)
-
-    class Subclassed(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.attention = layer
-
-        def call(self, x):
-            return self.attention(x, use_causal_mask=case.causal)
-
-    expected = call(layer, case, x)
-    for model in (model_of(case, layer, 13), Subclassed()):
-        assert_close(to_numpy(model(x)), expected, CLOSE)
-    if layer.pattern is not None and layer.pattern.must_be_causal:
-        return  # no model without arguments calls it
-    sequential = keras.Sequential([keras.Input((None, SIZE)), layer])
-    assert_close(sequential.predict(x, verbose=0), to_numpy(layer(x)), CLOSE)
-
-
 @every_layer(by_default=("mixed",))
 def test_training_is_the_same_eager_in_a_graph_and_under_xla(case):
     expected = train(case, run_eagerly=True)

@@ -101,22 +101,6 @@ def test_calls_outside_training_change_no_state(case):
     contracts.check_state_is_left_alone(case)
 
 
-@every_layer(by_default=("all_span", "native"))
-def test_scores_are_rows_of_probabilities_inside_the_pattern(case):
-    layer, x = built(case), normal(2, 13, SIZE)
-    masks = {"query_mask": np.arange(13) < np.array([[13], [8]])}
-    output, weights = call(layer, case, x, return_attention_scores=True, **masks)
-    pattern = to_numpy(layer.attention_pattern(x, use_causal_mask=case.causal, **masks))
-    assert weights.shape == pattern.shape == (2, layer.num_heads, 13, 13)
-    assert np.all(weights[~pattern] == 0) and np.all(weights >= 0)
-    sums = weights.sum(-1)
-    # A mean over clusters that is divided by the number of clusters + 0.01, as published, does not sum to one.
-    exact = case is not CASES["top_k_published"]
-    whole = np.abs(sums - 1) < (1e-6 if exact else 0.011)
-    assert np.all(sums < case.num_softmaxes + 1e-6) if case.vectors else np.all(whole | (sums == 0))
-    assert_close(output, call(layer, case, x, **masks), 0)
-
-
 @every_layer(by_default=("mixed",))
 def test_an_implicit_mask_equals_the_explicit_one_and_is_passed_on(case):
     layer = built(case)
@@ -140,12 +124,3 @@ def test_masks_of_queries_values_and_keys_hide_keys_together():
     layer, masks = built(case), {"value_mask": value_mask, "key_mask": key_mask}
     together = call(layer, case, x, query_mask=query_mask, key_mask=query_mask & value_mask & key_mask)
     assert_close(call(layer, case, x, query_mask=query_mask, **masks), together, 0)
-
-
-@every_layer(by_default=("top_k_separate",), crosses=True)
-def test_the_value_mask_masks_keys_and_values(case):
-    layer, x, value = built(case), normal(2, 9, SIZE), normal(2, 9, SIZE, seed=1)
-    mask = np.arange(9) < np.array([[9], [4]])
-    assert_close(call(layer, case, x, value, value_mask=mask), call(layer, case, x, value, key_mask=mask), 0)
-    changed = np.where(mask[..., None], value, 7.0)
-    assert_close(call(layer, case, x, changed, value_mask=mask), call(layer, case, x, value, value_mask=mask), 0)

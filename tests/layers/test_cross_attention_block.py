@@ -7,38 +7,24 @@ import tensorflow as tf
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tests.draws import first
-from tf_sparse_attention.layers import (
-    FeedForward,
-    LocalAttention,
-    MixedAttention,
-    RoutingAttention,
-    TransformerBlock,
-)
+from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
 
 X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE + 2, seed=1)
 PADDING = np.arange(12) < np.array([[12], [7]])
+GIVEN = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
+HEADS = {"window": 5}, {"block_size": 9, "key_block_size": 12}
+SELECTED = {"share_qk": False, "selection": "top_keys"}
 ACROSS = {
     "blocks": lambda **own: LocalAttention(2, 4, block_size=3, key_block_size=4, name="across", **own),
-    "heads": lambda **own: MixedAttention(
-        [LocalAttention(1, 4, window=5, **own), LocalAttention(1, 4, block_size=9, key_block_size=12, **own)],
-        name="across",
-    ),
-    "chosen_keys": lambda **own: RoutingAttention(
-        2, 4, num_clusters=3, cluster_size=5, share_qk=False, selection="top_keys", name="across", **own
-    ),
+    "heads": lambda **own: MixedAttention([LocalAttention(1, 4, **blocks, **own) for blocks in HEADS], name="across"),
+    "chosen_keys": lambda **own: RoutingAttention(2, 4, 3, 5, **SELECTED, name="across", **own),
 }
 
 
 def block(kind="blocks", norm="pre", causal=True, common=None, **own):
     common = common or {}
-    layer = TransformerBlock(
-        LocalAttention(2, 4, window=3, **common),
-        FeedForward(12, **common),
-        norm=norm,
-        causal=causal,
-        cross_attention=ACROSS[kind](**common),
-        **own,
-    )
+    parts = LocalAttention(2, 4, window=3, **common), FeedForward(12, **common)
+    layer = TransformerBlock(*parts, norm=norm, causal=causal, cross_attention=ACROSS[kind](**common), **own)
     layer.build(X.shape, encoder_sequence_shape=ENCODED.shape)
     return with_random_weights(layer)
 
@@ -55,7 +41,7 @@ def test_cross_attention_comes_between_self_attention_and_feed_forward(kind, nor
     x = residual(X, lambda x: layer.attention(x, query_mask=mask, use_causal_mask=True), "attention")
     x = residual(x, lambda x: layer.cross_attention(x, ENCODED, query_mask=mask, **masks), "cross_attention")
     x = residual(x, layer.feed_forward, "feed_forward")
-    output = layer(X, mask=mask, encoder_sequence=ENCODED, encoder_padding_mask=PADDING)
+    output = layer(X, mask=mask, **GIVEN)
     assert_close(output, to_numpy(x), CLOSE)
 
 
@@ -71,10 +57,9 @@ def test_padding_of_either_sequence_changes_nothing():
 @pytest.mark.parametrize("kind", first(["heads", "chosen_keys", "blocks"], 1))
 def test_decoding_with_a_cache_is_the_full_pass(kind):
     layer = block(kind)
-    given = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
-    whole = to_numpy(layer(X, **given))
-    cache = layer.init_cache(2, 9, **given)
-    output, cache = layer.prefill(X[:, :4], cache, **given)
+    whole = to_numpy(layer(X, **GIVEN))
+    cache = layer.init_cache(2, 9, **GIVEN)
+    output, cache = layer.prefill(X[:, :4], cache, **GIVEN)
     outputs = [output]
     decode = tf.function(layer.decode)
     for index in range(4, 9):
@@ -85,11 +70,10 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
 
 def test_rows_of_a_padded_prompt_decode_separately():
     layer, lengths = block(norm="post"), np.array([4, 2])
-    given = {"encoder_sequence": ENCODED, "encoder_padding_mask": PADDING}
     mask = np.arange(4) < lengths[:, None]
-    whole = to_numpy(layer(X, **given))
-    output, cache = layer.prefill(X[:, :4], layer.init_cache(2, 9, **given), mask, **given)
-    assert_close(output, to_numpy(layer(X[:, :4], mask=mask, **given)), CLOSE)
+    whole = to_numpy(layer(X, **GIVEN))
+    output, cache = layer.prefill(X[:, :4], layer.init_cache(2, 9, **GIVEN), mask, **GIVEN)
+    assert_close(output, to_numpy(layer(X[:, :4], mask=mask, **GIVEN)), CLOSE)
     output, cache = layer.decode(np.stack([X[0, 4:5], X[1, 2:3]]), cache, lengths)
     assert_close(to_numpy(output)[:, 0], whole[[0, 1], lengths], CLOSE)
 
@@ -116,14 +100,6 @@ def test_rematerialization_does_not_change_gradients_of_the_encoder():
     assert np.abs(results[0][0]).max() > 1e-3
 
 
-def test_a_model_of_two_inputs_is_the_same_when_loaded(tmp_path):
-    inputs, source = keras.Input((None, SIZE)), keras.Input((None, SIZE + 2))
-    model = keras.Model([inputs, source], block("heads")(inputs, encoder_sequence=source))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert_close(loaded([X, ENCODED]), to_numpy(model([X, ENCODED])), 0)
-
-
 def test_a_missing_or_different_encoder_sequence_is_named(subtests):
     layer, routed_layer, plain = block("heads"), block("chosen_keys"), TransformerBlock(LocalAttention(2, 4, window=3))
 
@@ -141,3 +117,54 @@ def test_a_missing_or_different_encoder_sequence_is_named(subtests):
     }.items():
         with subtests.test(name), pytest.raises(ValueError, match="`encoder_sequence` must be"):
             call()
+
+
+PUBLISHED = {"selection": "top_k", "share_qk": False, "reproduce_reference": True}
+
+
+def routed(name="across", **own):
+    return RoutingAttention(2, 4, 3, 5, name=name, **{**PUBLISHED, **own})
+
+
+def published_block(causal=False, attention=None, across=None, **own):
+    """Return a block as in the published code: padding counts, and cross-attention is routed."""
+    own = {"norm": "post", "reproduce_reference": True, "cross_attention": across or routed(), **own}
+    layer = TransformerBlock(attention or routed("within"), causal=causal, **own)
+    layer.build(X.shape, encoder_sequence_shape=ENCODED.shape)
+    return with_random_weights(layer)
+
+
+def test_padding_and_pairs_of_a_published_block_are_masked_but_padding_counts():
+    layer, mask, pairs = published_block(), np.arange(9) < np.array([[9], [5]]), np.tril(np.ones((9, 9), bool))
+    x = layer._attention_norm(X + layer.attention(X, attention_mask=(pairs & mask[:, None])[:, None]))
+    x = layer._cross_attention_norm(x + layer.cross_attention(x, ENCODED, attention_mask=PADDING[:, None, None]))
+    output = layer(X, mask, pairs, **GIVEN)
+    assert_close(output, to_numpy(x), CLOSE)
+    absent = published_block(reproduce_reference=False)(X, mask, pairs, **GIVEN)
+    assert np.abs(to_numpy(absent) - to_numpy(output))[mask].max() > 1e-3
+    with pytest.raises(ValueError, match="`attention_mask` must be boolean"):
+        layer(X, mask, pairs.astype("float32"), encoder_sequence=ENCODED)
+    again = TransformerBlock.from_config(layer.get_config())
+    assert again.reproduce_reference and again.cross_attention.reproduce_reference
+
+
+def test_published_routed_cross_attention_of_a_causal_block_warns_that_it_is_not_causal():
+    local, across = LocalAttention(2, 4, window=3), MixedAttention([routed("one"), LocalAttention(1, 4, window=3)])
+    layer = published_block(causal=True, attention=local, across=across)
+    assert not layer.causal_selection and local.pattern.causal_selection
+    with pytest.warns(UserWarning, match="as cross-attention of a causal block is not causal: its clusters depend on"):
+        output = to_numpy(layer(X, encoder_sequence=ENCODED))
+    changed = np.concatenate([X[:, :-1], -X[:, -1:]], axis=1)
+    assert np.abs(to_numpy(layer(changed, encoder_sequence=ENCODED)) - output)[:, :-1].max() > 1e-3
+
+
+def test_a_published_block_has_no_cache_and_refuses_other_routed_cross_attention():
+    local, other = {"causal": True, "attention": LocalAttention(2, 4, window=3)}, {"reproduce_reference": False}
+    for own, reason in (({}, "the selection depends on padding"), (other, "a cluster depend on la")):
+        layer = published_block(**local, **own)
+        assert reason in layer.cache_unsupported_reason
+        with pytest.raises(ValueError, match=reason):
+            layer.init_cache(2, 9, encoder_sequence=ENCODED)
+    for own in (other, {"share_qk": True}):
+        with pytest.raises(ValueError, match="`cross_attention` of a causal block"):
+            published_block(**local, across=routed(**own))

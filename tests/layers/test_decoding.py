@@ -11,80 +11,57 @@ import tf_sparse_attention as tsa
 from tests.cases import CASES
 from tests.contracts import normal, with_random_weights
 from tests.draws import JAX_SETTINGS, ON_JAX, first
-from tests.layers.decoded import KINDS, SIZE, compare_drawn, compare_remembered, largest_error
+from tests.layers import decoded
+from tests.layers.decoded import SIZE, built, largest_error
 from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
+KINDS = [("compare_drawn", kind) for kind in [*decoded.KINDS, "mixed"]]
+KINDS += [("compare_crossing", kind) for kind in [*decoded.CROSSING, "mixed"]]
 # Other kinds decode below, in tables of named layers.
-DRAWN = [x if x in ("routing", "sparse") else pytest.param(x, marks=pytest.mark.full) for x in [*KINDS, "mixed"]]
+BY_DEFAULT = [("compare_drawn", "routing"), ("compare_drawn", "sparse"), ("compare_crossing", "sparse")]
+DRAWN = first([*BY_DEFAULT, *(case for case in KINDS if case not in BY_DEFAULT)], 3)
 HOW_MANY = [2, pytest.param(30, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.large)]
-JAX = """
-import json
-from tests.layers.decoded import compare_drawn
-print(json.dumps(compare_drawn({kind!r}, {wanted})))
-"""
 
 
-@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize(("compare", "kind"), DRAWN)
 @pytest.mark.parametrize("wanted", HOW_MANY)
-def test_drawn_layers_decode_as_in_training(kind, wanted):
-    _, error = compare_drawn(kind, wanted)
-    assert error < TOLERANCE
+def test_drawn_layers_decode_as_one_call(compare, kind, wanted):
+    assert getattr(decoded, compare)(kind, wanted)[1] < TOLERANCE
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
-def test_drawn_layers_decode_on_jax(kind, run_python):
-    _, error = json.loads(run_python(JAX.format(kind=kind, wanted=ON_JAX), **JAX_SETTINGS))
-    assert error < TOLERANCE
+@pytest.mark.parametrize(("compare", "kind"), KINDS)
+def test_drawn_layers_decode_on_jax(compare, kind, run_python):
+    code = f"import json\nfrom tests.layers import decoded\nprint(json.dumps(decoded.{compare}({kind!r}, {ON_JAX})))"
+    assert json.loads(run_python(code, **JAX_SETTINGS))[1] < TOLERANCE
 
 
 # One of each class and each cache policy; first those that no other default test decodes.
-NAMES = ["fixed", "lsh", "native_grouped", "local_2d", "all", "local_window_relative", "strided_merged", "nearest"]
-NAMES += ["nearest_separate", "selected_convolved", "sparse_two_groupings", "local_blocks", "local_2d_blocks"]
+NAMES = ["fixed", "lsh", "native_grouped", "local_2d", "successors", "all", "local_window_relative", "strided_merged"]
+NAMES += [
+    "nearest",
+    "successors_window",
+    "nearest_separate",
+    "selected_convolved",
+    "sparse_two_groupings",
+    "local_blocks",
+    "local_2d_blocks",
+]
 NAMES += ["sparse_sinks", "sparse_routed", "sparse_heads", "selected", "selected_beside", "native", "native_relative"]
 NAMES += ["successors_token_distance"]
 
 
 def made(name):
-    layer = CASES[name].make()
-    layer.build((None, None, SIZE))
-    return with_random_weights(layer, 0)
+    return built(CASES[name].make())
 
 
-@pytest.mark.parametrize("name", first(NAMES, 4))
+@pytest.mark.parametrize("name", first(NAMES, 5))
 def test_decoding_after_prompts_of_any_length_equals_the_full_pass(name):
-    x = np.random.default_rng(0).normal(size=(6, 31, SIZE)).astype("float32")
-    assert largest_error(made(name), x, np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
-
-
-# With tables of ranks, and without tables.
-@pytest.mark.parametrize("name", first(["successors", "successors_window"], 1))
-def test_successor_values_decode_after_prompts_of_any_length(name):
-    assert largest_error(made(name), normal(3, 6, SIZE), np.array([0, 1, 4])) < TOLERANCE
-
-
-@pytest.mark.parametrize("name", first(["local_window_relative", *NAMES[:5]], 1))
-def test_a_compiled_loop_with_one_index_for_all_rows_decodes_as_the_full_pass(name):
-    import tensorflow as tf
-
-    layer = made(name)
-    x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
-    whole = ops.convert_to_numpy(layer(x, use_causal_mask=True))
-
-    @tf.function(jit_compile=True)
-    def decode(x):
-        def step(index, cache, outputs):
-            found, cache = layer.decode(ops.slice(x, (0, index, 0), (2, 1, SIZE)), cache, index)
-            return index + 1, cache, ops.slice_update(outputs, (0, index, 0), found)
-
-        start = ops.zeros((), "int32"), layer.init_cache(2, 9), ops.zeros((2, 9, SIZE))
-        return ops.while_loop(lambda index, *_: index < 9, step, start)[2]
-
-    np.testing.assert_allclose(decode(tf.constant(x)), whole, atol=TOLERANCE)
+    assert largest_error(made(name), normal(6, 31, SIZE), np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
 
 
 def test_a_cache_has_slots_for_visible_tokens_only(subtests):
@@ -100,8 +77,7 @@ def test_a_cache_has_slots_for_visible_tokens_only(subtests):
 
 
 def test_caches_are_in_the_compute_dtype():
-    layer = layers.LocalAttention(2, 4, window=6, dtype="mixed_bfloat16")
-    layer.build((None, None, SIZE))
+    layer = built(layers.LocalAttention(2, 4, window=6, dtype="mixed_bfloat16"))
     cache = layer.init_cache(2, 9)
     output, cache = layer.decode(np.ones((2, 1, SIZE), "float32"), cache, 0)
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
@@ -110,23 +86,21 @@ def test_caches_are_in_the_compute_dtype():
 
 
 def test_layers_without_a_cache_give_the_reason(subtests):
+    clustered, x = built(layers.ClusteredAttention(2, 4, num_clusters=3)), np.ones((2, 1, SIZE), "float32")
+    later = "cannot mask later positions"
     for layer, reason in [
         (layers.RoutingAttention(2, 4, 3, 5, selection="top_k"), "clusters depend on later tokens"),
         (layers.LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks"), "the members of a chunk depend"),
-        (layers.RoutingAttention(2, 4, 3, 5, selection="top_keys", share_qk=False), "cannot mask later positions"),
-        (layers.ClusteredAttention(2, 4, num_clusters=3), "cannot mask later positions"),
-        (layers.LocalAttention(2, 4, key_block_size=3), "cannot mask later positions"),
-        (layers.GlobalLocalAttention(2, 4), "cannot mask later positions"),
+        (layers.RoutingAttention(2, 4, 3, 5, selection="top_keys", share_qk=False), later),
+        (layers.ClusteredAttention(2, 4, num_clusters=3), later),
+        (layers.LocalAttention(2, 4, key_block_size=3), later),
+        (layers.GlobalLocalAttention(2, 4), later),
     ]:
         for attention in (layer, layers.MixedAttention([layers.LocalAttention(2, 4), layer])):
             with subtests.test(attention.name):
                 assert reason in attention.cache_unsupported_reason
                 with pytest.raises(ValueError, match="must be one that decodes with a cache"):
                     attention.init_cache(2, 9)
-    clustered = layers.ClusteredAttention(2, 4, num_clusters=3)
-    assert clustered.pattern is None
-    clustered.build((None, None, SIZE))
-    x = np.ones((2, 1, SIZE), "float32")
     calls = {"prefill": (x, {}), "decode": (x, {}, 0), "decode_cross": (x, {}, 0)}
     for name, arguments in calls.items():
         with subtests.test(name), pytest.raises(ValueError, match="must be one that decodes with a c"):
@@ -137,19 +111,14 @@ def test_layers_without_a_cache_give_the_reason(subtests):
 
 @pytest.mark.parametrize("wanted", HOW_MANY)
 def test_drawn_layers_decode_after_a_memory(wanted):
-    _, error = compare_remembered(wanted)
-    assert error < TOLERANCE
+    assert decoded.compare_remembered(wanted)[1] < TOLERANCE
 
 
 def test_a_memory_adds_only_a_mask_to_a_cache():
     layer = made("local_window")
     cache = layer.init_cache(2, 100, np.ones((2, 4, SIZE), "float32"), [[False, True, True, True]] * 2)
-    assert {name: tuple(x.shape) for name, x in cache["part_0"].items()} == {
-        "key": (2, 2, 5, 4),
-        "value": (2, 2, 5, 4),
-        "position": (2, 1, 5),
-        "remembered": (2, 5),
-    }
+    expected = {"key": (2, 2, 5, 4), "value": (2, 2, 5, 4), "position": (2, 1, 5), "remembered": (2, 5)}
+    assert {name: tuple(x.shape) for name, x in cache["part_0"].items()} == expected
     np.testing.assert_array_equal(cache["part_0"]["remembered"], [[False] * 2 + [True] * 3] * 2)
     assert set(layer.init_cache(2, 100)["part_0"]) == {"key", "value", "position"}
 
@@ -165,9 +134,7 @@ OVERRUN = [
 
 @pytest.mark.parametrize("make", first(OVERRUN, 1))
 def test_positions_beyond_the_cache_are_errors_or_nan_in_a_program(make):
-    layer, x = make(), np.random.default_rng(0).normal(size=(2, 13, SIZE)).astype("float32")
-    layer.build(x.shape)
-    with_random_weights(layer, 0)
+    layer, x = built(make()), normal(2, 13, SIZE)
     cache = layer.init_cache(2, 12)
     with pytest.raises(ValueError, match="`x` must be less than the `max_length`"):
         layer.prefill(x, cache)
@@ -204,9 +171,7 @@ CONTRACT = {
 
 
 def block_of(attention):
-    block = layers.TransformerBlock(attention, causal=True)
-    block.build((None, None, SIZE))
-    return block
+    return built(layers.TransformerBlock(attention, causal=True))
 
 
 @pytest.mark.parametrize("name", CONTRACT)
@@ -252,8 +217,7 @@ def test_in_a_program_wrong_rows_are_nan_and_do_not_change_the_cache(name):
 
 
 def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
-    layer, memory = layers.LocalAttention(2, 4, window=30), np.ones((3, 4, SIZE), "float32")
-    layer.build((None, None, SIZE))
+    layer, memory = built(layers.LocalAttention(2, 4, window=30)), np.ones((3, 4, SIZE), "float32")
     seen = [[True, False, False, False], [False, False, False, True], [False] * 4]
     cache = layer.init_cache(3, 2, memory, seen)
     ends = [2, 5, 6]  # after the slots that hold nothing of the memory, which begins 4, 1 and 0 positions before
@@ -270,9 +234,7 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
 
 @pytest.mark.parametrize("pattern", first([Nearest(2, 3), Dilated(2, 2) | First(4), Window(3)], 1))
 def test_a_cache_of_the_last_tokens_decodes_without_limit(pattern):
-    layer = layers.SparseAttention(2, 4, pattern, seed=0)
-    layer.build((None, None, SIZE))
-    x = np.random.default_rng(0).normal(size=(2, 9, SIZE)).astype("float32")
+    layer, x = built(layers.SparseAttention(2, 4, pattern, seed=0)), normal(2, 9, SIZE)
     whole, cache = layer(x, use_causal_mask=True), layer.init_cache(2, 5)
     for i in range(9):
         y, cache = layer.decode(x[:, i : i + 1], cache, i)

@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases import Case
-from tests.contracts import (
-    CLOSE,
-    compare_with_dense,
-    normal,
-    random_masks,
-    with_random_weights,
-)
+from tests.contracts import CLOSE, compare_with_dense, normal, random_masks, with_random_weights
 from tests.drawn import KINDS, LONGEST
 from tests.draws import JAX_SETTINGS, ON_JAX
 
@@ -38,13 +32,7 @@ def calls(draw, kind, lengths):
 
 
 def compare_drawn(kind, wanted, lengths=LENGTHS):
-    """Compare drawn layers with NumPy and return how many there were.
-
-    Args:
-        kind: a key of `KINDS`.
-        wanted: draws, of which Hypothesis makes none twice.
-        lengths: strategy of lengths.
-    """
+    """Compare drawn layers of a kind with NumPy and return how many there were."""
     drawn = []
 
     @settings(max_examples=wanted, deadline=None)

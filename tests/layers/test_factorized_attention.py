@@ -48,16 +48,6 @@ def test_heads_have_the_local_pattern_the_far_pattern_or_the_union(make):
     np.testing.assert_array_equal((far | unit) @ (near | unit), np.tri(12, dtype=bool))
 
 
-def test_heads_with_summaries_use_the_groups_in_turn():
-    # Heads 0 to 3 are local; 4, 5 and 6 have the groups 0, 1 and 2, and so on if there were more.
-    heads = pattern(fixed(7, num_groups=3))
-    assert [np.flatnonzero(head[-1]).tolist() for head in heads[4:]] == [[3, 7, 11], [2, 6, 10], [1, 5, 9]]
-    assert [np.flatnonzero(head[-1]).tolist() for head in heads[:4]] == [[8, 9, 10, 11]] * 4
-    merged = pattern(fixed(4, num_groups=2, num_summary=2, heads="merged"))
-    summaries = [[2, 3, 6, 7, 8, 9, 10, 11], [0, 1, 4, 5, 8, 9, 10, 11]] * 2
-    assert [np.flatnonzero(head[-1]).tolist() for head in merged] == summaries
-
-
 def test_the_default_table_of_distances_reaches_as_far_as_stride_or_block():
     for layer, rows in [
         (strided(position="relative"), 2 * 4 + 1),

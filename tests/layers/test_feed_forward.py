@@ -2,12 +2,9 @@
 
 import math
 
-import keras
 import numpy as np
-import pytest
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
-from tests.draws import first
 from tf_sparse_attention.layers import FeedForward
 
 X = normal(2, 5, SIZE)
@@ -53,21 +50,3 @@ def test_dropout_applies_after_the_activation_only_in_training():
     ratio = dropped[kept > 0.01] / kept[kept > 0.01]
     assert set(np.round(ratio, 4)) == {0.0, 2.0}
     assert np.any(to_numpy(layer(X, training=True))[..., :6] != dropped)
-
-
-@pytest.mark.parametrize("policy", first(["mixed_bfloat16", "float64", "bfloat16"], 1))
-def test_dtypes_shapes_and_masks_pass_through(policy):
-    layer = ready(dtype=policy, activation="geglu")
-    symbolic = layer(keras.Input((None, SIZE)))
-    assert symbolic.shape == (None, None, SIZE) and symbolic.dtype == layer.compute_dtype
-    output = layer(keras.layers.Masking()(X))
-    assert output.shape == X.shape and keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
-    assert output._keras_mask is not None
-
-
-def test_a_config_makes_an_equal_layer():
-    initializer = keras.initializers.RandomNormal(seed=3)
-    layer = FeedForward(6, activation="geglu", dropout=0.1, kernel_initializer=initializer, seed=4)
-    copy = FeedForward.from_config(layer.get_config())
-    assert copy.get_config() == layer.get_config()
-    assert_close(to_numpy(copy(X, training=True)), to_numpy(layer(X, training=True)), 0)

@@ -43,17 +43,9 @@ def definition(layer, x, counts, exists):
 
 
 @draws(6, 30)
-@given(
-    length=st.integers(1, 23),
-    window=st.integers(1, 9),
-    num_global=st.integers(1, 6),
-    own=st.booleans(),
-    counted=st.booleans(),
-    normed=st.booleans(),
-    seed=st.integers(0, 999),
-)
-def test_outputs_equal_the_definition(length, window, num_global, own, counted, normed, seed):
-    rng = np.random.default_rng(seed)
+@given(st.integers(1, 23), st.integers(1, 9), st.integers(1, 6), st.tuples(*[st.booleans()] * 3), st.integers(0, 999))
+def test_outputs_equal_the_definition(length, window, num_global, switches, seed):
+    (own, counted, normed), rng = switches, np.random.default_rng(seed)
     x = rng.normal(size=(2, length, SIZE)).astype("float32")
     marks = rng.random((2, length)) < 0.3
     counts = marks * rng.integers(1, 4, marks.shape) if counted else marks
@@ -96,9 +88,8 @@ def test_short_sequences_may_be_dense():
 @pytest.mark.parametrize("dense_length", first([0, 12], 1))
 def test_dropout_applies_to_global_tokens(dense_length):
     # Values tell the weights to the one global token, 3, and to the far token 9, which that one alone sees.
-    layer = GlobalLocalAttention(
-        N, H, value_dim=2, window=2, dropout=0.25, dense_length=dense_length, use_bias=False, output_shape=2 * N, seed=0
-    )
+    sizes = {"value_dim": 2, "output_shape": 2 * N, "window": 2, "dense_length": dense_length, "use_bias": False}
+    layer = GlobalLocalAttention(N, H, **sizes, dropout=0.25, seed=0)
     x = normal(60, 12, SIZE)
     x[..., :2] = np.eye(12)[[3, 9]].T
     layer.build(x.shape)

@@ -7,21 +7,15 @@ import tensorflow as tf
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy
 from tests.draws import first
-from tf_sparse_attention.layers import (
-    GlobalLocalAttention,
-    LocalAttention,
-    LocalAttention2D,
-    MixedAttention,
-    RoutingAttention,
-)
+from tf_sparse_attention import layers
 
 HEIGHT, WIDTH = 4, 6
 LAYERS = {
-    "local": lambda: LocalAttention(2, 4, window=7, position="relative"),
-    "local_2d": lambda: LocalAttention2D(2, 4, width=WIDTH, block_shape=(2, 2), position="rotary_2d"),
-    "routing": lambda: RoutingAttention(2, 4, num_clusters=3, cluster_size=8, seed=0),
-    "mixed": lambda: MixedAttention([LAYERS["local"](), LAYERS["routing"]()]),
-    "global": lambda: GlobalLocalAttention(2, 4, window=3),
+    "local": lambda: layers.LocalAttention(2, 4, window=7, position="relative"),
+    "local_2d": lambda: layers.LocalAttention2D(2, 4, width=WIDTH, block_shape=(2, 2), position="rotary_2d"),
+    "routing": lambda: layers.RoutingAttention(2, 4, num_clusters=3, cluster_size=8, seed=0),
+    "mixed": lambda: layers.MixedAttention([LAYERS["local"](), LAYERS["routing"]()]),
+    "global": lambda: layers.GlobalLocalAttention(2, 4, window=3),
 }
 
 
@@ -82,23 +76,18 @@ def test_images_or_masks_of_the_wrong_size_are_refused(subtests):
     ]:
         for x in (np.zeros((2, *sizes, SIZE), "float32"), keras.Input((*sizes, SIZE))):
             with subtests.test(name), pytest.raises(ValueError, match=name):
-                LocalAttention2D(2, 4, width=WIDTH, **own)(x)
+                layers.LocalAttention2D(2, 4, width=WIDTH, **own)(x)
     for name in ("query_mask", "key_mask", "segment_ids"):
         with subtests.test(name), pytest.raises(ValueError, match=f"`{name}` must have shape"):
             LAYERS["local"]()(images(), **{name: np.ones((2, WIDTH, HEIGHT), "int32")})
 
 
-IN_BLOCKS = {"width": WIDTH, "height": 3, "block_shape": (2, 2), "order": "blocks"}
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "right", "wrong"),
-    [
-        (LAYERS["local_2d"](), (None, None, None, SIZE), images(), images()[:, :, :5]),
-        (LocalAttention2D(2, 4, **IN_BLOCKS), (None, None, SIZE), as_sequence(images())[:, :18], as_sequence(images())),
-    ],
-)
-def test_a_program_for_any_size_refuses_another_width_or_more_pixels_than_the_layer_has(layer, shape, right, wrong):
+@pytest.mark.parametrize("rank", [4, 3])
+def test_a_program_for_any_size_refuses_another_width_or_more_pixels_than_the_layer_has(rank):
+    shape, layer, right, wrong = (None,) * (rank - 1) + (SIZE,), LAYERS["local_2d"](), images(), images()[:, :, :5]
+    if rank == 3:
+        layer = layers.LocalAttention2D(2, 4, width=WIDTH, height=3, block_shape=(2, 2), order="blocks")
+        right, wrong = as_sequence(images())[:, :18], as_sequence(images())
     layer.build(shape)
     program = tf.function(layer, input_signature=[tf.TensorSpec(shape)])
     assert_close(program(right), to_numpy(layer(right)))
@@ -106,28 +95,23 @@ def test_a_program_for_any_size_refuses_another_width_or_more_pixels_than_the_la
         program(wrong)
 
 
-class Carried(keras.layers.Layer):
-    """Gives images the mask of the pixels that are not zero."""
-
-    supports_masking = True
-
-    def call(self, x):
-        return x
-
-    def compute_mask(self, x, mask=None):
-        return keras.ops.any(keras.ops.not_equal(x, 0), axis=-1)
+def with_mask(x):
+    """Return images that carry the mask of the pixels that are not zero."""
+    carried = keras.ops.convert_to_tensor(x)
+    carried._keras_mask = keras.ops.convert_to_tensor((x != 0).any(-1))
+    return carried
 
 
 def test_implicit_masks_of_images_are_used():
-    layer, x, other, carried = LAYERS["local"](), images(), images(seed=1)[:, :3], Carried()
+    layer, x, other = LAYERS["local"](), images(), images(seed=1)[:, :3]
     x[0, 2:], x[1, :, 4:], other[0, :2] = 0, 0, 0
     masks = [as_sequence((each != 0).any(-1)) for each in (x, other)]
     expected = layer(as_sequence(x), as_sequence(other), query_mask=masks[0], value_mask=masks[1])
-    assert_close(as_sequence(layer(carried(x), carried(other))), expected, 0)
+    assert_close(as_sequence(layer(with_mask(x), with_mask(other))), expected, 0)
 
 
 def test_images_accept_memory_and_a_causal_mask():
-    layer, x, memory = LocalAttention(2, 4, window=7), images(), normal(2, 5, SIZE, seed=2)
+    layer, x, memory = layers.LocalAttention(2, 4, window=7), images(), normal(2, 5, SIZE, seed=2)
     output = as_sequence(layer(x, memory=memory, use_causal_mask=True))
     assert_close(output, layer(as_sequence(x), memory=memory, use_causal_mask=True), 0)
     for given in ({}, {"use_causal_mask": True}):  # each of them matters

@@ -67,7 +67,7 @@ def test_a_saved_model_that_jax_exports_runs_in_tensorflow(run_jax, name, tmp_pa
     assert run_checks(run_jax, f"saved_model={name}={tmp_path}")["saved_model"] < 1e-5
 
 
-@pytest.mark.parametrize("name", first(["local", "native"], 1))
+@pytest.mark.parametrize("name", first(["local_blocks", "native"], 1))
 def test_float64_on_jax_is_float64_throughout(run_jax, name):
     """With a soft cap a row that sees nothing has zeros, and decoding equals the full pass far beyond float32."""
     error, is_finite = run_checks(run_jax, f"float64={name}")["float64"]

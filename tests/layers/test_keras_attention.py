@@ -18,29 +18,20 @@ from tests.pages import DOCS
 from tf_sparse_attention.layers import DenseAttention, LocalAttention
 from tf_sparse_attention.ops.masks import TokenMasks
 
-KERAS = {"MultiHeadAttention": keras.layers.MultiHeadAttention, "GroupQueryAttention": keras.layers.GroupQueryAttention}
-IDS, SOURCE_IDS = (
-    np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]]),
-    np.array([[5, 4, 0], [3, 0, 0], [2, 1, 1]]),
-)
-
-
-def heads_of(kind):
-    """Return the number of heads as our layers take it, for 4 heads of 4 channels of one of Keras's layers."""
-    return {"num_heads": 4, "key_dim": 4} | ({} if kind == "MultiHeadAttention" else {"num_key_value_heads": 2})
+SIZES = {
+    "MultiHeadAttention": {"num_heads": 4, "key_dim": 4},
+    "GroupQueryAttention": {"num_query_heads": 4, "head_dim": 4, "num_key_value_heads": 2},
+}
 
 
 def make_keras(kind, **options):
-    sizes = heads_of(kind)
-    if kind == "GroupQueryAttention":
-        sizes = {"num_query_heads": 4, "head_dim": 4, "num_key_value_heads": 2}
-    return KERAS[kind](**sizes, **options)
+    return getattr(keras.layers, kind)(**SIZES[kind], **options)
 
 
 def make_own(kind, **options):
-    """Return our layer: dense, or local if it has a window."""
+    """Return our layer, of 4 heads of 4 channels: dense, or local if it has a window."""
     layer = LocalAttention if options.get("sliding_window") else DenseAttention
-    return layer(**heads_of(kind), **options)
+    return layer(4, 4, num_key_value_heads=SIZES[kind].get("num_key_value_heads"), **options)
 
 
 def make_pair(kind, *shapes, **options):
@@ -55,18 +46,9 @@ def make_pair(kind, *shapes, **options):
 
 
 def assert_same(theirs, own, *inputs, tolerance=1e-5, **call):
-    for expected, found in zip(as_tuple(theirs(*inputs, **call)), as_tuple(own(*inputs, **call)), strict=True):
-        np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=tolerance, atol=tolerance)
-
-
-def as_tuple(outputs):
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
-def embedded(ids):
-    """Return vectors that carry the mask of padding, zero, and the mask."""
-    vectors = keras.layers.Embedding(8, 8, mask_zero=True)(ids)
-    return vectors, ids != 0
+    expected, found = (keras.tree.flatten(to_numpy(layer(*inputs, **call))) for layer in (theirs, own))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 # Files of the tests of a row, for rows that are not tested here.
@@ -87,14 +69,16 @@ ELSEWHERE = {
         "causal_only_fast_path",
         "causal_only_with_other_mask_falls_back",
         "causal_only_masks_when_fused_path_disabled",
+        "correctness",
     },
+    "test_keras_checks.py": {"basics"},
     "test_contract_models.py": {
         "compute_output_shape",
         "symbolic_return_attention_scores",
         "multi_head_attention_output_shape_as_int",
         "multi_head_attention_output_shape_as_tuple",
     },
-    "test_adaptation.py": {"quantize_int8"},
+    "test_adaptation.py": {"quantize_int8", "lora"},
     "test_image_inputs.py": {"causal_only_masks_non_4d_inputs"},
 }
 
@@ -197,16 +181,10 @@ class Holder(keras.Model):
         return self.attention(x, x)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    first(
-        [
-            ("MultiHeadAttention", {"use_gate": True, "use_bias": False, "dropout": 0.5, "sliding_window": 3}),
-            ("GroupQueryAttention", {}),
-        ],
-        1,
-    ),
-)
+FILES = [("MultiHeadAttention", {"use_gate": True, "use_bias": False, "dropout": 0.5, "sliding_window": 3})]
+
+
+@pytest.mark.parametrize(("kind", "options"), first([*FILES, ("GroupQueryAttention", {})], 1))
 def test_load_weights(kind, options, tmp_path):
     file, x, inputs = tmp_path / "model.weights.h5", normal(2, 5, 8), keras.Input((5, 8))
 
@@ -225,19 +203,6 @@ def test_load_weights(kind, options, tmp_path):
     theirs.save_weights(file)
     own.load_weights(file)
     assert_same(theirs, own, x)
-
-
-def test_basics():
-    for kind, options in (
-        ("MultiHeadAttention", {}),
-        ("GroupQueryAttention", {"use_gate": True, "use_bias": False, "dropout": 0.5}),
-    ):
-        layer = make_own(kind, **options)
-        assert tuple(layer(normal(2, 8, 16), normal(2, 4, 16)).shape) == (2, 8, 16)
-        assert len(layer.trainable_weights) == (5 if options else 8)
-        assert not layer.non_trainable_weights and not layer.losses
-        assert len(layer.non_trainable_variables) == bool(options)  # the state of the seeds
-        assert layer.supports_masking
 
 
 def test_high_dim_attention():
@@ -264,7 +229,9 @@ def test_initializer():
 
 
 def test_masking():
-    (query, query_mask), (value, value_mask) = embedded(IDS), embedded(SOURCE_IDS)
+    ids = np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]]), np.array([[5, 4, 0], [3, 0, 0], [2, 1, 1]])
+    query, value = (keras.layers.Embedding(8, 8, mask_zero=True)(x) for x in ids)
+    query_mask, value_mask = (x != 0 for x in ids)
     theirs, own = make_pair("MultiHeadAttention", query.shape, value.shape, use_gate=True)
     pairs = query_mask[:, :, None] & value_mask[:, None, :] & np.tril(np.ones((5, 3), bool))
     plain = [ops.copy(x) for x in (query, value)]
@@ -293,34 +260,3 @@ def test_compute_attention_combines_causal_and_explicit_mask():
         for mask, causal in ((pairs, True), (pairs & lower, False))
     )
     np.testing.assert_allclose(to_numpy(both[0]), to_numpy(merged[0]), atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_correctness(dtype):
-    layer, tokens = make_own("GroupQueryAttention", dtype=dtype, use_bias=False), np.eye(4)[None]
-    layer.build(tokens.shape, tokens.shape)
-    identity = [np.repeat(np.eye(4)[:, None], heads, axis=1) for heads in (4, 2, 2)]
-    layer.set_weights([*identity, np.repeat(np.eye(4)[None], 4, axis=0)])
-    values = np.arange(16.0).reshape(1, 4, 4) / 16
-    output, scores = layer(tokens, values, tokens, return_attention_scores=True)
-    # The score of a query's own key is 1 / sqrt(4), of other keys 0: e^0.5 = 1.649 of 4.649 parts.
-    expected = np.full((4, 4), 1 / 4.6487) + np.eye(4) * 0.6487 / 4.6487
-    np.testing.assert_allclose(to_numpy(scores), np.broadcast_to(expected, (1, 4, 4, 4)), atol=1e-3)
-    np.testing.assert_allclose(to_numpy(output)[0], 4 * expected @ values[0], atol=1e-2)  # the sum of 4 heads
-
-
-def test_lora(tmp_path):
-    layer, plain = (make_own("MultiHeadAttention", use_bias=False, name="attention") for _ in range(2))
-    inputs, x = keras.Input((5, 8)), normal(2, 5, 8)
-    model, other = (keras.Model(inputs, each(inputs, inputs)) for each in (layer, plain))
-    for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
-        dense.enable_lora(2)
-    assert (len(layer.trainable_variables), len(layer.non_trainable_variables)) == (7, 3)
-    for seed, variable in enumerate(layer.trainable_variables):
-        variable.assign(normal(*variable.shape, seed=seed))
-    trained = to_numpy(model(x))
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_allclose(to_numpy(keras.saving.load_model(tmp_path / "model.keras")(x)), trained, atol=1e-5)
-    model.save_weights(tmp_path / "model.weights.h5")
-    other.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(to_numpy(other(x)), trained, atol=1e-5)

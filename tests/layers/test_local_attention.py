@@ -1,14 +1,8 @@
 """Local attention on sequences and images: defaults, reach and sequences that end inside the image."""
 
-import itertools
-
 import numpy as np
-import pytest
-import tensorflow as tf
 
-from tests.cases import Case
-from tests.contracts import SIZE, assert_close, compare_with_dense, normal, to_numpy, with_random_weights
-from tests.oracle import definitions
+from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
 from tf_sparse_attention.layers import LocalAttention, LocalAttention2D
 
 
@@ -29,14 +23,6 @@ def test_with_a_window_the_block_size_is_only_a_hint():
     one, *others = (to_numpy(layer(normal(2, 20, SIZE))) for layer in layers)
     for other in others:
         assert_close(other, one, 0)
-
-
-def test_by_default_a_pixel_sees_its_block_and_the_eight_around_it():
-    for order, causal in itertools.product(("raster", "blocks"), (True, False)):
-        expected = definitions.image_blocks(48, 48, 6, (2, 2), (1, 1), (1, 1), causal, order)
-        np.testing.assert_array_equal(pattern(image(order=order), 48, causal), expected)
-    expected = definitions.image_blocks(48, 48, 6, (2, 2), (0, 2), (0, 2), False, "raster")
-    np.testing.assert_array_equal(pattern(image(num_blocks_before=(0, 2)), 48), expected)  # as many after as before
 
 
 def test_a_distance_is_learnt_for_each_row_and_column_that_is_seen():
@@ -73,18 +59,3 @@ def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table(subtests):
             assert np.abs(queries - keys).max() == reach
             table = next(weight for weight in layer.weights if weight.name == "relative_key")
             assert table.shape == (2 * max(reach, 1) + 1, 4)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("position", ["relative_2d", "rotary_2d"])
-def test_sequences_may_end_before_the_pixels_begin(position, subtests):
-    for num_queries, num_keys in [(1, 1), (5, 1), (2, 5), (2, 2), (1, 5), (5, 2)]:
-        layer = image(num_class_tokens=2, position=position)
-        inputs = [normal(2, num_queries, SIZE)] + [normal(2, num_keys, SIZE, seed=1)] * (num_queries != num_keys)
-        layer.build(*(x.shape for x in inputs))
-        with_random_weights(layer)
-        with subtests.test(num_queries=num_queries, num_keys=num_keys):
-            compare_with_dense(layer, Case(None, causal=num_queries == num_keys), *inputs)
-            signature = [tf.TensorSpec((None, None, SIZE))] * len(inputs)
-            unknown = tf.function(layer, input_signature=signature)
-            assert_close(unknown(*map(tf.constant, inputs)), to_numpy(layer(*inputs)))

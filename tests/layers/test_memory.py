@@ -6,28 +6,20 @@ import pytest
 from tests.contracts import CLOSE, SIZE, assert_close, normal, with_random_weights
 from tests.draws import first
 from tests.programs import differentiate
-from tf_sparse_attention.layers import (
-    AllAttention,
-    FixedAttention,
-    LocalAttention,
-    MixedAttention,
-    RoutingAttention,
-    SparseAttention,
-    TransformerBlock,
-)
+from tf_sparse_attention import layers
 from tf_sparse_attention.patterns import Window
 
 LAYERS = {
-    "mixed": lambda: MixedAttention([LocalAttention(1, 4, window=3), AllAttention(1, 4, num_persistent=2, window=6)]),
-    "window": lambda: LocalAttention(2, 4, window=5, position="rotary"),
-    "all": lambda: AllAttention(2, 4, num_persistent=3, window=5, mask_self=True, position="relative"),
-    "window wider than the memory": lambda: LocalAttention(2, 4, window=40, position="relative"),
-    "both sides": lambda: LocalAttention(2, 4, window=4, position="alibi"),
-    "blocks": lambda: LocalAttention(2, 4, block_size=4, num_blocks_before=2),
-    "span": lambda: LocalAttention(2, 4, window=6, adaptive_span={"ramp": 2, "initial": 0.4}),
-    "head_split": lambda: AllAttention(3, 4, num_persistent=3, window=5, variant="head_split"),
-    "sparse": lambda: SparseAttention(2, 4, Window(5), position="relative", mask_self=True),
+    "window": lambda: layers.LocalAttention(2, 4, window=5, position="rotary"),
+    "all": lambda: layers.AllAttention(2, 4, num_persistent=3, window=5, mask_self=True, position="relative"),
+    "window wider than the memory": lambda: layers.LocalAttention(2, 4, window=40, position="relative"),
+    "both sides": lambda: layers.LocalAttention(2, 4, window=4, position="alibi"),
+    "blocks": lambda: layers.LocalAttention(2, 4, block_size=4, num_blocks_before=2),
+    "span": lambda: layers.LocalAttention(2, 4, window=6, adaptive_span={"ramp": 2, "initial": 0.4}),
+    "head_split": lambda: layers.AllAttention(3, 4, num_persistent=3, window=5, variant="head_split"),
+    "sparse": lambda: layers.SparseAttention(2, 4, Window(5), position="relative", mask_self=True),
 }
+LAYERS = {"mixed": lambda: layers.MixedAttention([LAYERS["window"](), LAYERS["all"]()]), **LAYERS}
 MEMORY, LENGTH = 8, 11  # a multiple of the blocks, so that those of both calls are the same
 
 
@@ -81,14 +73,14 @@ def test_scores_begin_with_the_memory():
 
 @pytest.mark.parametrize(("norm", "remat"), first([("pre", False), ("post", True)], 1))
 def test_a_block_remembers_its_inputs(norm, remat):
-    block = TransformerBlock(LAYERS["window"](), norm=norm, causal=True, remat=remat)
+    block = layers.TransformerBlock(LAYERS["window"](), norm=norm, causal=True, remat=remat)
     memory, x = normal(2, MEMORY, SIZE), normal(2, LENGTH, SIZE, seed=1)
     actual = block(x, memory=memory, memory_segment_ids=np.zeros((2, MEMORY), "int32"), training=True)
     assert_close(actual, block(join(memory, x))[:, MEMORY:], CLOSE)
 
 
 def test_nan_in_masked_memory_reaches_no_token():
-    layer = LocalAttention(2, 4, window=6)
+    layer = layers.LocalAttention(2, 4, window=6)
     layer.build((None, None, SIZE))
     x, memory, exists = normal(2, 5, SIZE), normal(2, 4, SIZE, seed=1), np.arange(4) >= np.array([[0], [2]])
     results = []
@@ -114,10 +106,10 @@ def test_wrong_memories_and_patterns_without_memory_are_named(subtests):
         with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
             layer(x, use_causal_mask=True, **arguments)
     for layer in (
-        FixedAttention(2, 4, block_size=4, num_summary=1),
-        RoutingAttention(2, 4, num_clusters=2, cluster_size=4),
-        LocalAttention(2, 4, block_size=3, key_block_size=4),
-        SparseAttention(2, 4, Window(5), share_qk=True),
+        layers.FixedAttention(2, 4, block_size=4, num_summary=1),
+        layers.RoutingAttention(2, 4, num_clusters=2, cluster_size=4),
+        layers.LocalAttention(2, 4, block_size=3, key_block_size=4),
+        layers.SparseAttention(2, 4, Window(5), share_qk=True),
     ):
         layer.build(x.shape)
         with subtests.test(layer.name), pytest.raises(ValueError, match="`memory` must be None"):

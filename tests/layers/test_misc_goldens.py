@@ -1,22 +1,16 @@
-"""The small parts of the published models: feed-forward, norms, shifts, embeddings of positions and channels."""
+"""The small parts of the published models: feed-forward, norms, shifts and position embeddings."""
 
 import keras
 import numpy as np
+import pytest
 
 import tf_sparse_attention as tsa
-from tests.goldens import block_by_block, goldens_of, names_of_cases, read_case
+from tests.contracts import normal
+from tests.goldens import block_by_block, goldens_of, read_case
+from tf_sparse_attention.layers import GridEmbedding
 from tf_sparse_attention.ops import kmeans
 
 goldens = goldens_of("routing_transformer/misc.npz")
-
-HERE = {"gelu_tanh", "geglu", "dense_relu_dense", "layer_norm", "layer_norm_noscale", "right_shift_1d_q4"}
-HERE |= {"right_shift_2d_q2x4", "pos_emb_2d"}
-ELSEWHERE = {"timing_1d_16x7", "timing_1d_16x8", "jsd", "jsd_same", "jsd_disjoint", "kl"}
-ELSEWHERE |= {"channel_emb"}  # an embedding of Keras
-
-
-def test_all_cases_are_compared_here_or_beside_what_they_are_of(goldens):
-    assert set(names_of_cases(goldens)) == HERE | ELSEWHERE
 
 
 def test_the_feed_forward_and_its_activation_are_published(goldens):
@@ -69,3 +63,39 @@ def test_positions_of_two_axes_are_published_but_for_their_scale(goldens):
     layer.set_weights([tables[0][:rows] * size**0.5, tables[1][:columns] * size**0.5])
     found = layer(arrays["x"].reshape(-1, rows * columns, size))
     np.testing.assert_allclose(found, arrays["out"].reshape(-1, rows * columns, size), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_the_signal_is_the_published_one(size, goldens):
+    _, arrays = read_case(goldens, f"timing_1d_16x{size}")
+    signal = tsa.layers.SinusoidalEmbedding()(np.zeros((1, 16, size), "float32"))
+    np.testing.assert_allclose(signal, arrays["out"], atol=1e-6)
+
+
+PART = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
+
+
+def test_a_backbone_adds_it_to_the_inputs_of_the_first_block():
+    options = None, {"sinusoidal": True}
+    plain, timed = (tsa.models.Backbone(10, 1, 8, [PART], embedding=option, seed=0) for option in options)
+    timed.set_weights(plain.get_weights())
+    ids = np.zeros((1, 6), "int32")
+    assert np.abs(np.diff(np.asarray(timed(ids)), axis=1)).max() > 1e-3
+    np.testing.assert_allclose(np.diff(np.asarray(plain(ids)), axis=1), 0, atol=1e-6)
+
+
+def test_a_wrong_option_is_named():
+    for embedding, length in (({"sinusoidal": 1}, 0), ({"sinusoidal": True}, 4), ({"timing": True}, 0)):
+        with pytest.raises(ValueError, match="embedding"):
+            tsa.models.Backbone(10, 1, 8, [PART], embedding=embedding, memory_length=length)
+
+
+def test_each_position_gets_the_vectors_of_its_coordinates():
+    layer = GridEmbedding((2, 3, 2))
+    layer.build((None, None, 4))
+    tables, x = [np.asarray(table) for table in layer.tables], normal(2, 11, 4)  # shorter than the grid
+    added = np.asarray(layer(x)) - x
+    for position in range(11):
+        row, column, channel = np.unravel_index(position, (2, 3, 2))
+        expected = tables[0][row] + tables[1][column] + tables[2][channel]
+        np.testing.assert_allclose(added[:, position], [expected] * 2, atol=1e-6)

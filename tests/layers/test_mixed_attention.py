@@ -39,17 +39,6 @@ def test_parts_compute_in_their_own_dtypes_and_the_sum_has_that_of_the_layer():
     assert [part.compute_dtype for part in layer.parts] == ["bfloat16", "float32", "float64"]
 
 
-def test_state_and_losses_are_those_of_the_parts():
-    layer = ready(MixedAttention([routing(commitment_loss=1.0), routing(commitment_loss=1.0, ema_decay=0.5)]))
-    before = layer.get_weights()
-    layer(X, use_causal_mask=True, training=True)
-    assert len(layer.losses) == 2
-    moved = [
-        weight.name for weight, old in zip(layer.weights, before, strict=True) if np.any(to_numpy(weight.value) != old)
-    ]
-    assert moved.count("centroids") == 2 and moved.count("counts") == 2
-
-
 def test_projections_of_a_dense_layer_are_copied_into_a_mixture():
     parts = [GlobalLocalAttention(1, 4, window=20, num_first_global=1, own_projections=True, name="near")]
     layer = MixedAttention([*parts, LocalAttention(1, 4, window=20, name="far")])
@@ -76,14 +65,3 @@ def test_an_extra_mask_reaches_only_the_part_that_accepts_it():
     seen = to_numpy(layer.attention_pattern(X, global_mask=marks))
     np.testing.assert_array_equal(seen, to_numpy(weights) > 0)
     assert layer.extra_mask_names == ("global_mask",)
-
-
-def test_an_extra_mask_is_an_input_of_a_saved_model(tmp_path):
-    inputs = {"x": keras.Input((None, SIZE), name="x"), "marks": keras.Input((None,), dtype="bool", name="marks")}
-    layer = MixedAttention([local(), GlobalLocalAttention(2, 4, window=3)])
-    model = keras.Model(inputs, layer(inputs["x"], global_mask=inputs["marks"]))
-    model.save(tmp_path / "model.keras")
-    given = {"x": X, "marks": np.arange(18).reshape(2, 9) % 5 == 0}
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(to_numpy(loaded(given)), to_numpy(layer(X, global_mask=given["marks"])), 0)
-    assert np.abs(to_numpy(loaded(given)) - to_numpy(layer(X))).max() > 1e-3

@@ -4,14 +4,13 @@ import re
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.cases import Case
 from tests.contracts import built, normal, to_numpy
-from tf_sparse_attention.layers import NativeSparseAttention
-from tf_sparse_attention.ops.compressed_attention import (
-    select_blocks_by_weight,
-)
+from tf_sparse_attention.layers import BlockSelectedAttention, NativeSparseAttention
+from tf_sparse_attention.ops.compressed_attention import select_blocks_by_weight
 
 SIZES = {"block_size": 4, "num_blocks": 2, "window": 3}
 
@@ -38,8 +37,10 @@ def test_dropout_applies_to_compressed_blocks():
     assert np.abs(kept - dropped).max() > 0.1
 
 
-def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
-    layer, x = native(position="rotary"), tf.zeros((1, 50, 8))
+@pytest.mark.parametrize("layer_class", [NativeSparseAttention, BlockSelectedAttention])
+def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop(layer_class):
+    layer, x = layer_class(2, 4, block_size=4, num_blocks=2, position="rotary"), tf.zeros((1, 50, 8))
+    layer.build(x.shape)
     run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
     names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
     assert "sort" in names and not names & {"scatter", "while"}

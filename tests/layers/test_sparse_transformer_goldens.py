@@ -31,18 +31,11 @@ def layer_of(name):
     context, size = settings["local_attn_ctx"], settings["head_dim"]
     arguments = {"num_heads": settings["heads"], "key_dim": size, "use_bias": False}
     if settings["attn_mode"] == "fixed":
-        layer = FixedAttention(
-            block_size=context,
-            num_summary=settings["vertsize"] * settings["blocksize"],
-            num_groups=settings["num_verts"],
-            heads="merged",
-            **arguments,
-        )
+        summaries = {"num_summary": settings["vertsize"] * settings["blocksize"], "num_groups": settings["num_verts"]}
+        layer = FixedAttention(block_size=context, heads="merged", **summaries, **arguments)
     else:
-        far = settings["attn_mode"] == "strided"
-        layer = StridedAttention(
-            stride=context or settings["n"], heads="interleaved", layer_index=int(far), **arguments
-        )
+        far = {"heads": "interleaved", "layer_index": int(settings["attn_mode"] == "strided")}
+        layer = StridedAttention(stride=context or settings["n"], **far, **arguments)
     features = settings["heads"] * size
     layer.build((None, None, features))
     unit = np.eye(features)
@@ -76,8 +69,3 @@ def test_masks_outputs_and_gradients_are_the_published_ones(name):
     for side, gradient in gradients.items():
         expected = GOLDEN[f"{name}/grad/{side}"]
         np.testing.assert_allclose(ops.convert_to_numpy(gradient), expected, rtol=0, atol=2e-5, err_msg=side)
-
-
-def test_every_kind_of_mask_is_among_the_cases():
-    assert {settings["attn_mode"] for settings in CASES.values()} == {"all", "local", "strided", "fixed"}
-    assert len(CASES) == 21 and len(WITH_NUMBERS) == 13

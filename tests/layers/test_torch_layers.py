@@ -1,10 +1,12 @@
-"""Layers and a small model on the torch backend, where torch is installed: forward, backward, training."""
+"""Layers and small models on the torch backend, where torch is installed: forward, backward, training, text."""
 
 import importlib.util
 import json
 
 import numpy as np
 import pytest
+
+import tf_sparse_attention as tsa
 
 CODE = """
 import json, os, sys
@@ -59,13 +61,39 @@ pytestmark = [
 ]
 
 
+def on_both_backends(run_python, code, **environment):
+    """Return the JSON that code prints with torch and with TensorFlow."""
+    backends = ("torch", "tensorflow")
+    return [json.loads(run_python(code, KERAS_BACKEND=name, **environment).splitlines()[-1]) for name in backends]
+
+
 def test_layers_of_all_patterns_equal_tensorflow_and_have_gradients(run_python):
-    torch, tensorflow = (
-        json.loads(run_python(CODE, KERAS_BACKEND=backend).splitlines()[-1]) for backend in ("torch", "tensorflow")
-    )
+    torch, tensorflow = on_both_backends(run_python, CODE)
     for name in sorted(set(torch) - {*DRAWN}):
         np.testing.assert_allclose(torch[name], tensorflow[name], atol=1e-5, err_msg=name)
 
 
 def test_a_model_of_two_layers_is_trained_and_decodes_on_torch(run_python):
     assert "torch" in run_python(FIT, KERAS_BACKEND="torch")
+
+
+TEXTS = """
+import json, os, keras, numpy as np
+import tf_sparse_attention as tsa
+
+model = keras.saving.load_model(os.environ["MODEL"])
+strategies = ["greedy", tsa.generation.Sampling(top_p=0.9), tsa.generation.BeamSearch(num_beams=2)]
+prompts = np.array([[3, 4, 5], [6, 7, 8]])
+texts = [model.generate(prompts, max_length=9, strategy=strategy, seed=3) for strategy in strategies]
+print(json.dumps([[np.asarray(text).tolist() for text in rows] for rows in texts]))
+"""
+
+
+def test_sampled_text_is_that_of_the_other_backends(run_python, tmp_path):
+    parts = [
+        {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 4},
+        {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 2, "cluster_size": 4},
+    ]
+    tsa.models.LanguageModel(tsa.models.Backbone(20, 1, 16, parts, seed=0)).save(tmp_path / "model.keras")
+    found, expected = on_both_backends(run_python, TEXTS, MODEL=str(tmp_path / "model.keras"))
+    assert found == expected and len(np.unique(found[1])) > 3  # sampled, and no padding
