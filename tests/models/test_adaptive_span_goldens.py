@@ -15,6 +15,29 @@ from tests.goldens import goldens_of, read_case
 from tests.programs import differentiate
 from tf_sparse_attention.models import Backbone, LanguageModel
 
+# The published name of a weight of ours, by its path or name, and what becomes of it.
+PUBLISHED = {
+    "query/kernel": ("layers.{}.attn.proj_query.weight", "to heads"),
+    "key/kernel": ("layers.{}.attn.proj_key.weight", "to heads"),
+    "value/kernel": ("layers.{}.attn.proj_val.weight", "to heads"),
+    "attention_output/kernel": ("layers.{}.attn.proj_out.weight", "from heads"),
+    "relative_key": ("key_pe", "positions"),
+    "fraction": ("layers.{}.attn.attn.adaptive_span._mask.current_val", "vector"),
+    "key": ("layers.{}.attn.attn.persistent_memory.key", "swap"),
+    "value": ("layers.{}.attn.attn.persistent_memory.val", None),
+    "inner/kernel": ("layers.{}.ff.fc1.weight", "transpose"),
+    "inner/bias": ("layers.{}.ff.fc1.bias", None),
+    "output/kernel": ("layers.{}.ff.fc2.weight", "transpose"),
+    "output/bias": ("layers.{}.ff.fc2.bias", None),
+    "attention_norm/gamma": ("layers.{}.norm1.weight", None),
+    "attention_norm/beta": ("layers.{}.norm1.bias", None),
+    "feed_forward_norm/gamma": ("layers.{}.norm2.weight", None),
+    "feed_forward_norm/beta": ("layers.{}.norm2.bias", None),
+    "to_vocabulary/kernel": ("out_emb.weight", "transpose"),
+    "to_vocabulary/bias": ("out_emb.bias", None),
+    "gate_kernel": ("out_emb.cluster_proj.weight", "gate kernel"),
+    "gate_bias": ("out_emb.cluster_proj.bias", "gate bias"),
+}
 CASES = ["lm_all_adaptio_tied_span_pers", "lm_plain", "lm_span_trim", "lm_adaptio_tied", "lm_span_pers"]
 
 goldens = goldens_of("torch_peers/all_attention.npz")
@@ -26,12 +49,12 @@ class Case:
     def __init__(self, goldens, name):
         self.settings, self.arrays = read_case(goldens, name)
         self.published = {key.removeprefix("var/"): x for key, x in self.arrays.items() if key.startswith("var/")}
-        self.model = self._model()
-        self.names = {weight.path: self._source(weight) for weight in self.model.trainable_variables}
+        self.model = self.make_model()
+        self.names = {weight.path: self.source(weight) for weight in self.model.trainable_variables}
         for weight in self.model.trainable_variables:
             weight.assign(self.ours(self.names[weight.path], self.published))
 
-    def _model(self):
+    def make_model(self):
         given = self.settings
         attention = {
             "layer": "AllAttention",
@@ -45,56 +68,26 @@ class Case:
             "adaptive_span": {"ramp": given["ramp"], "loss": given["adapt_span_loss"]} if given["span"] else None,
         }
         clusters = {"cutoffs": given["cutoffs"], "div_value": given["div_val"]}
-        backbone = Backbone(
-            given["vocab"],
-            given["layers"],
-            given["hidden"],
-            [attention],
-            intermediate_dim=None if given["pers_mem"] else given["inner"],
-            activation="relu",
-            embedding=clusters if given["adapt_io"] else None,
-            norm={"placement": "post", "epsilon": 1e-5},
-            memory_length=given["L"],
-        )
+        options = {"intermediate_dim": None if given["pers_mem"] else given["inner"], "activation": "relu"}
+        options |= {"norm": {"placement": "post", "epsilon": 1e-5}, "memory_length": given["L"]}
+        options |= {"embedding": clusters if given["adapt_io"] else None}
+        backbone = Backbone(given["vocab"], given["layers"], given["hidden"], [attention], **options)
         return LanguageModel(backbone, tie_embeddings=given["tied"])
 
-    def _source(self, weight):
-        """Return the name of the published weight that serves as one of ours, and what becomes of it."""
-        *_, owner, name = weight.path.split("/")
-        layer = next((part for part in weight.path.split("/") if part.startswith("block_")), "block_").removeprefix(
-            "block_"
-        )
-        attention, adaptive = f"layers.{layer}.attn.", self.settings["adapt_io"]
-        index = name.rpartition("_")[2]
-        if adaptive and owner == "embedding":
-            kind = "emb_layers.{}.weight" if "embeddings" in name else "emb_projs.{}"
-            return f"in_emb.{kind.format(index)}", None if "embeddings" in name else "transpose"
-        if adaptive and owner == "to_vocabulary":
-            gate = {"gate_kernel": ("weight", "gate kernel"), "gate_bias": ("bias", "gate bias")}
-            if name in gate:
-                return f"out_emb.cluster_proj.{gate[name][0]}", gate[name][1]
+    def source(self, weight):
+        """Return the name of the published weight that is one of ours, and what becomes of it."""
+        path = weight.path.split("/")
+        owner, name, index = path[-2], path[-1], path[-1].rpartition("_")[2]
+        if owner == "embedding":
+            is_table = "embeddings" in name
+            published = f"emb_layers.{index}.weight" if is_table else f"emb_projs.{index}"
+            published = published if self.settings["adapt_io"] else "weight"
+            return f"in_emb.{published}", None if is_table else "transpose"
+        if owner == "to_vocabulary" and index.isdigit():
             return f"out_emb.out_layers.{index}.bias", None
-        heads = {"query": "proj_query", "key": "proj_key", "value": "proj_val"}
-        if owner in heads:
-            return f"{attention}{heads[owner]}.weight", "to heads"
-        norms = {"gamma": "weight", "beta": "bias"}
-        dense = {"kernel": ("weight", "transpose"), "bias": ("bias", None)}
-        if owner in ("inner", "output"):
-            kind, change = dense[name]
-            return f"layers.{layer}.ff.fc{1 if owner == 'inner' else 2}.{kind}", change
-        if owner == "to_vocabulary":
-            kind, change = dense[name]
-            return f"out_emb.{kind}", change
-        return {
-            "embeddings": ("in_emb.weight", None),
-            "relative_key": ("key_pe", "positions"),
-            "fraction": (f"{attention}attn.adaptive_span._mask.current_val", "vector"),
-            "key": (f"{attention}attn.persistent_memory.key", "swap"),
-            "value": (f"{attention}attn.persistent_memory.val", None),
-            "kernel": (f"{attention}proj_out.weight", "from heads"),
-            "gamma": (f"layers.{layer}.norm{1 if owner == 'attention_norm' else 2}.{norms['gamma']}", None),
-            "beta": (f"layers.{layer}.norm{1 if owner == 'attention_norm' else 2}.{norms['beta']}", None),
-        }[name]
+        layer = next((part.removeprefix("block_") for part in path if part.startswith("block_")), "")
+        published, change = PUBLISHED.get(f"{owner}/{name}") or PUBLISHED[name]
+        return published.format(layer), change
 
     def ours(self, source, arrays):
         """Return a published weight, or its gradient, in the shape of ours."""
@@ -118,8 +111,8 @@ class Case:
     def read(self, weights):
         """Return log-probabilities (or nats), the memory after each segment, and the loss of each, all tensors."""
         variables = self.model.trainable_variables
-        given = [weights[str(number)] for number in range(len(variables))]
-        with keras.StatelessScope(list(zip(variables, given, strict=True)), collect_losses=True) as scope:
+        given = [(variable, weights[variable.path]) for variable in variables]
+        with keras.StatelessScope(given, collect_losses=True) as scope:
             memory, of_spans = self.model.init_memory(self.settings["B"], masked=False), ops.zeros(())
             outputs, memories, losses = [], [], []
             for x, y in zip(self.arrays["x"], self.arrays["y"], strict=True):
@@ -133,25 +126,21 @@ class Case:
         return ops.stack(outputs), ops.stack(losses), memories, of_spans
 
     def values(self):
-        return {str(number): weight.numpy() for number, weight in enumerate(self.model.trainable_variables)}
+        return {weight.path: weight.numpy() for weight in self.model.trainable_variables}
 
     def assert_gradients(self, gradients, kind):
         """Compare gradients by published weight; those of a table that several layers use are added."""
         added = {}
-        for number, weight in enumerate(self.model.trainable_variables):
-            name, change = self.names[weight.path]
-            gradient = np.asarray(gradients[str(number)])
-            if change == "positions":
-                gradient = gradient[: self.settings["L"]]
-            added[name] = added.get(name, 0) + gradient
-        for weight in self.model.trainable_variables:
-            name, change = self.names[weight.path]
+        for path, (name, _) in self.names.items():
+            added[name] = added.get(name, 0) + np.asarray(gradients[path])
+        for name, change in self.names.values():
             # Where spans lie on a corner of their ramp the published gradient is kept as PyTorch had it at the time.
             key = next(key for key in (f"{kind}_closed/{name}", f"{kind}/{name}") if key in self.arrays)
             expected = self.ours((name, change), {name: self.arrays[key]})
-            if change == "positions":
-                expected = expected[: self.settings["L"]]
-            np.testing.assert_allclose(added[name], expected, rtol=1e-3, atol=2e-5, err_msg=f"{kind} of {name}")
+            rows = slice(self.settings["L"] if change == "positions" else None)
+            np.testing.assert_allclose(
+                added[name][rows], expected[rows], rtol=1e-3, atol=2e-5, err_msg=f"{kind} of {name}"
+            )
 
 
 @pytest.fixture(scope="module", autouse=True)

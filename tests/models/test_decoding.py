@@ -8,11 +8,10 @@ import pytest
 from keras import ops
 
 from tests.draws import first
-from tests.programs import as_program, compiled_on_jax
-from tf_sparse_attention.generation import Sampling
+from tests.layers.decoded import error_of_decoding
+from tests.programs import compiled_on_jax
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
-from tf_sparse_attention.models.steps import Decoder, full_pass_step
 
 SIZES = {"num_heads": 2, "key_dim": 4}
 LOCAL = {"layer": "LocalAttention", **SIZES, "window": 6, "position": "rotary"}
@@ -20,11 +19,8 @@ ROUTING = {"layer": "RoutingAttention", **SIZES, "num_clusters": 3, "cluster_siz
 STRIDED = {"layer": "StridedAttention", **SIZES, "stride": 4, "heads": "interleaved"}
 FIXED = {"layer": "FixedAttention", **SIZES, "block_size": 4, "num_summary": 2}
 MODELS = {
-    "routing_transformer": {
-        "attention": {"parts": [LOCAL, ROUTING], "num_local_layers": 1},
-        "norm": "post",
-        "embedding": {"dim": 12},
-    },
+    "routing_transformer": {"attention": {"parts": [LOCAL, ROUTING], "num_local_layers": 1}, "norm": "post"}
+    | {"embedding": {"dim": 12}},
     "sparse_transformer": {"attention": [STRIDED], "embedding": {"grid": (5, 5)}},
     "fixed": {"attention": [FIXED], "embedding": {"sinusoidal": True}},
     "all_attention": {"attention": [{"layer": "AllAttention", **SIZES, "num_persistent": 3, "window": 6}]},
@@ -51,23 +47,10 @@ def largest_error(model, ids, lengths, memory=None, documents=None):
 
     With a memory the call is that of `forward_with_memory`, of `documents` (B,).
     """
-    batch, length = ids.shape
-    inputs = ids if documents is None else {"token_ids": ids, "segment_ids": np.repeat(documents[:, None], length, 1)}
+    segments = {} if documents is None else {"segment_ids": np.repeat(documents[:, None], ids.shape[1], 1)}
     run = compiled_on_jax(model if memory is None else model.forward_with_memory)
-    whole = ops.convert_to_numpy(run(ids) if memory is None else run(inputs, memory)[0])
-    longest, rows = lengths.max(), np.arange(batch)
-    cache = model.init_cache(batch, length, memory)
-    known = np.arange(longest) < lengths[:, None]
-    given, cache = compiled_on_jax(model.prefill)(ids[:, :longest], cache, known)
-    given = ops.convert_to_numpy(given)
-    worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
-    decode = as_program(model.decode)
-    for step in range(length - lengths.min()):
-        index = np.minimum(lengths + step, length - 1)
-        found, cache = decode(ids[rows, index][:, None], cache, index)
-        apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index]).max(-1)
-        worst = max(worst, apart[lengths + step < length].max(initial=0))
-    return worst
+    whole = run(ids) if memory is None else run({"token_ids": ids, **segments}, memory)[0]
+    return error_of_decoding(model, ids, lengths, model.init_cache(*ids.shape, memory), whole)
 
 
 @pytest.mark.parametrize("name", first(MODELS, 2))
@@ -141,17 +124,3 @@ def test_what_cannot_be_decoded_is_refused():
     inputs = {"token_ids": np.ones((1, 4), "int32"), "segment_ids": np.zeros((1, 4), "int32")}
     with pytest.raises(ValueError, match="`inputs`"):
         model.prefill(inputs, model.init_cache(1, 9))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["routing_transformer", "sparse_transformer"])
-def test_generation_with_a_cache_is_that_of_a_pass_for_each_token(name):
-    model = make(**MODELS[name])
-    prompts = [[5, 6, 7], [], [9] * 8]
-    slow = Generator(model, run_eagerly=True)  # compiling takes longer than these few passes
-    slow.decoder = Decoder(full_pass_step(model), lambda *given: ())
-    settings = {"max_length": 12, "strategy": Sampling(temperature=0.7, top_p=0.9), "seed": 3, "stop_token_ids": None}
-    for found, wanted in zip(
-        Generator(model).generate(prompts, **settings), slow.generate(prompts, **settings), strict=True
-    ):
-        np.testing.assert_array_equal(found.token_ids, wanted.token_ids)

@@ -10,13 +10,7 @@ from tests.contracts import to_numpy
 from tests.draws import draws, first
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import ClusteredAttention
-from tf_sparse_attention.models import (
-    Backbone,
-    Encoder,
-    SequenceClassifier,
-    SpanAnswerer,
-    TokenClassifier,
-)
+from tf_sparse_attention.models import Backbone, Encoder, SequenceClassifier, SpanAnswerer, TokenClassifier
 from tf_sparse_attention.models.encoder_tasks import best_spans
 
 V, D, T = 30, 8, 9
@@ -25,7 +19,6 @@ MASK = np.arange(T) < LENGTHS[:, None]
 IDS = np.random.default_rng(0).integers(1, V, (2, T)).astype("int32")
 INPUTS = {"token_ids": IDS, "padding_mask": MASK}
 HEADS = {"num_heads": 2, "key_dim": 4}
-LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
 
 
 def backbone(layer="LocalAttention", seed=0, **arguments):
@@ -38,20 +31,17 @@ def bert_like():
     return Encoder(V, 1, D, 12, [part], max_length=16)
 
 
-def functional():
-    """A Keras model with dense attention, of one tensor and its padding mask."""
+def swapped():
+    """Return a functional model, of token ids and their padding mask, with its dense attention replaced."""
     dtypes = {"token_ids": "int32", "padding_mask": "bool"}
     inputs = {name: keras.Input((None,), dtype=dtype, name=name) for name, dtype in dtypes.items()}
     x = keras.layers.Embedding(V, D)(inputs["token_ids"])
     x = keras.layers.MultiHeadAttention(2, 4)(x, x, attention_mask=inputs["padding_mask"][:, None])
-    return keras.Model(inputs, x)
 
-
-def swapped():
     def make_layer(attention):
         return ClusteredAttention(**arguments_of(attention), num_clusters=3, top_k=4)
 
-    return replace_attention(functional(), make_layer, print_fn=None)
+    return replace_attention(keras.Model(inputs, x), make_layer, print_fn=None)
 
 
 MODELS = {
@@ -59,13 +49,11 @@ MODELS = {
     "token": lambda encoder, **options: TokenClassifier(encoder, 3, **options),
     "span": lambda encoder, **options: SpanAnswerer(encoder, 4, **options),
 }
-TARGETS = {"sequence": np.array([0, 2]), "token": np.where(MASK, IDS % 3, -1), "span": np.array([[2, 4], [-1, -1]])}
 SHAPES = {"sequence": (2, 3), "token": (2, T, 3), "span": (2, 2, T)}
 
 
 @pytest.mark.parametrize(
-    ("name", "encoder"),
-    first([("sequence", swapped), ("token", bert_like), ("span", backbone)], 2),
+    ("name", "encoder"), first([("sequence", swapped), ("token", bert_like), ("span", backbone)], 2)
 )
 def test_a_model_on_any_encoder_is_saved_and_loaded(name, encoder, tmp_path):
     model = MODELS[name](encoder(), dropout=0.1)
@@ -75,20 +63,6 @@ def test_a_model_on_any_encoder_is_saved_and_loaded(name, encoder, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model) and loaded.dropout == 0.1
     np.testing.assert_array_equal(loaded(INPUTS), logits)
-
-
-@pytest.mark.parametrize("name", first(["span", "sequence", "token"], 1))
-def test_a_model_learns_and_targets_that_do_not_count_change_nothing(name):
-    model = MODELS[name](backbone())
-    model.compile(keras.optimizers.Adam(5e-2), LOSS, run_eagerly=True)
-    losses = model.fit(INPUTS, TARGETS[name], epochs=4, shuffle=False, verbose=0).history["loss"]
-    assert losses[-1] < 0.8 * losses[0]
-    if name != "sequence":
-        counts = TARGETS[name] >= 0
-        logits = to_numpy(model(INPUTS))
-        log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        nats = -np.take_along_axis(log_probs, np.maximum(TARGETS[name], 0)[..., None], axis=-1)[..., 0]
-        assert float(LOSS(TARGETS[name], logits)) == pytest.approx(nats[counts].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])
@@ -143,30 +117,22 @@ def test_spans_are_of_tokens_that_may_be_chosen():
 @draws(15, 60)
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 12), st.integers(0, 2**31))
 def test_the_best_span_is_that_of_all_spans(rows, length, longest, seed):
-    starts, ends = np.random.default_rng(seed).standard_normal((2, rows, length)).astype("float32")
-    found = [to_numpy(x) for x in best_spans(starts, ends, longest)]
+    rng = np.random.default_rng(seed)
+    starts, ends = rng.standard_normal((2, rows, length)).astype("float32")
+    allowed = rng.random((rows, length)) < 0.8
+    allowed[:, -1] = True
+    found = [to_numpy(x) for x in best_spans(starts, ends, longest, allowed)]
     for row, (start, end, score) in enumerate(zip(*found, strict=True)):
-        sums = {
-            (s, e): starts[row, s] + ends[row, e] for s in range(length) for e in range(s, min(s + longest, length))
-        }
+        spans = [(s, e) for s in range(length) for e in range(s, min(s + longest, length))]
+        sums = {(s, e): starts[row, s] + ends[row, e] for s, e in spans if allowed[row, s : e + 1].all()}
         assert (start, end) == max(sums, key=sums.__getitem__) and score == sums[start, end]
 
 
-def test_no_span_goes_over_what_it_may_not_hold():
-    allowed = np.array([[True, False, True, True], [True, True, False, True], [False, False, False, True]])
-    starts, ends = np.array([[9.0, 0.0, 1.0, 2.0]] * 3), np.array([[0.0, 9.0, 4.0, 8.0]] * 3)
-    start, end, score = (to_numpy(x).tolist() for x in best_spans(starts, ends, 4, allowed))
-    # Of the first row (0, 3) would have 17, of the second (0, 1) has 18.
-    assert (start, end, score) == ([3, 0, 3], [3, 1, 3], [10.0, 18.0, 10.0])
-
-
 def test_what_does_not_fit_is_refused(subtests):
+    causal = Backbone(V, 1, D, [{"layer": "LocalAttention", "window": 3, **HEADS}])
     cases = [
         (lambda: SequenceClassifier("x", 3), "`encoder`"),
-        (
-            lambda: TokenClassifier(Backbone(V, 1, D, [{"layer": "LocalAttention", "window": 3, **HEADS}]), 3),
-            "`encoder`",
-        ),
+        (lambda: TokenClassifier(causal, 3), "`encoder`"),
         (lambda: SpanAnswerer(keras.layers.Dense(3)), "`encoder`"),
         (lambda: SequenceClassifier(backbone(), 0), "`num_classes`"),
         (lambda: TokenClassifier(backbone(), 0), "`num_classes`"),

@@ -11,25 +11,15 @@ from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
-from tf_sparse_attention.models.steps import full_pass_step
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
-ROUTING = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 8, "num_clusters": 3, "cluster_size": 4}
 PROMPTS = [[74, 107], [], [5, 200, 9, 9, 31], [40] * 11]
 
 
-def make_model(attention=(LOCAL,), vocabulary_size=258, **settings):
+def make_model(vocabulary_size=258, **settings):
     keras.utils.set_random_seed(3)
-    backbone = Backbone(
-        vocabulary_size=vocabulary_size,
-        num_layers=1,
-        hidden_dim=16,
-        attention=list(attention),
-        intermediate_dim=32,
-        seed=3,
-        **settings,
-    )
-    model = LanguageModel(backbone, dtype=settings.get("dtype"))
+    backbone = Backbone(vocabulary_size, 1, 16, [LOCAL], intermediate_dim=32, seed=3, **settings)
+    model = LanguageModel(backbone)
     for weight in model.trainable_weights:
         # Far from the start, where all tokens are about as likely.
         weight.assign(3 * weight if "kernel" in weight.path else weight)
@@ -44,25 +34,19 @@ def model():
 
 @pytest.fixture(scope="module")
 def traces(model):
-    """A list with an element per trace of a decoding step of the shared programs."""
+    """Return a list with an element per trace of a decoding step of the shared programs."""
     found, step = [], model.generator.decoder.step
     model.generator.decoder = model.generator.decoder._replace(step=lambda *given: (found.append(1), step(*given))[1])
     return found
 
 
-@pytest.fixture(scope="module")
-def generator(model, traces):
-    return model.generator
-
-
-@pytest.fixture(scope="module")
-def eager_generator(model):
-    """The same without programs, for what differs in each test, where compiling takes longer than a few tokens."""
+def eager(model):
+    """Return a generator without programs: compiling takes longer than a few tokens."""
     return Generator(model, run_eagerly=True)
 
 
 def slow_greedy(model, prompt, max_length, stop_id=1):
-    """The most likely continuation, each token from a pass over the tokens so far and nothing else."""
+    """Return the most likely continuation, each token from a pass over the tokens so far and nothing else."""
     ids = list(prompt)
     while len(ids) < max_length and not (len(ids) > len(prompt) and ids[-1] == stop_id):
         logits = keras.ops.convert_to_numpy(model(np.array([[0, *ids]], "int32")))[0, -1]
@@ -74,37 +58,25 @@ def lists(rows):
     return [row.token_ids.tolist() for row in rows]
 
 
-def test_greedy_generation_equals_a_pass_for_each_token(model, generator):
-    rows = generator.generate(PROMPTS, max_length=12, strategy="greedy")
+def test_greedy_generation_equals_a_pass_for_each_token(model, traces):
+    rows = model.generator.generate(PROMPTS, max_length=12, strategy="greedy")
     assert lists(rows) == [slow_greedy(model, prompt, 12) for prompt in PROMPTS]
 
 
-@pytest.mark.filterwarnings("ignore:.*is not causal")
-@pytest.mark.parametrize("selection", ["nearest", "top_k"])
-def test_a_step_depends_on_the_tokens_so_far_alone(selection):
-    model = make_model([LOCAL, {**ROUTING, "selection": selection}])
-    inputs = np.random.default_rng(0).integers(1, 258, (3, 20)).astype("int32")
-    logits, _ = full_pass_step(model)(inputs, np.array([4, 19, 11], "int32"), ())
-    for row, at in enumerate((4, 19, 11)):
-        alone = ops.convert_to_numpy(model(inputs[row : row + 1, : at + 1]))[0, -1]
-        np.testing.assert_allclose(ops.convert_to_numpy(logits)[row, 1:], alone[1:], atol=1e-5)
-
-
-def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(generator, traces):
-    generator.generate(
-        PROMPTS, max_length=14, strategy=Sampling(temperature=0.3, top_p=0.5), seed=1, stop_token_ids=[1, 2]
-    )
+def test_all_prompts_lengths_seeds_and_settings_of_a_kind_share_one_program(model, traces):
+    strategy = Sampling(temperature=0.3, top_p=0.5)
+    model.generator.generate(PROMPTS, max_length=14, strategy=strategy, seed=1, stop_token_ids=[1, 2])
     assert traces
     before = len(traces)
     strategy = Sampling(temperature=1.2, top_p=0.9)
-    generator.generate(PROMPTS[::-1], 50, strategy=strategy, seed=[7, 8, 9, 9], stop_token_ids=None, num_ids=258)
+    model.generator.generate(PROMPTS[::-1], 50, strategy=strategy, seed=[7, 8, 9, 9], stop_token_ids=None, num_ids=258)
     assert len(traces) == before
 
 
 def test_a_row_is_finished_by_a_stop_id_that_it_drew():
     model = make_model()
     model.to_vocabulary.bias.assign(np.where(np.arange(258) == 7, 99.0, 0.0))
-    generator = Generator(model, run_eagerly=True)
+    generator = eager(model)
     rows = generator.generate([[5, 7], [5], [5, 7, 7]], max_length=3, stop_token_ids=7)
     assert [(row.token_ids.tolist(), row.finished) for row in rows] == [
         ([5, 7, 7], True),
@@ -118,7 +90,7 @@ def test_a_row_is_finished_by_a_stop_id_that_it_drew():
 @pytest.mark.full
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make_model(vocabulary_size=400)
-    model._generator = Generator(model, run_eagerly=True)
+    model._generator = eager(model)
     model.to_vocabulary.bias.assign(np.where(np.arange(400) < 258, 0.0, 9.0))
     assert max(model.generate([5], 12, stop_token_ids=None)) >= 258
     text, log_probs = model.generate("a", 12, tokenizer=ByteTokenizer(), stop_token_ids=None, return_log_probs=True)
@@ -141,16 +113,8 @@ def test_other_weights_make_other_programs():
 def test_padding_is_never_generated():
     model = make_model(vocabulary_size=3)
     model.to_vocabulary.bias.assign([9.0, 0.0, 0.0])
-    generator = Generator(model, run_eagerly=True)
-    (row,) = lists(generator.generate([[]], 10, Sampling(temperature=5.0), stop_token_ids=None))
+    (row,) = lists(eager(model).generate([[]], 10, Sampling(temperature=5.0), stop_token_ids=None))
     assert set(row) == {1, 2}
-
-
-def test_generation_leaves_all_state_untouched(model, generator):
-    before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
-    generator.generate(PROMPTS, max_length=14)
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), value)
 
 
 def test_text_goes_in_and_out(model):
@@ -178,31 +142,25 @@ def test_wrong_arguments_are_refused(model, subtests):
         ("strategy", lambda: next(model.stream([5], 9, strategy="beam"))),
         ("model", lambda: bidirectional.generate([3], 4)),
     ]
-    for prompt in ([258], [-1], [3, 0], [0, 0], [0.0, 3], [1.5], [[3]], [[3], [4, 5]]):
-        cases.append(("prompts", lambda prompt=prompt: model.generate([[1], prompt], 9)))
-    for seed in (1.5, [1, 2, 3], [1, [2]], True, None):
-        cases.append(("seed", lambda seed=seed: model.generate([[], []], 3, seed=seed)))
-    for strategy in ("best", 3, None, Sampling):
-        cases.append(("strategy", lambda strategy=strategy: model.generate([3], 4, strategy)))
-    for stop in (1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end"):
-        cases.append(("stop_token_ids", lambda stop=stop: model.generate([3], 4, stop_token_ids=stop)))
+    values = {"prompts": ([258], [-1], [3, 0], [0, 0], [0.0, 3], [1.5], [[3]], [[3], [4, 5]])}
+    values |= {"seed": (1.5, [1, 2, 3], [1, [2]], True, None), "strategy": ("best", 3, None, Sampling)}
+    values |= {"stop_token_ids": (1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end")}
+    for name, wrong in ((name, wrong) for name, each in values.items() for wrong in each):
+        given = {name: [[1], wrong]} if name == "prompts" else {"prompts": [[], []], name: wrong}
+        cases.append((name, lambda given=given: model.generate(**given, max_length=9)))
     for number, (name, call) in enumerate(cases):
         with subtests.test(f"{name}, case {number}"), pytest.raises(ValueError, match=f"`{name}`"):
             call()
 
 
-def test_a_sampler_that_returns_no_ids_is_refused(eager_generator):
-    for sampler in (
-        lambda logits, keys: logits,
-        lambda logits, keys: ops.max(logits, -1),
-        lambda logits, keys: np.int32(3),
-    ):
+def test_a_sampler_that_returns_no_ids_is_refused(model):
+    for result in (lambda logits: logits, lambda logits: ops.max(logits, -1), lambda logits: np.int32(3)):
         with pytest.raises(ValueError, match="`sampler`"):
-            eager_generator.generate([[5], [6]], 4, sampler)
+            eager(model).generate([[5], [6]], 4, lambda logits, keys, result=result: result(logits))
 
 
-def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
-    rows = lists(generator.generate([[74, 107]], max_length=4, seed=2))
+def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model):
+    rows = lists(model.generator.generate([[74, 107]], max_length=4, seed=2))
     for prompt in ([74, 107], (74, 107), np.array([74, 107]), [0, 74, 107]):
         assert model.generate(prompt, max_length=4, seed=2).tolist() == rows[0]
     for prompts in ([[74, 107]], [[0, 74, 107]], np.array([[74, 107]]), ops.convert_to_tensor([[74, 107]])):
@@ -210,17 +168,17 @@ def test_one_prompt_gives_one_result_and_a_list_gives_a_list(model, generator):
     assert isinstance(model.generate("Hi", max_length=4, tokenizer=ByteTokenizer()), str)
 
 
-def test_padding_on_either_side_is_taken_off(model, generator):
-    wanted = lists(generator.generate([[5, 6], [7, 8, 9], [], [3]], max_length=6, seed=2))
+def test_padding_on_either_side_is_taken_off(model):
+    wanted = lists(model.generator.generate([[5, 6], [7, 8, 9], [], [3]], max_length=6, seed=2))
     ids = np.array([[0, 0, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0], [0, 0, 0, 3]])
     mask = [[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 1, 1]]  # the last row has the start id too
     rows = model.generate(ids, max_length=6, seed=2, padding_mask=mask)
     assert [row.tolist() for row in rows] == wanted
 
 
-def test_log_probabilities_are_those_of_one_pass(model, eager_generator):
+def test_log_probabilities_are_those_of_one_pass(model):
     prompts = PROMPTS[:3]
-    rows = eager_generator.generate(prompts, max_length=7, seed=4, strategy=Sampling(top_k=5))
+    rows = eager(model).generate(prompts, max_length=7, seed=4, strategy=Sampling(top_k=5))
     for (row, own, _), prompt in zip(rows, prompts, strict=True):
         logits = ops.convert_to_numpy(model(np.array([[0, *row[:-1]]])))[0].astype("float64")
         logits[:, 0] = -1e30  # padding is never drawn, and has no probability
@@ -235,9 +193,7 @@ def test_pieces_of_a_stream_are_what_generate_returns(model):
     for prompt in ("é", b"\xc3", ""):
         wanted = model.generate(prompt, **settings)
         pieces = list(model.stream(prompt, **settings))
-        assert "".join(pieces) == wanted
-        assert len(pieces) > 10
-        assert all(pieces)
+        assert "".join(pieces) == wanted and len(pieces) > 10 and all(pieces)
     pieces = list(model.stream([5, 6], max_length=30, seed=5, chunk_size=8, stop_token_ids=None))
     assert [len(piece) for piece in pieces] == [2, 8, 8, 8, 4]
     np.testing.assert_array_equal(np.concatenate(pieces), model.generate([5, 6], 30, seed=5, stop_token_ids=None))
@@ -254,9 +210,10 @@ from tf_sparse_attention.models.generator import Generator
 signal.alarm(120)
 part = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}
 model = tsa.models.LanguageModel(tsa.models.Backbone(48, 1, 8, [part], intermediate_dim=8, seed=0))
-results = [model.generate([3, 4], max_length=6, stop_token_ids=None, seed=seed).tolist() for seed in range(4)]
-model._generator = Generator(model, run_eagerly=True)
-results += [model.generate([3, 4], max_length=6, stop_token_ids=None, seed=seed).tolist() for seed in range(4)]
+results = []
+for run_eagerly in (False, True):
+    model._generator = Generator(model, run_eagerly)
+    results += [model.generate([3, 4], max_length=6, stop_token_ids=None, seed=seed).tolist() for seed in range(4)]
 print(json.dumps(results))
 """
     results = json.loads(run_python(code, XLA_FLAGS=""))

@@ -1,17 +1,19 @@
-"""The initial weights by depth are those of the paper."""
+"""The initial weights by depth are those of the paper, and equal seeds give equal models and trainings."""
+
+import hashlib
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from tf_sparse_attention.models import Backbone, LanguageModel, initialize_by_depth
+from tf_sparse_attention.models import Backbone, LanguageModel, initialize_by_depth, language_model_loss
 
 ATTENTION = {"layer": "StridedAttention", "num_heads": 4, "key_dim": 16, "value_dim": 32, "stride": 4}
 
 
-def make(**changes):
-    arguments = {"intermediate_dim": 512, "embedding": {"grid": (8, 4, 2)}, **changes}
-    return LanguageModel(Backbone(300, 2, 128, [ATTENTION], **arguments))
+def make():
+    return LanguageModel(Backbone(300, 2, 128, [ATTENTION], intermediate_dim=512, embedding={"grid": (8, 4, 2)}))
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +64,34 @@ def test_models_of_other_seeds_share_no_seeded_weights():
     routed = {"layer": "RoutingAttention", "num_clusters": 4, "cluster_size": 8, **heads}
     persistent = {"layer": "AllAttention", "num_persistent": 4, "window": 8, **heads}
     embedding = {"cutoffs": (100,), "grid": (8, 8)}
-    begins = []
+    begins, ends = [], ("centroids", "persistent/key", "persistent/value", "axis_0", "axis_1", "embeddings_0")
     for seed in (0, 1, 1000):
         backbone = Backbone(300, 2, 16, [routed, routed, persistent], embedding=embedding, seed=seed)
         for weight in LanguageModel(backbone).weights:
-            if weight.path.endswith(
-                ("centroids", "persistent/key", "persistent/value", "axis_0", "axis_1", "embeddings_0")
-            ):
+            if weight.path.endswith(ends):
                 values = keras.ops.convert_to_numpy(weight).ravel()[:4]
                 begins.append(tuple(np.round(values / values[0], 4)))
     assert len(begins) == len(set(begins)) > 20
+
+
+ROUTING = {"layer": "RoutingAttention", "num_heads": 2, "key_dim": 4, "num_clusters": 2, "cluster_size": 6}
+
+
+def train():
+    """Return a hash of all variables after four steps of training with dropout and moving centroids."""
+    keras.utils.set_random_seed(1)
+    backbone = Backbone(20, 1, 8, [{**ROUTING, "dropout": 0.1}], dropout=0.1)
+    model = LanguageModel(backbone)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), language_model_loss())
+    ids = np.random.default_rng(0).integers(1, 20, (16, 12)).astype("int32")
+    model.fit(ids, ids, batch_size=4, verbose=0)
+    variables = model.variables + model.optimizer.variables
+    return hashlib.sha256(b"".join(ops.convert_to_numpy(variable).tobytes() for variable in variables)).hexdigest()
+
+
+def test_equal_seeds_give_equal_bits():
+    assert train() == train()
+
+
+def test_equal_seeds_give_equal_bits_on_jax(run_jax):
+    run_jax("from tests.models.test_initialization import train\nassert train() == train()")

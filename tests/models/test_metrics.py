@@ -17,24 +17,21 @@ def measured(metric, weights=None):
     return float(metric.result())
 
 
-def test_the_loss_is_the_mean_over_what_is_not_padding():
+def test_the_loss_is_the_mean_over_what_is_not_padding_also_with_a_mask_of_keras():
     np.testing.assert_allclose(language_model_loss()(TARGETS, LOGITS), NATS, rtol=1e-6)
-
-
-def test_a_mask_of_keras_counts_padding_out_no_second_time():
     logits = keras.ops.convert_to_tensor(LOGITS)
     logits._keras_mask = keras.ops.convert_to_tensor(TARGETS != 0)  # as the output of a model has it
     np.testing.assert_allclose(language_model_loss()(TARGETS, logits), NATS, rtol=1e-6)
 
 
-def test_metrics_are_means_per_token_per_byte_and_per_word():
-    np.testing.assert_allclose(measured(Perplexity()), np.exp(NATS), rtol=1e-6)
-    np.testing.assert_allclose(measured(BitsPerByte()), 2.0, rtol=1e-6)
-    np.testing.assert_allclose(measured(BitsPerByte(tokens_per_byte=0.25)), 0.5, rtol=1e-6)
-    np.testing.assert_allclose(measured(PerplexityPerWord(tokens_per_word=3.0)), np.exp(3 * NATS), rtol=1e-6)
-
-
-def test_weights_leave_tokens_out():
+def test_metrics_are_means_per_token_per_byte_and_per_word_without_tokens_of_weight_zero():
+    for metric, expected in [
+        (Perplexity(), np.exp(NATS)),
+        (BitsPerByte(), 2.0),
+        (BitsPerByte(tokens_per_byte=0.25), 0.5),
+        (PerplexityPerWord(tokens_per_word=3.0), np.exp(3 * NATS)),
+    ]:
+        np.testing.assert_allclose(measured(metric), expected, rtol=1e-6)
     np.testing.assert_allclose(measured(Perplexity(), np.array([[1.0, 0.0, 1.0]])), 2.0, rtol=1e-6)
 
 

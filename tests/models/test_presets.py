@@ -1,83 +1,44 @@
 """The presets have the numbers that were published."""
 
-from typing import NamedTuple
-
+import keras
 import numpy as np
 import pytest
 
-from tf_sparse_attention.models import Backbone, SequenceToSequence, presets
+from tf_sparse_attention.models import DECODER_PRESETS, Backbone, LanguageModel, SequenceToSequence, presets
+from tf_sparse_attention.models.presets import preset_arguments
 
-
-class Row(NamedTuple):
-    """The numbers of a published configuration; those of routing are 0 where nothing routes."""
-
-    length: int
-    hidden: int
-    embedding: int
-    feed_forward: int
-    layers: int
-    local_heads: int
-    routing_heads: int
-    routing_layers: int  # the last ones
-    clusters: int
-    cluster_size: int
-    block: int
-    dropout: tuple  # of attention, feed-forward, embeddings and input tokens
-    max_distance: int
-    activation: str = "geglu"
-
-
-class SparseRow(NamedTuple):
-    """The numbers of a published Sparse Transformer."""
-
-    length: int
-    layers: int
-    heads: int
-    hidden: int
-    dropout: float
-    millions: float  # of parameters
-
-
-SPARSE_ROWS = {
-    "sparse_transformer_cifar10": SparseRow(3072, 128, 2, 256, 0.25, 59),
-    "sparse_transformer_enwik8": SparseRow(12288, 30, 8, 512, 0.4, 95),
-    "sparse_transformer_imagenet64": SparseRow(12288, 48, 16, 512, 0.01, 152),
-    "sparse_transformer_music": SparseRow(65536, 48, 16, 512, 0.0, 152),
+# Length, layers, local heads, routed heads, hidden size, feed-forward, dropout, number and size of clusters.
+IMAGES = {
+    "cifar10_local1d": (3072, 12, 8, 0, 1024, 2048, 0.3, None),
+    "cifar10_local2d": (3072, 12, 8, 0, 256, 256, 0.0, None),
+    "cifar10_local_cluster": (3072, 12, 4, 4, 1024, 2048, 0.3, (6, 512)),
+    "imagenet64_local1d": (12288, 24, 16, 0, 1024, 2048, 0.3, None),
+    "imagenet64_local_cluster": (12288, 24, 12, 4, 1024, 2048, 0.3, (8, 2048)),
+    "imagenet64_half_routing": (12288, 24, 8, 8, 1024, 2048, 0.3, (8, 2048)),
 }
-
-
-class ImageRow(NamedTuple):
-    """The numbers of a published Routing Transformer for images."""
-
-    length: int
-    layers: int
-    local_heads: int
-    routing_heads: int
-    hidden: int
-    feed_forward: int
-    dropout: float
-    clusters: tuple | None = None  # number and size
-
-
-IMAGE_ROWS = {
-    "cifar10_local1d": ImageRow(3072, 12, 8, 0, 1024, 2048, 0.3),
-    "cifar10_local2d": ImageRow(3072, 12, 8, 0, 256, 256, 0.0),
-    "cifar10_local_cluster": ImageRow(3072, 12, 4, 4, 1024, 2048, 0.3, (6, 512)),
-    "imagenet64_local1d": ImageRow(12288, 24, 16, 0, 1024, 2048, 0.3),
-    "imagenet64_local_cluster": ImageRow(12288, 24, 12, 4, 1024, 2048, 0.3, (8, 2048)),
-    "imagenet64_half_routing": ImageRow(12288, 24, 8, 8, 1024, 2048, 0.3, (8, 2048)),
+# Length, layers, heads, hidden size, dropout, millions of parameters.
+SPARSE = {
+    "sparse_transformer_cifar10": (3072, 128, 2, 256, 0.25, 59),
+    "sparse_transformer_enwik8": (12288, 30, 8, 512, 0.4, 95),
+    "sparse_transformer_imagenet64": (12288, 48, 16, 512, 0.01, 152),
+    "sparse_transformer_music": (65536, 48, 16, 512, 0.0, 152),
 }
-NONE = (0, 0, 0, 0)
-ROWS = {
-    "enwik8_local8k": Row(8192, 1024, 1024, 3072, 22, 8, 0, 0, 0, 0, 256, (0.4, 0.4, 0, 0), 513),
-    "enwik8_local_cluster8k": Row(8192, 1024, 1024, 3072, 12, 4, 4, 12, 16, 512, 256, NONE, 513),
-    "enwik8_local_cluster12k": Row(12288, 1024, 1024, 3072, 12, 4, 4, 12, 48, 256, 128, NONE, 257),
-    "wikitext103_local4k": Row(4096, 1024, 256, 3072, 14, 16, 0, 0, 0, 0, 256, (0.4, 0.4, 0.4, 0.25), 513),
-    "wikitext103_local_cluster4k": Row(4096, 1024, 256, 3072, 14, 8, 8, 14, 8, 512, 256, (0.4, 0.4, 0.4, 0.25), 513),
-    "wikitext103_local_cluster1k": Row(1024, 1024, 256, 3072, 20, 8, 8, 20, 2, 512, 256, (0.4, 0.4, 0.4, 0.2), 513),
-    "pg19_local8k": Row(8192, 1032, 1032, 4096, 24, 8, 0, 0, 0, 0, 256, NONE, 513),
-    "pg19_local_cluster8k": Row(8192, 1032, 1032, 4096, 22, 6, 2, 1, 16, 512, 256, NONE, 513),
-    "pg19_routing_published": Row(8192, 1032, 1032, 4096, 22, 6, 2, 2, 16, 512, 256, NONE, 513, "relu"),
+# Length, layers, local heads, routed heads, layers without routed heads, number and size of clusters, block, and
+# dropout of attention, feed-forward, embeddings and input tokens.
+ENWIK8 = {
+    "enwik8_local8k": (8192, 22, 8, 0, 0, None, 256, (0.4, 0.4, 0, 0)),
+    "enwik8_local_cluster8k": (8192, 12, 4, 4, 0, (16, 512), 256, (0, 0, 0, 0)),
+    "enwik8_local_cluster12k": (12288, 12, 4, 4, 0, (48, 256), 128, (0, 0, 0, 0)),
+}
+WIKITEXT = {
+    "wikitext103_local4k": (4096, 14, 16, 0, 0, None, 256, (0.4, 0.4, 0.4, 0.25)),
+    "wikitext103_local_cluster4k": (4096, 14, 8, 8, 0, (8, 512), 256, (0.4, 0.4, 0.4, 0.25)),
+    "wikitext103_local_cluster1k": (1024, 20, 8, 8, 0, (2, 512), 256, (0.4, 0.4, 0.4, 0.2)),
+}
+PG19 = {
+    "pg19_local8k": (8192, 24, 8, 0, 0, None, 256, (0, 0, 0, 0)),
+    "pg19_local_cluster8k": (8192, 22, 6, 2, 21, (16, 512), 256, (0, 0, 0, 0)),
+    "pg19_routing_published": (8192, 22, 6, 2, 20, (16, 512), 256, (0, 0, 0, 0)),
 }
 
 
@@ -85,82 +46,67 @@ def parts_of(arguments):
     return {part["layer"]: part for part in arguments["attention"]["parts"]}
 
 
-def row_of(name):
-    """The numbers of a preset as it is."""
-    arguments = presets.preset_arguments(name)
-    parts = parts_of(arguments)
-    local, routing = parts["LocalAttention"], parts.get("RoutingAttention", {})
-    (dropout,) = {part["dropout"] for part in parts.values()}
-    (max_distance,) = {part["max_distance"] for part in parts.values()}
-    return Row(
-        length=presets.PRESETS[name]["sequence_length"],
-        hidden=arguments["hidden_dim"],
-        embedding=arguments["embedding"]["dim"],
-        feed_forward=arguments["intermediate_dim"],
-        layers=arguments["num_layers"],
-        local_heads=local["num_heads"],
-        routing_heads=routing.get("num_heads", 0),
-        routing_layers=arguments["num_layers"] - arguments["attention"]["num_local_layers"] if routing else 0,
-        clusters=routing.get("num_clusters", 0),
-        cluster_size=routing.get("cluster_size", 0),
-        block=local["block_size"],
-        dropout=(dropout, *(arguments["dropout"][kind] for kind in ("activation", "embedding", "tokens"))),
-        max_distance=max_distance,
-        activation=arguments["activation"],
-    )
+def routed_heads(count, clusters):
+    return {"layer": "RoutingAttention", "num_heads": count, "num_clusters": clusters[0], "cluster_size": clusters[1]}
 
 
 def test_every_preset_has_a_row():
-    assert set(presets.PRESETS) == {*ROWS, *SPARSE_ROWS, *IMAGE_ROWS}
+    assert set(presets.PRESETS) == {*ENWIK8, *WIKITEXT, *PG19, *SPARSE, *IMAGES}
 
 
-@pytest.mark.parametrize("name", IMAGE_ROWS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_a_routing_transformer_for_images_has_the_published_numbers(name):
-    arguments, row = presets.preset_arguments(name), IMAGE_ROWS[name]
+    length, layers, num_local, num_routed, hidden, feed_forward, dropout, clusters = IMAGES[name]
+    arguments = presets.preset_arguments(name)
     *routed, local = arguments["attention"]["parts"]
-    assert presets.PRESETS[name]["sequence_length"] == row.length == np.prod(arguments["embedding"]["grid"])
-    assert arguments["num_layers"] == row.layers and arguments["activation"] == "relu" and arguments["norm"] == "post"
-    assert (arguments["hidden_dim"], arguments["intermediate_dim"]) == (row.hidden, row.feed_forward)
-    assert (arguments["dropout"], local["num_heads"]) == (row.dropout, row.local_heads)
-    assert sum(part["num_heads"] for part in routed) == row.routing_heads
-    assert all((part["num_clusters"], part["cluster_size"]) == row.clusters for part in routed)
-    assert all(part["key_dim"] * (row.local_heads + row.routing_heads) == row.hidden for part in [*routed, local])
-    assert all(part["num_clusters"] * part["cluster_size"] >= row.length for part in routed)
+    assert presets.PRESETS[name]["sequence_length"] == length == np.prod(arguments["embedding"]["grid"])
+    sizes = {"num_layers": layers, "hidden_dim": hidden, "intermediate_dim": feed_forward, "dropout": dropout}
+    assert sizes | {"activation": "relu", "norm": "post"} == {
+        name: value for name, value in arguments.items() if name not in ("attention", "embedding")
+    }
+    common = {"key_dim": hidden // (num_local + num_routed), "use_bias": False}
+    expected = [routed_heads(num_routed, clusters) | common | {"selection": "nearest"}] if num_routed else []
+    assert routed == expected and local.items() >= {"num_heads": num_local, **common}.items()
     assert local.get("block_size") == 256 or (local["block_shape"], local["order"]) == ((16, 48), "blocks")
 
 
-@pytest.mark.parametrize("name", SPARSE_ROWS)
+@pytest.mark.parametrize("name", SPARSE)
 def test_a_sparse_transformer_has_the_published_numbers(name):
-    arguments, row = presets.preset_arguments(name), SPARSE_ROWS[name]
+    length, layers, heads, hidden, dropout, millions = SPARSE[name]
+    arguments = presets.preset_arguments(name)
     (part,) = arguments["attention"]["parts"]
-    assert presets.PRESETS[name]["sequence_length"] == row.length == np.prod(arguments["embedding"]["grid"])
-    assert (arguments["num_layers"], part["num_heads"], arguments["hidden_dim"]) == (row.layers, row.heads, row.hidden)
+    assert presets.PRESETS[name]["sequence_length"] == length == np.prod(arguments["embedding"]["grid"])
+    assert (arguments["num_layers"], part["num_heads"], arguments["hidden_dim"]) == (layers, heads, hidden)
     assert part.get("stride", part.get("block_size")) == 128
-    assert arguments["dropout"] == row.dropout and arguments["activation"] == "quick_gelu" and arguments["remat"]
-    assert part["value_dim"] * row.heads == row.hidden
+    assert arguments["dropout"] == dropout and arguments["activation"] == "quick_gelu" and arguments["remat"]
+    assert part["value_dim"] * heads == hidden
 
     # The parameters of a block times the number of blocks: nothing large is built. A large test counts whole models.
     counts = [Backbone(256, **{**arguments, "num_layers": layers}).count_params() for layers in (1, 2)]
-    head = row.hidden * 256 + 256
-    total = counts[0] + (row.layers - 1) * (counts[1] - counts[0]) + head
-    assert total / 1e6 == pytest.approx(row.millions, rel=0.02)
+    total = counts[0] + (layers - 1) * (counts[1] - counts[0]) + hidden * 256 + 256
+    assert total / 1e6 == pytest.approx(millions, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [*ENWIK8, *WIKITEXT, *PG19])
 def test_a_preset_has_the_published_numbers_and_nothing_else(name):
-    assert row_of(name) == ROWS[name]
-    arguments, row, parts = presets.preset_arguments(name), ROWS[name], parts_of(presets.preset_arguments(name))
-    sizes = {"num_layers", "hidden_dim", "intermediate_dim"}
-    assert set(arguments) == {*sizes, "embedding", "dropout", "activation", "attention", "norm"}
-    assert not arguments["attention"]["reproduce_reference"] and set(arguments["embedding"]) == {"dim"}
-    assert arguments["norm"] == "post" and (row.routing_heads or arguments["attention"]["num_local_layers"] == 0)
-    common = {"layer", "num_heads", "key_dim", "use_bias", "position", "max_distance", "dropout"}
-    own = {"LocalAttention": {"block_size"}, "RoutingAttention": {"num_clusters", "cluster_size", "selection"}}
-    assert len(arguments["attention"]["parts"]) == len(parts)
-    for layer, part in parts.items():
-        assert set(part) == common | own[layer]
-        assert part["key_dim"] * (row.local_heads + row.routing_heads) == row.hidden
-        assert (part["use_bias"], part["position"]) == (False, "relative")
+    length, layers, num_local, num_routed, skipped, clusters, block, rates = (ENWIK8 | WIKITEXT | PG19)[name]
+    hidden, feed_forward = (1032, 4096) if name in PG19 else (1024, 3072)
+    common = {"key_dim": hidden // (num_local + num_routed), "use_bias": False, "dropout": rates[0]}
+    common |= {"position": "relative", "max_distance": 2 * block + 1}
+    parts = [{"layer": "LocalAttention", "num_heads": num_local, "block_size": block, **common}]
+    if num_routed:
+        parts.insert(0, routed_heads(num_routed, clusters) | common | {"selection": "nearest"})
+    assert presets.PRESETS[name]["sequence_length"] == length
+    assert presets.preset_arguments(name) == {
+        "num_layers": layers,
+        "hidden_dim": hidden,
+        "intermediate_dim": feed_forward,
+        "embedding": {"dim": 256 if name in WIKITEXT else hidden},
+        "attention": {"parts": parts, "num_local_layers": skipped, "reproduce_reference": False},
+        "dropout": {"activation": rates[1], "embedding": rates[2], "tokens": rates[3]},
+        "activation": "relu" if name == "pg19_routing_published" else "geglu",
+        "norm": "post",
+    }
 
 
 TRANSLATOR = "translate_local_cluster4k"
@@ -211,3 +157,48 @@ def test_cross_attention_of_ones_own_replaces_that_of_a_preset():
     assert [len(block.cross_attention.parts) for block in model.backbone.blocks] == [1, 1]
     with pytest.raises(ValueError, match="`name`"):
         SequenceToSequence.from_preset("pg19_local8k", 30)
+
+
+IDS = np.tile(np.arange(1, 17, dtype="int32"), (4, 6))
+# By name the query heads, key-value heads and size of a head; the window, how many layers go by before one sees
+# everything, and the wavelengths of layers with a window and without.
+NUMBERS = {
+    "gemma3_1b": ((4, 1, 256), 512, 5, (1e4, 1e6)),
+    "gemma3_tiny": ((4, 2, 16), 64, 5, (1e4, 1e6)),
+    "gpt_oss_20b_dense": ((64, 8, 64), 128, 1, (1.5e5, 1.5e5)),
+    "gpt_oss_tiny": ((8, 2, 16), 32, 1, (1.5e5, 1.5e5)),
+}
+
+
+def shape_of(name):
+    """Return a model without values of its weights, which would take gigabytes."""
+    with keras.StatelessScope(initialize_variables=False):
+        return LanguageModel.from_preset(name, vocabulary_size=7, tie_embeddings=True, use_output_bias=False)
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=() if "tiny" in x else pytest.mark.full) for x in NUMBERS])
+def test_layers_that_see_everything_alternate_with_windows(name):
+    heads, window, num_local, wavelengths = NUMBERS[name]
+    blocks = shape_of(name).backbone.blocks
+    for index, block in enumerate(blocks):
+        (layer,) = block.attention.parts
+        is_local = index % (num_local + 1) < num_local
+        assert getattr(layer, "window", None) == (window if is_local else None)
+        assert (layer.num_heads, layer.num_key_value_heads, layer.key_dim) == heads
+        assert layer.head_settings.rotary.max_wavelength == wavelengths[0 if is_local else 1]
+        assert layer.head_settings.use_sink == name.startswith("gpt") != layer.head_settings.use_query_key_norm
+    assert len(blocks) == preset_arguments(name)["num_layers"] and set(DECODER_PRESETS) == set(NUMBERS)
+
+
+@pytest.mark.full
+def test_the_parameters_of_gemma_are_as_many_as_published():
+    embedding = (262_144 - 7) * 1152  # of the ids that the small vocabulary lacks
+    assert shape_of("gemma3_1b").count_params() + embedding == 999_885_952
+
+
+@pytest.mark.parametrize("name", ["gemma3_tiny", "gpt_oss_tiny"])
+def test_a_tiny_decoder_writes_with_a_cache(name):
+    tiny = LanguageModel.from_preset(name, vocabulary_size=20, tie_embeddings=True, use_output_bias=False)
+    _, cache = tiny.prefill(IDS[:1, :94], tiny.init_cache(1, 96))
+    logits, _ = tiny.decode(IDS[:1, 94:95], cache, 94)
+    np.testing.assert_allclose(np.asarray(logits)[:, 0], np.asarray(tiny(IDS[:1, :95]))[:, -1], atol=1e-4)

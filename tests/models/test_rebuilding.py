@@ -18,33 +18,23 @@ def kernel(initializer="glorot_uniform"):
 
 
 @pytest.mark.parametrize("initializer", ["glorot_uniform", "orthogonal", keras.initializers.RandomNormal(seed=3)])
-def test_random_numbers_are_zeros_inside_of_the_block_alone(initializer):
-    with initialize_with_zeros():
-        inside = kernel(initializer)
-    assert inside.shape == (4, 3) and not inside.any()
-    assert kernel(initializer).any()
-
-
-def test_random_numbers_of_a_state_are_drawn_all_the_same():
-    with initialize_with_zeros():
-        assert kernel(keras.initializers.TruncatedNormal(seed=keras.random.SeedGenerator(4))).any()
-
-
-def test_layers_that_another_thread_makes_meanwhile_are_random():
+def test_random_numbers_are_zeros_inside_of_the_block_and_in_its_thread_alone(initializer):
     original, found = keras.layers.Layer.add_weight, []
     with initialize_with_zeros():
-        thread = threading.Thread(target=lambda: found.append(kernel()))
+        inside = kernel(initializer)
+        thread = threading.Thread(target=lambda: found.append(kernel(initializer)))
         thread.start()
         thread.join()
         assert keras.layers.Layer.add_weight is original
-        assert not kernel().any()
-    assert found[0].any()
+    assert inside.shape == (4, 3) and not inside.any()
+    assert found[0].any() and kernel(initializer).any()
 
 
-def test_an_initializer_that_takes_the_numbers_of_the_process_leaves_them_usable():
-    keras.utils.clear_session()  # their generator is made at first use
+def test_random_numbers_of_a_state_are_drawn_and_leave_it_usable():
+    keras.utils.clear_session()  # the generator of the process is made at first use
+    seeded = keras.initializers.TruncatedNormal(seed=keras.random.SeedGenerator(4))
     with initialize_with_zeros():
-        assert kernel(lambda shape, dtype: keras.random.normal(shape, dtype=dtype)).any()
+        assert kernel(seeded).any() and kernel(lambda shape, dtype: keras.random.normal(shape, dtype=dtype)).any()
     assert keras.ops.convert_to_numpy(keras.random.normal((3,))).any()
 
 

@@ -36,17 +36,11 @@ def inputs_of(sources=SOURCES, targets=TARGETS, **others):
 PADDED = inputs_of(encoder_padding_mask=MASK)
 
 
-def make(cross=DENSE, shared=False, source_vocabulary=V, embedding=None, dtype=None, scale=3, num_layers=1):
+def make(cross=DENSE, shared=False, embedding=None, dtype=None, scale=3, num_layers=1):
     keras.utils.set_random_seed(3)
-    common = {
-        "num_layers": num_layers,
-        "hidden_dim": D,
-        "attention": LOCAL,
-        "intermediate_dim": 24,
-        "seed": 3,
-        "dtype": dtype,
-    }
-    encoder = Backbone(None if shared else source_vocabulary, causal=False, **common)
+    common = {"num_layers": num_layers, "hidden_dim": D, "attention": LOCAL, "intermediate_dim": 24}
+    common |= {"seed": 3, "dtype": dtype}
+    encoder = Backbone(None if shared else V, causal=False, **common)
     decoder = Backbone(V, cross_attention=cross, embedding=embedding, **common)
     model = SequenceToSequence(encoder, LanguageModel(decoder, tie_embeddings=shared, dtype=dtype), dtype=dtype)
     for weight in model.trainable_weights:  # far from the start, where all tokens are about as likely
@@ -110,7 +104,7 @@ def test_packed_documents_are_those_of_rows_of_their_own():
 
 
 def greedy(model, source, length):
-    """The likeliest target, each token from a pass over those so far and nothing else."""
+    """Return the most likely target, each token from a pass over those so far and nothing else."""
     ids = []
     while len(ids) < length:
         logits = to_numpy(model(inputs_of(source[None], np.array([[*ids, 0]], "int32"))))[0, -1]
@@ -184,10 +178,7 @@ def test_what_does_not_fit_is_refused(subtests):
     clustered = [{"layer": "ClusteredAttention", **HEADS}]
     sources, targets = np.ones((3, S), "int32"), np.ones((3, T), "int32")
     for message, run in [
-        (
-            "`encoder` must be a `Backbone` with causal",
-            lambda: SequenceToSequence(causal, model.decoder),
-        ),
+        ("`encoder` must be a `Backbone` with causal", lambda: SequenceToSequence(causal, model.decoder)),
         ("`decoder` must be a `LanguageModel` whose", lambda: SequenceToSequence(model.encoder, language_model)),
         (r"same `hidden_dim`\. Received: 8 of the encoder, 16", lambda: SequenceToSequence(small, model.decoder)),
         ("a dictionary with 'decoder_token_ids' and 'encoder_token_ids' or", lambda: model(SOURCES)),

@@ -60,18 +60,6 @@ def test_padding_is_not_remembered():
     np.testing.assert_allclose(*results, rtol=0, atol=5e-6)
 
 
-def test_no_gradient_goes_into_earlier_segments():
-    model = make()
-    ids = text()
-    memory = model.forward_with_memory(ids[:, :12], model.init_memory(2))[1]
-    assert np.abs(model.forward_with_memory(ids[:, 12:24], memory)[0] - model(ids[:, 12:24])).max() > 0.1
-    floats = {name: x for name, x in memory.items() if name != "segment_ids"}
-    with tf.GradientTape() as tape:
-        tape.watch(floats)
-        total = ops.sum(model.forward_with_memory(ids[:, 12:24], memory)[0])
-    assert all(x is None for x in tf.nest.flatten(tape.gradient(total, floats)))
-
-
 def test_numbers_that_are_not_finite_are_not_remembered():
     stateful = StatefulModel(make(), batch_size=2)
     embeddings = stateful.model.backbone.embedding.embeddings
@@ -90,19 +78,6 @@ def test_reset_forgets():
     np.testing.assert_array_equal(stateful(ids), first)
 
 
-@pytest.mark.full
-def test_fit_trains_the_model_inside_and_moves_the_memory():
-    stateful = StatefulModel(make(remat=True, dropout=0.1), 2)
-    stateful.compile(keras.optimizers.Adam(0.01), loss=language_model_loss(), jit_compile=True)
-    inputs = text(length=48)
-    batches = [(segment, inputs[:, 12 * i : 12 * i + 12]) for i, segment in enumerate(cut({"token_ids": inputs}, 12))]
-    losses = [stateful.train_on_batch(*batch) for _ in range(12) for batch in batches]
-    assert np.mean(losses[-4:]) < 0.8 * np.mean(losses[:4])
-    names = [weight.name for weight in stateful.non_trainable_weights if weight.name.startswith("memory_")]
-    assert names == ["memory_segment_ids", "memory_block_0"]
-    assert all(np.any(weight.numpy()) for weight in stateful.non_trainable_weights if "block" in weight.name)
-
-
 def test_a_saved_model_goes_on_where_it_was(tmp_path):
     stateful, inputs = StatefulModel(make(), 2), cut({"token_ids": text()}, 12)
     stateful(inputs[0])
@@ -112,19 +87,16 @@ def test_a_saved_model_goes_on_where_it_was(tmp_path):
 
 
 def test_memory_that_no_layer_can_see_is_not_computed():
-    model = make(memory_length=1000)
-    memory = model.init_memory(2)
-    seen = []
-    attention = model.backbone.blocks[0].attention.parts[0]
-    project = attention.key_dense.call
-    attention.key_dense.call = lambda x: (seen.append(x.shape[1]), project(x))[1]
-    model.forward_with_memory(text(length=12), memory)
+    model, seen = make(memory_length=1000), []
+    dense = model.backbone.blocks[0].attention.parts[0].key_dense
+    project = dense.call
+    dense.call = lambda x: (seen.append(x.shape[1]), project(x))[1]
+    model.forward_with_memory(text(length=12), model.init_memory(2))
     assert seen == [12 + 6]  # a window of 7 reaches 6 positions back
 
 
 def test_half_precision_keeps_the_memory_in_half_precision():
-    model = make(dtype="mixed_bfloat16")
-    stateful = StatefulModel(model, 2)
+    stateful = StatefulModel(make(dtype="mixed_bfloat16"), 2)
     for segment in cut({"token_ids": text()}, 12):
         assert np.all(np.isfinite(np.asarray(ops.cast(stateful(segment), "float32"))))
     assert {weight.dtype for weight in stateful.weights if "memory_block" in weight.name} == {"bfloat16"}
@@ -162,13 +134,8 @@ def test_batches_of_other_rows_are_refused(subtests):
         message = rf"`x` must be batches of `batch_size` rows, 2\. .* Received: {rows}"
         with subtests.test(f"{type(batches)}"), pytest.raises(ValueError, match=message):
             stateful.predict(batches, verbose=0)
-
-
-def test_a_refused_batch_made_no_program_that_others_would_run_in():
-    stateful = StatefulModel(make(num_layers=1), 2)
-    with pytest.raises(ValueError, match="must be batches of `batch_size` rows"):
-        stateful.predict(text(batch=4), verbose=0)
-    assert stateful.predict(text(batch=4), batch_size=2, verbose=0).shape[0] == 4
+    # A refused batch has made no program that others would run in.
+    assert stateful.predict(ids, batch_size=2, verbose=0).shape[0] == 4
 
 
 def test_rows_that_a_program_does_not_know_are_those_of_the_batches():

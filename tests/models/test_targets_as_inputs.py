@@ -1,7 +1,5 @@
 """Language models with an adaptive vocabulary train and score on what their targets need, and on no more."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -17,9 +15,8 @@ EVERY_WORD = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore
 
 def make(tied=False, **options):
     keras.utils.set_random_seed(0)
-    backbone = Backbone(
-        40, 1, 16, [NEAR], embedding={"cutoffs": (FREQUENT,), "div_value": 2}, intermediate_dim=32, seed=1, **options
-    )
+    embedding = {"cutoffs": (FREQUENT,), "div_value": 2}
+    backbone = Backbone(40, 1, 16, [NEAR], embedding=embedding, intermediate_dim=32, seed=1, **options)
     return LanguageModel(backbone, tie_embeddings=tied)
 
 
@@ -37,11 +34,17 @@ def trained(model, loss, steps=2, **options):
 # By default not compiled, which takes longer than these steps.
 @pytest.mark.parametrize(("tied", "options"), first([(False, {"run_eagerly": True}), (True, {"jit_compile": True})], 1))
 def test_training_is_that_with_the_probabilities_of_all_words(tied, options):
+    compare_training(tied, **options)
+
+
+def compare_training(tied=False, **options):
+    """Compare training with that by the probabilities of all words, and return the trained model."""
     quick, whole = make(tied), make(tied)
     losses = trained(quick, language_model_loss(), **options)
     np.testing.assert_allclose(losses, trained(whole, EVERY_WORD, run_eagerly=True), rtol=1e-5)
     for one, other in zip(quick.weights, whole.weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=one.path)
+    return quick
 
 
 def forbid_rare_words(model):
@@ -101,9 +104,8 @@ def test_a_model_that_goes_on_tells_its_targets_too():
 
 
 def test_a_batch_of_padding_costs_nothing():
-    loss = language_model_loss()
-    assert float(loss(np.zeros((2, 3), "int32"), np.full((2, 3, 5), np.nan, "float32"))) == 0
-    assert float(loss(np.zeros((2, 3), "int32"), ops.ones((2, 3)))) == 0
+    for outputs in (np.full((2, 3, 5), np.nan, "float32"), ops.ones((2, 3))):
+        assert float(language_model_loss()(np.zeros((2, 3), "int32"), outputs)) == 0
 
 
 def test_the_loss_is_that_of_keras_and_comes_back_from_its_configuration():
@@ -115,18 +117,10 @@ def test_the_loss_is_that_of_keras_and_comes_back_from_its_configuration():
 
 @pytest.mark.full
 def test_on_jax_training_is_that_with_the_probabilities_of_all_words(run_jax):
-    code = textwrap.dedent(
-        """
-        import numpy as np
-        from tests.models.test_targets_as_inputs import (
-            EVERY_WORD, FREQUENT, batch, forbid_rare_words, language_model_loss, make, trained
-        )
-        quick, whole = make(), make()
-        np.testing.assert_allclose(trained(quick, language_model_loss()), trained(whole, EVERY_WORD), rtol=1e-5)
-        for one, other in zip(quick.weights, whole.weights):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=one.path)
-        forbid_rare_words(quick)
-        assert np.isfinite(quick.train_on_batch(*batch(words=FREQUENT)))
-        """
-    )
-    run_jax(code)
+    run_jax("""
+import numpy as np
+from tests.models.test_targets_as_inputs import FREQUENT, batch, compare_training, forbid_rare_words
+model = compare_training()
+forbid_rare_words(model)
+assert np.isfinite(model.train_on_batch(*batch(words=FREQUENT)))
+""")
