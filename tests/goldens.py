@@ -23,11 +23,6 @@ def goldens_of(path):
     return goldens
 
 
-def names_of_cases(goldens):
-    """Return the names of all cases of a file, sorted."""
-    return sorted(json.loads(str(goldens["meta_json"])))
-
-
 def read_case(goldens, name):
     """Return the settings of a case and its arrays by name, from a file whose arrays are called "CASE/ARRAY"."""
     settings = json.loads(str(goldens["meta_json"]))[name]

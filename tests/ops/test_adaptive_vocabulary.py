@@ -8,15 +8,8 @@ from keras import ops
 from tests.draws import first
 from tests.goldens import goldens_of, read_case
 from tests.programs import differentiate
-from tf_sparse_attention.ops.adaptive_vocabulary import (
-    Cluster,
-    Gate,
-    apply_to_subset,
-    embed_words,
-    most_likely_word,
-    word_log_probabilities,
-    word_loss,
-)
+from tf_sparse_attention.ops import adaptive_vocabulary
+from tf_sparse_attention.ops.adaptive_vocabulary import Cluster, Gate, word_log_probabilities, word_loss
 
 CASES = ("aio_single_token", "aio_tied_div2", "aio_untied_div4")
 
@@ -33,8 +26,8 @@ def embedding_of(x):
 def softmax_of(x):
     """Return the clusters and the gate of a published softmax, which reads the gate's columns from the last on."""
     count = sum("out_projs" in name for name in x)
-    weights = [("out_layers.{}.weight", "out_projs.{}", "out_layers.{}.bias")[j] for j in range(3)]
-    rows = [[x["out_emb." + name.format(i)] for name in weights] for i in range(count)]
+    names = ("out_layers.{}.weight", "out_projs.{}", "out_layers.{}.bias")
+    rows = [[x["out_emb." + name.format(i)] for name in names] for i in range(count)]
     clusters = [Cluster(table, ops.transpose(projection), bias) for table, projection, bias in rows]
     kernel, bias = (x[f"out_emb.cluster_proj.{name}"] for name in ("weight", "bias"))
     return clusters, Gate(ops.transpose(ops.flip(kernel, axis=0)), ops.flip(bias, axis=0))
@@ -47,16 +40,19 @@ def weights_of(arrays, part):
 @pytest.mark.parametrize("name", first(CASES, 2))
 def test_the_embedding_and_its_gradients_equal_the_published_ones(goldens, name):
     arrays = read_case(goldens, name)[1]
-    outputs, gradients = differentiate(
-        lambda x: [embed_words(arrays["indices"], embedding_of(x))],
-        weights_of(arrays, "in_emb"),
-        arrays["cotangent_embed"],
-    )
+
+    def run(x):
+        return [adaptive_vocabulary.embed_words(arrays["indices"], embedding_of(x))]
+
+    outputs, gradients = differentiate(run, weights_of(arrays, "in_emb"), arrays["cotangent_embed"])
     np.testing.assert_allclose(outputs[0], arrays["embed"], rtol=0, atol=1e-5)
+    compare_gradients(gradients, arrays, "grad_embed")
+
+
+def compare_gradients(gradients, arrays, prefix):
+    """Compare gradients with published ones; none is stored where no word used the weight."""
     for weight, gradient in gradients.items():
-        expected = arrays.get(
-            f"grad_embed/{weight}", np.zeros(gradient.shape)
-        )  # none is kept where no word used the weight
+        expected = arrays.get(f"{prefix}/{weight}", np.zeros(gradient.shape))
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-4, err_msg=weight)
 
 
@@ -73,9 +69,7 @@ def test_the_loss_its_gradients_and_all_probabilities_equal_the_published_ones(g
     outputs, gradients = differentiate(losses, inputs, arrays["cotangent_nll"])
     np.testing.assert_allclose(outputs[0], arrays["nll"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.mean(outputs[0]), arrays["loss"], rtol=0, atol=1e-5)
-    for weight, gradient in gradients.items():
-        expected = arrays.get(f"grad/{weight}", np.zeros(gradient.shape))
-        np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-4, err_msg=weight)
+    compare_gradients(gradients, arrays, "grad")
     every = word_log_probabilities(arrays["hidden"], *softmax_of(inputs))
     np.testing.assert_allclose(every, arrays["logp_full"], rtol=0, atol=1e-5)
 
@@ -98,38 +92,34 @@ def assemble(weights):
     return clusters, Gate(weights["kernel"], weights["bias"]) if count > 1 else None
 
 
-def of_all_words(weights, words, x):
-    """The slow, obvious loss: all log-probabilities, of which one is taken."""
-    every = word_log_probabilities(x, *assemble(weights))
-    return -ops.take_along_axis(every, words[:, None], axis=-1)[:, 0]
+SIZES = (2, 3, 20, 30)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "rows"), first([((2, 3, 20, 30), 200), ((2, 3, 20, 30), 2), ((9,), 1), ((4, 1, 6), 7)], 3)
-)
+@pytest.mark.parametrize(("sizes", "rows"), first([(SIZES, 200), (SIZES, 2), ((9,), 1), ((4, 1, 6), 7)], 3))
 def test_the_loss_and_its_gradients_are_those_of_one_softmax_over_all_words(sizes, rows):
     rng = np.random.default_rng(rows)
     words = rng.integers(0, sum(sizes), rows).astype("int32")
     inputs = {"x": rng.standard_normal((rows, 8)), **draw(sizes)}
     cotangent = rng.standard_normal(rows)
 
-    def run(function):
-        return differentiate(lambda x: [function({k: v for k, v in x.items() if k != "x"}, x["x"])], inputs, cotangent)
+    def of_all_words(x):
+        every = word_log_probabilities(x["x"], *assemble(x))
+        return [-ops.take_along_axis(every, words[:, None], axis=-1)[:, 0]]
 
-    fast, fast_gradients = run(lambda weights, x: word_loss(x, words, *assemble(weights)))
-    slow, slow_gradients = run(lambda weights, x: of_all_words(weights, words, x))
+    fast, fast_gradients = differentiate(lambda x: [word_loss(x["x"], words, *assemble(x))], inputs, cotangent)
+    slow, slow_gradients = differentiate(of_all_words, inputs, cotangent)
     np.testing.assert_allclose(fast[0], slow[0], rtol=1e-12)
     for name, gradient in slow_gradients.items():
         np.testing.assert_allclose(fast_gradients[name], gradient, rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("sizes", [(9,), (2, 3, 20, 30)])
+@pytest.mark.parametrize("sizes", [(9,), SIZES])
 def test_the_most_likely_word_is_that_of_all_probabilities(sizes):
     x = 2 * np.random.default_rng(1).standard_normal((500, 8))
     weights = assemble(draw(sizes, seed=2))
     expected = np.argmax(word_log_probabilities(x, *weights), axis=-1)
     assert len(set(expected)) > 1
-    np.testing.assert_array_equal(most_likely_word(x, *weights), expected)
+    np.testing.assert_array_equal(adaptive_vocabulary.most_likely_word(x, *weights), expected)
 
 
 def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
@@ -140,7 +130,7 @@ def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
         rare = Cluster(np.zeros((count, 1)), np.zeros((1, 2)), np.zeros(count))
         weights = [frequent, rare], Gate(np.zeros((2, 1)), np.log([count]))
         if np.ptp(word_log_probabilities(x, *weights)) == 0:
-            equal.append(int(most_likely_word(x, *weights)[0]))
+            equal.append(int(adaptive_vocabulary.most_likely_word(x, *weights)[0]))
     assert len(equal) > 2 and not any(equal)
 
 
@@ -168,7 +158,7 @@ def test_at_most_twice_the_needed_rows_are_computed_and_other_rows_are_zero():
     for count in (0, 1, 2, 3, 50, 51, 99, 100):
         seen.clear()
         needed = np.random.default_rng(0).permutation(100) < count
-        (result,) = apply_to_subset(function, needed, [x], dtypes=("float64",))
+        (result,) = adaptive_vocabulary.apply_to_subset(function, needed, [x], dtypes=("float64",))
         np.testing.assert_array_equal(result, np.where(needed, x + 1, 0))
         if keras.backend.backend() == "tensorflow":  # on JAX every branch is traced
             assert (seen == []) if count == 0 else count <= seen[0] <= max(2, 2 * count)

@@ -10,14 +10,9 @@ import pytest
 from keras import ops
 
 from tests.draws import first_of_each
-from tests.goldens import goldens_of, names_of_cases, read_case
+from tests.goldens import goldens_of, read_case
 from tests.programs import differentiate
-from tf_sparse_attention.ops.clustered_attention import (
-    clustered_attention,
-    find_top_keys,
-    improved_clustered_attention,
-    mean_queries,
-)
+from tf_sparse_attention.ops import clustered_attention as clustered
 from tf_sparse_attention.ops.hashing import hamming_clusters, hash_bits
 
 PLAIN = ["n32_c4_b63_i10", "n32_c4_b8_i1", "n32_c4_b8_i3", "n32_c8_b8_i1_empty", "n50_c4_b32_i10_padded"]
@@ -53,7 +48,7 @@ class Case:
     def compare_best_keys(self):
         scores = np.einsum("bnch,bnsh->bncs", self.arrays["q_centroids"], self.inputs["k"])
         weights = ops.softmax(scores - scores.max(-1, keepdims=True))
-        best = find_top_keys(weights, ops.convert_to_tensor(self.key_mask)[:, None, None], self.top_k)
+        best = clustered.find_top_keys(weights, ops.convert_to_tensor(self.key_mask)[:, None, None], self.top_k)
         positions, valid = (ops.convert_to_numpy(x) for x in best)
         for place in np.ndindex(positions.shape[:3]):
             expected = self.arrays["topk_idx"][place]
@@ -64,8 +59,8 @@ class Case:
         heads = x["q"] * self.settings["softmax_temp"], x["k"], x["v"], ops.convert_to_tensor(self.clusters)
         key_mask = ops.convert_to_tensor(self.key_mask)[:, None, None]
         if self.top_k is None:
-            return clustered_attention(*heads, self.num_clusters, key_mask=key_mask)
-        return improved_clustered_attention(*heads, self.num_clusters, self.top_k, key_mask=key_mask)
+            return clustered.clustered_attention(*heads, self.num_clusters, key_mask=key_mask)
+        return clustered.improved_clustered_attention(*heads, self.num_clusters, self.top_k, key_mask=key_mask)
 
 
 @pytest.mark.parametrize("name", first_of_each(CASES, lambda name: (name[:2], "padded" in name)))
@@ -78,7 +73,7 @@ def test_hashes_clusters_outputs_and_gradients_are_the_published_ones(name, gold
     starts = ops.convert_to_tensor(np.tile(case.arrays["init_positions"].astype("int32"), (len(numbers), 1)))
     settings = case.num_clusters, case.settings["iterations"], starts, ops.convert_to_tensor(case.query_mask)
     np.testing.assert_array_equal(ops.convert_to_numpy(hamming_clusters(bits, *settings)), case.clusters)
-    means = mean_queries(case.inputs["q"], ops.convert_to_tensor(case.clusters), case.num_clusters)
+    means = clustered.mean_queries(case.inputs["q"], ops.convert_to_tensor(case.clusters), case.num_clusters)
     np.testing.assert_allclose(means, case.arrays["q_centroids"], rtol=0, atol=1e-6)
     if case.top_k is not None:
         case.compare_best_keys()
@@ -87,7 +82,3 @@ def test_hashes_clusters_outputs_and_gradients_are_the_published_ones(name, gold
     for key, gradient in gradients.items():
         expected = case.heads(f"{'grad' if case.top_k is None else 'true_grad'}/{key}")
         np.testing.assert_allclose(keras.ops.convert_to_numpy(gradient), expected, rtol=0, atol=2e-5, err_msg=key)
-
-
-def test_every_case_is_used(goldens):
-    assert sorted(CASES) == names_of_cases(goldens)

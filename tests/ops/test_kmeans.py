@@ -1,10 +1,11 @@
-"""Online k-means on hand-worked cases: scores, statistics, EMA update, initialization, revival, commitment."""
+"""Online k-means on hand-worked cases: revival, commitment and dtypes."""
 
 import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention.ops import kmeans
+from tf_sparse_attention.ops.shapes import argmax_last_axis
 
 
 def numbers(x):
@@ -15,35 +16,9 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-def norms(centroids):
-    return np.linalg.norm(numbers(centroids), axis=-1)
-
-
-def observe(x, state, token_mask=None):
-    """Return the statistics of tokens under the centroids of a state."""
-    x = kmeans.normalize(x)
-    return kmeans.statistics(x, kmeans.nearest(x, state.centroids), state.counts.shape[-1], token_mask)
-
-
-def test_tokens_are_normalized_without_scale():
-    # Mean 3, standard deviation 2.
-    np.testing.assert_allclose(numbers(kmeans.normalize(np.array([[1.0, 5.0, 1.0, 5.0]]))), [[-1, 1, -1, 1]], rtol=1e-6)
-    assert np.abs(numbers(kmeans.normalize(np.zeros((1, 4), "float32")))).max() == 0
-
-
 def test_statistics_and_scores_are_float32_at_least():
     for dtype, expected in (("bfloat16", "float32"), ("float16", "float32"), ("float64", "float64")):
         assert keras.backend.standardize_dtype(kmeans.normalize(ops.ones((1, 4), dtype=dtype)).dtype) == expected
-
-
-def test_padding_is_not_counted():
-    x, mask = draw(2, 3, 9, 4), np.arange(9) < np.array([[9], [4]])
-    state = kmeans.init_state(draw(3, 5, 4, seed=1))
-    padded = observe(x, state, mask)
-    changed = observe(np.where(mask[:, None, :, None], x, 100 * draw(2, 3, 9, 4, seed=2)), state, mask)
-    assert numbers(padded.counts).sum(-1).tolist() == [13] * 3
-    np.testing.assert_array_equal(numbers(padded.counts), numbers(changed.counts))
-    np.testing.assert_array_equal(numbers(padded.sums), numbers(changed.sums))
 
 
 def full_and_unused():
@@ -101,3 +76,8 @@ def test_no_more_are_revived_than_can_be_split():
     # 1 is the only one in use: the first unused takes half of it, the others wait.
     np.testing.assert_allclose(numbers(new.counts)[0], [0.25, 0.25, 8, 0.25], rtol=1e-6)
     assert numbers(new.unused)[0].tolist() == [0, 0, 100, 100]
+
+
+def test_of_equal_scores_the_lowest_group_is_the_best_and_zeros_have_no_sign():
+    best = argmax_last_axis(ops.convert_to_tensor([[1, 2, 2], [0, 0, 0], [-0.0, 0.0, -1.0], [-np.inf] * 3], "float32"))
+    assert best.dtype == "int32" and numbers(best).tolist() == [1, 0, 0, 0]

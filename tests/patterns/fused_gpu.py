@@ -6,7 +6,7 @@ import jax
 import keras
 import numpy as np
 
-from tests.patterns.fused_jax import LAYERS, SIZE, call_of, used
+from tests.patterns.fused_jax import LAYERS, SIZE, call_of, step_of, used
 from tf_sparse_attention.kernels.availability import TRITON, Kernel, use_kernel
 
 
@@ -37,7 +37,7 @@ def lower(name):
     arguments = call_of(0 if name == "union" else 3, x.shape[1]) | {"use_causal_mask": True}
     layer = _layer(name, "mixed_bfloat16", x[:, :9])
     with use_kernel(Kernel(TRITON)):
-        step, states = _step(layer, x, arguments)
+        step, states = step_of(layer, x, arguments)
         text = step.trace(x, states).lower(lowering_platforms=("cuda",)).as_text()
     return len(re.findall("custom_call @[^(]*triton", text))
 
@@ -54,20 +54,9 @@ def _layer(name, policy, x):
     return layer
 
 
-def _step(layer, weights, arguments):
-    """Return a compiled function of inputs and weights to gradients and output of a layer, and the weights."""
-    states = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
-
-    def loss(x, trainable):
-        output, _ = layer.stateless_call(trainable, states[1], x, **arguments)
-        return (keras.ops.sin(keras.ops.cast(output, "float32")) * weights).sum(), output
-
-    return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True)), states[0]
-
-
 def _both(layer, x, weights, arguments):
     """Return a function that computes the output of a layer and its gradients."""
-    step, states = _step(layer, weights, arguments)
+    step, states = step_of(layer, weights, arguments)
 
     def run():
         (_, output), gradients = step(x, states)

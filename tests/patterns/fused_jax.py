@@ -11,15 +11,7 @@ from tf_sparse_attention import layers
 from tf_sparse_attention.kernels import mosaic, triton
 from tf_sparse_attention.kernels.availability import MOSAIC, TRITON, Kernel, use_kernel
 from tf_sparse_attention.kernels.kernel_mask import KernelMask, KernelSpec, Region
-from tf_sparse_attention.patterns import (
-    First,
-    Grid,
-    Hashed,
-    Nearest,
-    Pattern,
-    Successors,
-    Window,
-)
+from tf_sparse_attention.patterns import First, Grid, Hashed, Nearest, Pattern, Successors, Window
 
 BATCH, SIZE = 2, 24
 HEADS = {"num_heads": 2, "key_dim": 8, "seed": 0}
@@ -161,10 +153,7 @@ def call_of(seed, length):
     if seed > 4:
         padded, documents = rng.random((BATCH, length)) < 0.7, documents // 7 % 2
         return {"query_mask": padded, "segment_ids": documents}
-    return {
-        **({"query_mask": padded} if seed % 2 else {}),
-        **({"segment_ids": documents} if seed // 2 % 2 else {}),
-    }
+    return {**({"query_mask": padded} if seed % 2 else {}), **({"segment_ids": documents} if seed // 2 % 2 else {})}
 
 
 @contextlib.contextmanager
@@ -180,20 +169,27 @@ def used(kernel):
         module.attend = attend
 
 
+def step_of(layer, weights, arguments):
+    """Return a compiled function of inputs and weights to gradients and output of a layer, and the weights."""
+    states = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
+
+    def loss(x, trainable):
+        output, _ = layer.stateless_call(trainable, states[1], x, **arguments)
+        return (keras.ops.sin(keras.ops.cast(output, "float32")) * weights).sum(), output
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True)), states[0]
+
+
 def compare(name, seed=0, length=300, causal=True, kernel=MOSAIC):
     """Return the number of kernels of a layer, and the errors of its output and gradients against plain operations."""
     rng = np.random.default_rng(seed)
     x, weights = rng.normal(size=(2, BATCH, length, SIZE)).astype("float32")
     layer, arguments = {**LAYERS, **OTHERS}[name](), call_of(seed, length) | {"use_causal_mask": causal}
     layer(x[:, :9], use_causal_mask=causal)
-    states = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
-
-    def loss(x, trainable):
-        output, _ = layer.stateless_call(trainable, states[1], x, **arguments)
-        return (keras.ops.sin(output) * weights).sum(), output
 
     def both():
-        (_, output), gradients = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(x, states[0])
+        step, states = step_of(layer, weights, arguments)
+        (_, output), gradients = step(x, states)
         return output, jax.tree.leaves(gradients)
 
     expected = both()

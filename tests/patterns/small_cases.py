@@ -32,7 +32,7 @@ def means(attention, values=VALUES, num_queries=None):
         num_queries: T, or None for S.
     """
     queries, keys = column([0] * (num_queries or len(values))), column([0] * len(values))
-    return ops.convert_to_numpy(attention(queries, keys, column(values)).output)[0, 0, :, 0].tolist()
+    return ops.convert_to_numpy(attention(queries, keys, column(values))[0])[0, 0, :, 0].tolist()
 
 
 def selecting(*selections):

@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 from tests.draws import first_of_each
-from tests.goldens import goldens_of, names_of_cases, read_case
+from tests.goldens import goldens_of, read_case
 from tests.patterns.small_cases import attend_pattern
 from tests.programs import differentiate
 from tf_sparse_attention.ops.positions import Relative
@@ -88,7 +88,3 @@ def test_outputs_and_gradients(name, goldens):
         prefix = "grad_closed/" if key == "z" and name in CORNERS else "grad/"
         expected = case.heads(prefix + key) if key in "qkv" else case.arrays[prefix + key]
         np.testing.assert_allclose(gradient, expected, rtol=2e-6, atol=1e-4, err_msg=key)
-
-
-def test_every_case_is_used(goldens):
-    assert sorted(CASES) == [name for name in names_of_cases(goldens) if name.startswith("seq_")]

@@ -5,20 +5,7 @@ import pytest
 
 from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
-from tf_sparse_attention.patterns import (
-    First,
-    Hashed,
-    Heads,
-    ImageBlocks,
-    InTurn,
-    Nearest,
-    Pattern,
-    SelectedBlocks,
-    Successors,
-    TopKeys,
-    Union,
-    Window,
-)
+from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, Nearest, SelectedBlocks, Union, Window
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 
 
@@ -59,12 +46,15 @@ WRONG = [
     (SelectedBlocks, {"num_blocks": 0}),
     (SelectedBlocks, {"block_size": 2.0}),
     (patterns.Ring, {"size": 0}),
-    *((Successors, {"pattern": each}) for each in (First(2), Window(2) | Nearest(3, 2), Successors(Window(2)), 3)),
-    (Successors, {"pattern": TopKeys(3, 4)}),
+    *(
+        (patterns.Successors, {"pattern": each})
+        for each in (First(2), Window(2) | Nearest(3, 2), patterns.Successors(Window(2)), 3)
+    ),
+    (patterns.Successors, {"pattern": patterns.TopKeys(3, 4)}),
     *((Union, {"parts": parts}) for parts in (Window(2), [Window(2)], [Window(2), 3])),
     (Union, {"parts": [Window(4), Heads([(1, Window(3)), (1, Window(4))])]}),
     (Union, {"parts": [Window(2), First(1)], "count_each": 1}),
-    (InTurn, {"parts": 3}),
+    (patterns.InTurn, {"parts": 3}),
     *((Heads, {"groups": groups}) for groups in (3, [(1, 2)], [(0, Window(2))])),
     *((make_layer, {"pattern": each}) for each in ("window", [Window(2)], SparseAttention(1, 4, Window(2)))),
 ]
@@ -78,7 +68,7 @@ def test_a_wrong_argument_is_named(subtests):
 
 
 def test_a_wrong_number_of_heads_is_refused():
-    for pattern in (Heads([(2, Window(2)), (1, First(1))]), InTurn([Window(2)] * 3)):
+    for pattern in (Heads([(2, Window(2)), (1, First(1))]), patterns.InTurn([Window(2)] * 3)):
         with pytest.raises(ValueError, match="`num_heads` must be"):
             pattern.slices(4)
 
@@ -93,7 +83,7 @@ class Careless(Window):
         super().visible(query, key)
 
 
-class Bare(Pattern):
+class Bare(patterns.Pattern):
     pass
 
 

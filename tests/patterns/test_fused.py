@@ -7,50 +7,33 @@ import pytest
 
 from tests.draws import first
 
-CODE = (
-    "import json\nfrom tests.patterns.fused_jax import compare\nprint(json.dumps([compare(*each) for each in {cases}]))"
-)
 KERNELS = ("mosaic", "triton")
 # Names of `fused_jax.OTHERS`, without float16, which Triton supports, and without the layer that is not causal.
 OTHERS = ("alibi", "list", "table", "small groups", "cluster in blocks", "chunks", "separate")
 # Number of forward kernels of each of `fused_jax.LAYERS`. None: several, depending on the length.
-RUNS = {
-    "window": 1,
-    "rotary": 1,
-    "blocks": 1,
-    "window of successors": 1,
-    "window of queries": 1,
-    "nearest": 1,
-    "successors": 1,
-    "dense": 1,
-    "strided": 2,
-    "merged strides": 2,
-    "hashed in rounds": 3,
-    "hashed, each once": 3,
-    "window and cluster": 2,
-    "span": 1,
-    "span from nothing": 1,
-    "persistent": 2,
-    "keys of their own": 1,
-    "window and separate": 2,
-    "best of clusters": 1,
-    "image": 1,
-    "near of cluster": 1,
-    "fixed": None,
-    "grouped": 1,
-    "grouped successors": 1,
-    "grouped and persistent": 2,
-    "grouped clusters": 1,
-    "selected": 2,
-    "grouped and selected": 1,
-    "capped nearest": 1,
-    "side by side": 2,
-}
+ONE = ("window", "rotary", "blocks", "window of successors", "window of queries", "nearest", "successors", "dense")
+ONE += ("span", "span from nothing", "keys of their own", "best of clusters", "image", "near of cluster", "grouped")
+ONE += ("grouped successors", "grouped clusters", "grouped and selected", "capped nearest")
+TWO = ("strided", "merged strides", "window and cluster", "persistent", "window and separate", "side by side")
+TWO += ("grouped and persistent", "selected")
+RUNS = dict.fromkeys(ONE, 1) | dict.fromkeys(TWO, 2)
+RUNS |= {"hashed in rounds": 3, "hashed, each once": 3, "fixed": None}
+
+
+def by_every_kernel(test):
+    """Mark a test for the full run, with each kernel."""
+    return pytest.mark.full(pytest.mark.parametrize("kernel", KERNELS)(test))
+
+
+def evaluate(run, expression, **environment):
+    """Return the value of an expression of functions of `fused_jax` and `fused_gpu`, in a process with JAX."""
+    code = f"import json\nfrom tests.patterns import fused_gpu, fused_jax\nprint(json.dumps({expression}))"
+    return json.loads(run(code, **environment).splitlines()[-1])
 
 
 def compared(run_jax, *cases):
     """Return the results of `fused_jax.compare` for several cases."""
-    return json.loads(run_jax(CODE.format(cases=cases)).splitlines()[-1])
+    return evaluate(run_jax, f"[fused_jax.compare(*each) for each in {cases}]")
 
 
 def check(found, ran=1):
@@ -63,28 +46,22 @@ def check(found, ran=1):
 
 @pytest.mark.parametrize("kernel", first(KERNELS, 1))
 def test_a_kernel_on_jax_attends_to_the_pairs_of_a_mask_function(run_jax, kernel):
-    code = (
-        "from tests.patterns.fused_jax import compare_dense\nprint([compare_dense(window, {!r}) for window in (20,)])"
-    )
-    assert max(json.loads(run_jax(code.format(kernel)))) < 2e-6
+    assert evaluate(run_jax, f"fused_jax.compare_dense(20, {kernel!r})") < 2e-6
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
+@by_every_kernel
 @pytest.mark.parametrize("name", RUNS)
 def test_every_layer_by_a_kernel_on_jax(run_jax, name, kernel):
     cases = [(name, seed, length, True, kernel) for seed, length in enumerate((300, 600, 1030, 257))]
     check(compared(run_jax, *cases, (name, 5, 300, True, kernel)), ran=RUNS[name])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
+@by_every_kernel
 def test_masks_without_a_pair_or_without_a_condition_by_a_kernel_on_jax(run_jax, kernel):
     check(compared(run_jax, ("alone", 0, 300, False, kernel), ("no condition", 0, 512, False, kernel)))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
+@by_every_kernel
 @pytest.mark.parametrize("name", ["union", "union of queries"])
 def test_unions_by_one_kernel_on_jax(run_jax, name, kernel):
     cases = [(name, *more, kernel) for more in ((0, 1700, True), (1, 1690, True), (1, 2100, False))]
@@ -93,22 +70,18 @@ def test_unions_by_one_kernel_on_jax(run_jax, name, kernel):
     check(compared(run_jax, (name, 2, 1700, True, kernel)), ran=int(name == "union"))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
+@by_every_kernel
 def test_exports_of_jax_with_kernels_run_on_a_cpu(run_jax, kernel, tmp_path):
-    code = f"from tests.patterns.fused_jax import exported\nprint(exported({kernel!r}, {str(tmp_path)!r}))"
-    assert float(run_jax(code).splitlines()[-1]) < 1e-5
+    assert evaluate(run_jax, f"fused_jax.exported({kernel!r}, {str(tmp_path)!r})") < 1e-5
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
+@by_every_kernel
 def test_a_kernel_on_jax_without_a_causal_mask(run_jax, kernel):
     names = ("window", "blocks", "window of queries", "span", "keys of their own", "best of clusters", "image")
     check(compared(run_jax, *((name, seed, 300, False, kernel) for seed in range(4) for name in names)))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
+@by_every_kernel
 def test_plain_operations_on_jax_compute_layers_that_no_kernel_supports(run_jax, kernel):
     cases = [(name, 0, 300, True, kernel) for name in OTHERS] + [("window", 0, 255, True, kernel)]
     cases += [("global", 1, 300, False, kernel)] + [("float16", 0, 300, True, kernel)] * (kernel == "mosaic")
@@ -117,24 +90,18 @@ def test_plain_operations_on_jax_compute_layers_that_no_kernel_supports(run_jax,
 
 @pytest.mark.full
 def test_plain_operations_on_jax_compute_calls_that_no_kernel_supports(run_jax):
-    printed = run_jax("from tests.patterns.fused_jax import count_others\nprint(count_others())")
-    assert json.loads(printed.splitlines()[-1]) == [1, 0, 0, 0, 2, 0, 0, 0, 0]
+    assert evaluate(run_jax, "fused_jax.count_others()") == [1, 0, 0, 0, 2, 0, 0, 0, 0]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(
-    "name", ["window", "window of successors", "window of queries", "successors", "span", "persistent"]
-)
+@by_every_kernel
+@pytest.mark.parametrize("name", ["window", *ONE[3:5], "successors", "span", "persistent"])
 def test_gaps_of_masked_keys_by_a_kernel_on_jax(run_jax, name, kernel):
     check(compared(run_jax, (name, 4, 300, True, kernel), (name, 5, 300, True, kernel)), RUNS[name])
 
 
 @pytest.mark.full
 def test_every_layer_of_jax_compiles_for_a_gpu(run_jax):
-    names = [*RUNS, "union"]
-    code = f"import json\nfrom tests.patterns.fused_gpu import lower\nprint(json.dumps([lower(x) for x in {names}]))"
-    found = dict(zip(names, json.loads(run_jax(code).splitlines()[-1]), strict=True))
+    found = evaluate(run_jax, f"{{name: fused_gpu.lower(name) for name in {[*RUNS, 'union']}}}")
     assert found.pop("fixed") % 3 == 0
     assert found == {name: 3 * RUNS.get(name, 1) for name in found}  # forward, and two of the gradient
 
@@ -146,10 +113,8 @@ def test_every_layer_by_a_kernel_on_a_gpu_of_jax(run_python, name):
     cases = [(name, seed, 1001, dtype) for seed, dtype in ((0, "bfloat16"), (3, "float16"), (5, "bfloat16"))]
     if name == "union":
         cases = [(name, 0, 1700, "bfloat16")]
-    code = (
-        f"import json\nfrom tests.patterns.fused_gpu import compare\nprint(json.dumps([compare(*x) for x in {cases}]))"
-    )
-    for found in json.loads(run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cuda").splitlines()[-1]):
+    expression = f"[fused_gpu.compare(*each) for each in {cases}]"
+    for found in evaluate(run_python, expression, KERAS_BACKEND="jax", JAX_PLATFORMS="cuda"):
         assert found["ran"] == RUNS.get(name, 1) or name == "fixed"
         assert found["repeats"]
         for kernel, plain in zip(found["kernel"], found["plain"], strict=True):

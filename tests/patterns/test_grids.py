@@ -7,14 +7,18 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
+from tests.oracle import definitions
 from tests.patterns.small_cases import attend_pattern, column
-from tf_sparse_attention.patterns import Dilated, Summary, Window
+from tests.programs import differentiate
+from tf_sparse_attention.ops.image_positions import Image
+from tf_sparse_attention.patterns import Dilated, ImageBlocks, Window
 from tf_sparse_attention.patterns.arrangement import block_grid, window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import FirstSlots
 from tf_sparse_attention.patterns.group_band import GroupRings
+from tf_sparse_attention.patterns.image import image_grid
 from tf_sparse_attention.patterns.selection import TokenInfo
-from tf_sparse_attention.patterns.stride import PhaseGrid, PhaseRings
+from tf_sparse_attention.patterns.stride import PhaseRings
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -50,27 +54,6 @@ def test_a_sequence_shorter_than_a_block_is_one_block_and_a_causal_grid_has_no_b
     assert block_grid(600, 600, 256, 1, 1, causal=True).after == 0
 
 
-@draws(16, 50)
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 70))
-def test_the_grid_of_a_stride_has_one_row_per_phase(query_length, key_length, stride):
-    grid = PhaseGrid(query_length, key_length, stride)
-    x = np.arange(1, query_length + 1, dtype="int32")
-    placed = ops.convert_to_numpy(grid.queries(x, -1))
-    positions = ops.convert_to_numpy(grid.query_positions())
-    assert placed.shape == positions.shape == (stride, -(-query_length // stride))
-    np.testing.assert_array_equal(placed, np.where(positions < query_length, positions + 1, 0))
-    assert np.all(positions % stride == np.arange(stride)[:, None])
-    np.testing.assert_array_equal(ops.convert_to_numpy(grid.restore(placed, -1)), x)
-    assert ops.convert_to_numpy(grid.key_exists()).sum() == key_length
-
-
-def test_columns_of_summaries_are_the_last_ones_of_each_block():
-    columns = Summary(4, 2).columns
-    np.testing.assert_array_equal(columns.take(np.arange(1, 12), -1), [3, 4, 7, 8, 11, 0])
-    np.testing.assert_array_equal(columns.positions(3), [2, 3, 6, 7, 10, 11])
-    np.testing.assert_array_equal(Summary(4, 1, 3).columns.take(np.arange(1, 12), -1), [1, 5, 9])
-
-
 class OneEach(CachePolicy):
     """A custom policy with only the required method."""
 
@@ -93,3 +76,70 @@ def test_slots_hold_the_length_of_the_cache_and_no_more():
 def test_a_query_that_reads_every_slot_reads_them_in_place():
     for policy in (Ring(3), Everything(), PhaseRings(1), PhaseRings(1, 30)):
         assert policy.read(TokenInfo(np.array([[3]]), {}), 30) is None  # indices would copy the whole cache
+
+
+def attend_image(query, key, value, image, num_blocks_before=(1, 1), num_blocks_after=(1, 1), **options):
+    around = num_blocks_before, num_blocks_after
+    pattern = ImageBlocks(image.width, image.block_shape, *around, image.order, image.height)
+    return attend_pattern(pattern, query, key, value, **options)
+
+
+def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options):
+    """Return a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
+    image, size = Image(shape[1], block_shape, order, shape[0]), shape[0] * shape[1]
+    pixels = definitions.pixels(size, shape[1], block_shape, order, shape[0])
+    same = column([0] * size)
+    weights = attend_image(same, same, same, image, **options, return_weights=True).weights
+    picture = np.full(shape, ".")
+    for place, weight in zip(pixels, ops.convert_to_numpy(weights)[0, 0, pixels.index(pixel)], strict=True):
+        picture[place] = "x" if weight > 0 else "."
+    return ["".join(row) for row in picture]
+
+
+NEIGHBORS = {"num_blocks_before": (0, 1), "num_blocks_after": (0, 1)}
+AROUND = {"num_blocks_before": (1, 0), "num_blocks_after": (0, 1), "shape": (5, 5)}
+WIDE = {"shape": (3, 6), "block_shape": (1, 2), "causal": True}
+# Pixel, options, and the pixels that it sees.
+PICTURES = [
+    ((0, 2), {**NEIGHBORS, "causal": True}, ["xxx.", "....", "....", "...."]),
+    ((1, 1), {**NEIGHBORS, "causal": True}, ["xxxx", "xx..", "....", "...."]),
+    ((0, 2), {**NEIGHBORS, "causal": True, "order": "blocks"}, ["xxx.", "xx..", "....", "...."]),
+    ((1, 1), {**NEIGHBORS, "causal": True, "order": "blocks"}, ["xx..", "xx..", "....", "...."]),
+    ((0, 0), AROUND, ["xxxx.", "xxxx.", ".....", ".....", "....."]),
+    ((3, 2), {**AROUND, "order": "blocks"}, ["..xxx", "..xxx", "..xxx", "..xxx", "....."]),
+    ((4, 4), AROUND, [".....", ".....", "....x", "....x", "....x"]),
+    ((2, 2), {**WIDE, "order": "blocks"}, ["......", "xxxxxx", "xxx..."]),
+]
+
+
+def test_a_pixel_sees_its_block_and_the_neighbors(subtests):
+    for pixel, options, picture in PICTURES:
+        with subtests.test(pixel=pixel, **options):
+            assert seen_from(pixel, **options) == picture
+
+
+def test_blocks_that_no_query_can_see_are_not_computed():
+    around = (1, 1), (1, 1)
+    assert len(image_grid(4096, 4096, Image(64), *around, causal=False).neighbors) == 9
+    assert len(image_grid(4096, 4096, Image(64), *around, causal=True).neighbors) == 6
+    assert len(image_grid(4096, 4096, Image(64, order="blocks"), *around, causal=True).neighbors) == 5
+    small = image_grid(5, 4, Image(3), *around, causal=False)
+    assert (small.neighbors, small.image.block_shape) == (((0, 0),), (2, 3))
+    assert image_grid(12, 12, Image(3, (2, 8)), *around, causal=False).neighbors == ((-1, 0), (0, 0), (1, 0))
+
+
+def test_pixels_are_moved_without_a_gather_forward_and_backward():
+    tf = pytest.importorskip("tensorflow")
+    grid = image_grid(75, 75, Image(7, (2, 4), "blocks", height=11), (1, 1), (1, 1), causal=True)
+
+    @tf.function
+    def there_and_back(x, cotangent):
+        moved, gradients = differentiate(lambda x: (grid.keys(x["keys"], -2),), {"keys": x}, cotangent)
+        return moved, gradients, grid.restore(grid.queries(x, -2), -2)
+
+    x = tf.TensorSpec((2, 3, 75, 4))
+    places = ops.shape(grid.key_positions())
+    graph = there_and_back.get_concrete_function(x, tf.TensorSpec((2, 3, *places, 4))).graph
+    found = {operation.type for operation in graph.get_operations()}
+    assert {"Slice", "Reshape"} <= found
+    assert not any(word in kind for kind in found for word in ("Gather", "Scatter", "StridedSlice"))

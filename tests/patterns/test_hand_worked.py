@@ -10,11 +10,25 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.patterns.small_cases import VALUES, attend_pattern, means
+from tests.draws import first
+from tests.patterns.small_cases import VALUES, attend_pattern, column, means
+from tf_sparse_attention import patterns
+from tf_sparse_attention.layers import SparseAttention
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.positions import Relative
-from tf_sparse_attention.patterns import Blocks, Dilated, First, ImageBlocks, Stride, Successors, Summary, Window
+from tf_sparse_attention.patterns import (
+    Blocks,
+    First,
+    Heads,
+    ImageBlocks,
+    InTurn,
+    Stride,
+    Successors,
+    Summary,
+    Union,
+    Window,
+)
+from tf_sparse_attention.patterns.first import BLOCK_SIZE
 
 EVERYTHING = [1, 3 / 2, 7 / 3, 15 / 4, 31 / 5, 63 / 6]  # means of all values up to each
 MERGED_STRIDES, MERGED_SUMMARIES = Window(2) | Stride(2), Blocks(3, 0, 0) | Summary(3, 1)
@@ -24,7 +38,7 @@ SEEN = [
     (Window(2), True, [1, 1.5, 3, 6, 12, 24]),
     (Window(2), False, [3 / 2, 7 / 3, 14 / 3, 28 / 3, 56 / 3, 24]),
     (Window(100), True, EVERYTHING),
-    (Dilated(2, 2), True, [1, 2, 5 / 2, 10 / 2, 20 / 2, 40 / 2]),
+    (patterns.Dilated(2, 2), True, [1, 2, 5 / 2, 10 / 2, 20 / 2, 40 / 2]),
     (Blocks(2, 1), True, [1, 1.5, 7 / 3, 15 / 4, 28 / 3, 15]),
     (Blocks(2, 1), False, [3.75, 3.75, 10.5, 10.5, 15, 15]),
     (Blocks(4, 0), False, [15 / 4] * 4 + [24] * 2),  # the last block is not full
@@ -47,85 +61,30 @@ SEEN = [
     (MERGED_SUMMARIES, False, [39 / 4] * 3 + [60 / 4] * 3),
     (ImageBlocks(2, (2, 2), (0, 0), (0, 0), "blocks"), True, [1, 3 / 2, 7 / 3, 15 / 4, 16, 24]),
     (Successors(Window(2)), True, [0, 2, 3, 6, 12, 24]),  # the values after the two keys before the query
+    (Window(2) | First(1) | Window(2), True, [1, 1.5, 7 / 3, 13 / 3, 25 / 3, 49 / 3]),
+    (Union((Window(2), First(1)), count_each=True), True, [1, 4 / 3, 7 / 3, 13 / 3, 25 / 3, 49 / 3]),
 ]
-# The same with other numbers of queries and keys: pattern, whether the call is causal, queries, values, means.
-OTHER_LENGTHS = [
-    (Blocks(2, 1, 0), False, 6, [1, 3], [2, 2, 2, 2, 0, 0]),
-    (Window(2), True, 6, [1, 3], [1, 2, 3, 0, 0, 0]),
-    (Stride(4), False, 6, [1, 3], [1, 3, 0, 0, 1, 3]),
-    (Window(3) | Stride(3), False, 2, VALUES, [15 / 4, 31 / 5]),
-    (Summary(2, 1), True, 6, [1, 3, 5], [0, 3, 3, 3, 3, 3]),
-    (Blocks(2, 0) | Summary(2, 1), True, 6, [1, 3, 5], [1, 2, 4, 4, 3, 3]),
-    (ImageBlocks(2, (1, 2), (1, 0), (0, 0)), False, 6, [1, 3], [2, 2, 2, 2, 0, 0]),
-    (ImageBlocks(2, (1, 2), (0, 0), (1, 0)), False, 2, [1, 3, 5, 7, 9, 11], [4, 4]),
-]
-
-
-def assert_means(pattern, expected, values=VALUES, num_queries=None, **options):
-    found = means(functools.partial(attend_pattern, pattern, **options), values, num_queries)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_query_gets_the_mean_of_the_values_it_sees(subtests):
     for pattern, causal, expected in SEEN:
         with subtests.test(repr(pattern), causal=causal):
-            assert_means(pattern, expected, causal=causal)
-    for pattern, causal, num_queries, values, expected in OTHER_LENGTHS:
-        with subtests.test(repr(pattern), causal=causal, num_queries=num_queries):
-            assert_means(pattern, expected, values, num_queries, causal=causal)
+            found = means(functools.partial(attend_pattern, pattern, causal=causal))
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def pairs_without(*pairs):
-    mask = np.ones((1, 1, 6, 6), bool)
-    mask[0, 0, *np.transpose(pairs)] = False
-    return {"attention_mask": mask}
-
-
-def documents(*segments):
-    return dict.fromkeys(("query_segments", "key_segments"), np.array([segments]))
-
-
-def keys(*exist):
-    return {"key_mask": np.array([exist], bool)}
-
-
-MASKED = [
-    (Window(2), keys(1, 0, 1, 0, 0, 1), [1, 1, 4, 4, 0, 32]),
-    (Window(2), pairs_without((3, 2)), [1, 1.5, 3, 8, 12, 24]),
-    (Window(2), documents(7, 7, -3, -3, -3, 7), [1, 1.5, 4, 6, 12, 32]),
-    (Blocks(2, 0) | Summary(2, 1), keys(1, 0, 1, 1, 0, 1), [1, 1, 4, 6, 8, 20]),
-    (Blocks(2, 0) | Summary(2, 1), documents(7, 7, 7, -3, -3, 7), [1, 3 / 2, 3, 8, 12, 17]),
-    (Blocks(2, 0) | Summary(2, 1), pairs_without((5, 1), (5, 4)), [1, 3 / 2, 3, 14 / 3, 26 / 3, 40 / 2]),
-]
-
-
-def test_masked_keys_pairs_and_other_documents_are_left_out(subtests):
-    for pattern, masks, expected in MASKED:
-        with subtests.test(repr(pattern), masks=list(masks)):
-            assert_means(pattern, expected, causal=True, masks=TokenMasks(**masks))
-
-
-def test_relative_positions_add_the_value_of_the_clipped_distance_in_tokens():
-    # Distances -2, -1 .. 2 add 10, 20 .. 50.
-    position = Relative(np.zeros((5, 1), "float32"), np.array([[10], [20], [30], [40], [50]], "float32"))
-    for pattern, expected in (
-        (Window(2), [31, 26.5, 28, 31, 37, 49]),
-        (Stride(2), [31, 32, (11 + 34) / 2, (12 + 38) / 2, (11 + 14 + 46) / 3, (12 + 18 + 62) / 3]),
-        (Summary(2, 1), [0, 32, 22, (12 + 38) / 2, (12 + 28) / 2, (12 + 18 + 62) / 3]),
-    ):
-        assert_means(pattern, expected, causal=True, position=position)
+def test_a_token_is_hidden_from_itself_in_every_part():
+    for hide_self, alone in (("unless_alone", 1), ("always", 0)):
+        found = means(functools.partial(attend_pattern, First(1) | Window(2), causal=True, hide_self=hide_self))
+        np.testing.assert_allclose(found, [alone, 1, 1.5, 2.5, 4.5, 8.5], rtol=1e-6)
 
 
 PATTERNS = [Window(8), Stride(8), Window(8) | Stride(8), Summary(6, 2), Blocks(6, 1), ImageBlocks(6, (2, 2))]
 
 
-def normal(*shape):
-    return np.random.default_rng(0).normal(size=shape).astype("float32")
-
-
 def test_dropout_leaves_out_or_scales_up_single_weights(subtests):
     # With the unit matrix as values, the output is the weights after dropout.
-    query, key = normal(2, 4, 2, 60, 8)
+    query, key = np.random.default_rng(0).normal(size=(2, 4, 2, 60, 8)).astype("float32")
     unit = np.tile(np.eye(60, dtype="float32"), (4, 2, 1, 1))
     for pattern in PATTERNS:
         options = {"causal": True, "return_weights": True}
@@ -139,29 +98,58 @@ def test_dropout_leaves_out_or_scales_up_single_weights(subtests):
             np.testing.assert_allclose(used[there], weights[there] / 0.75, rtol=1e-5)
 
 
-def test_later_tokens_change_no_bit_and_get_no_gradient(subtests):
-    tf = pytest.importorskip("tensorflow")
-    first, second = normal(2, 3, 1, 2, 50, 4)
-    changed = np.concatenate([first[..., :23, :], second[..., 23:, :]], axis=-2)
-    for pattern in PATTERNS:
-        outputs = []
-        for numbers in (first, changed):
-            inputs = tf.unstack(tf.constant(numbers))
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                early = attend_pattern(pattern, *inputs, causal=True).output[:, :, :23]
-            outputs.append(early.numpy())
-        with subtests.test(repr(pattern)):
-            assert all(np.abs(gradient[:, :, 23:]).max() == 0 for gradient in tape.gradient(early, inputs))
-            np.testing.assert_array_equal(*outputs)
+def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
+    zeros = column([0] * 5)
+    for pattern in (Window(2) | First(1), Heads([(1, First(1) | Window(2))])):
+        found = attend_pattern(pattern, zeros, zeros, zeros, causal=True, return_log_sum_exp=True).log_sum_exp
+        np.testing.assert_allclose(np.exp(ops.convert_to_numpy(found))[0, 0], [1, 2, 3, 3, 3], rtol=1e-6)
 
 
-def test_a_sequence_without_summaries_gives_zeros_and_the_block_in_a_union():
-    heads = normal(3, 1, 2, 5, 4)
-    for causal in (False, True):
-        near, far, merged = (
-            ops.convert_to_numpy(attend_pattern(pattern, *heads, causal=causal).output)
-            for pattern in (Blocks(8, 0), Summary(8, 2), Blocks(8, 0) | Summary(8, 2))
-        )
-        np.testing.assert_array_equal(far, 0)
-        np.testing.assert_allclose(merged, near, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize("before", [[], [Window(4), Window(5)]])
+def test_heads_that_take_turns_stay_in_their_order(before):
+    turns = [Window(1), Window(2), Window(3)]
+    pattern = InTurn(turns) if not before else Heads([*((1, part) for part in before), (6, InTurn(turns))])
+    expected = [*before, *turns, *turns]
+    zeros = np.zeros((1, len(expected), 7, 1), "float32")
+    values = np.random.default_rng(0).normal(size=zeros.shape).astype("float32")
+    found = attend_pattern(pattern, zeros, zeros, values, causal=True, return_weights=True)
+    for head, part in enumerate(expected):
+        own = slice(head, head + 1)
+        alone = attend_pattern(part, zeros[:, own], zeros[:, own], values[:, own], causal=True, return_weights=True)
+        for actual, wanted in zip(found[:2], alone[:2], strict=True):
+            np.testing.assert_allclose(actual[:, own], wanted, rtol=0, atol=1e-6)
+
+
+TOTAL = 6 * BLOCK_SIZE + 2
+# Documents of one token, documents at the edges of blocks, and long ones; ids come back, in another document.
+LENGTHS = [
+    [1] * TOTAL,
+    [BLOCK_SIZE - 1, 3 * BLOCK_SIZE, 1, BLOCK_SIZE, 2, BLOCK_SIZE],
+    [5, BLOCK_SIZE - 6, 2, 3, TOTAL - BLOCK_SIZE - 4],
+]
+
+
+@pytest.mark.parametrize(("causal", "count"), first([(True, 3), (False, BLOCK_SIZE + 2), (False, 1)], 2))
+def test_a_query_sees_the_first_tokens_of_its_own_document(causal, count):
+    segments = np.array([np.repeat(np.arange(len(lengths)) % 3, lengths) for lengths in LENGTHS], "int32")
+    # Zero scores: the output is the mean of the positions seen.
+    zeros, values = (np.repeat(column(x), 3, axis=0) for x in (np.zeros(TOTAL), np.arange(TOTAL)))
+    masks = TokenMasks(query_segments=segments, key_segments=segments)
+    found = attend_pattern(First(count), zeros, zeros, values, causal=causal, masks=masks).output
+    for row, lengths in enumerate(LENGTHS):
+        ends = np.cumsum(lengths)
+        begins = np.repeat(ends - lengths, lengths)
+        last = np.minimum(np.repeat(ends, lengths), begins + count) - 1
+        last = np.minimum(last, np.arange(TOTAL)) if causal else last
+        np.testing.assert_allclose(ops.convert_to_numpy(found)[row, 0, :, 0], (begins + last) / 2, rtol=1e-5)
+
+
+def test_documents_of_two_sequences_are_refused():
+    layer, x = SparseAttention(1, 4, First(2)), np.ones((1, 8, 6), "float32")
+    queries, keys = [[0, 0, 1, 1, 1, 1, 2, 2]], [[0, 0, 0, 0, 1, 1, 1, 2]]
+    for call in (layer, layer.attention_pattern):
+        with pytest.raises(ValueError, match=r"`value_segment_ids` must be None with First\(per_document=True\)"):
+            call(x, x + 1, segment_ids=np.array(queries), value_segment_ids=np.array(keys))
+        assert call(x, x + 1, segment_ids=np.array(queries)).shape[0] == 1  # the documents of both
+    whole = SparseAttention(1, 4, First(2, per_document=False))
+    assert whole(x, x + 1, segment_ids=np.array(queries), value_segment_ids=np.array(keys)).shape == x.shape

@@ -9,21 +9,8 @@ from keras import ops
 
 from tests.draws import first
 from tests.layers.decoded import largest_error
+from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import LocalAttention, RoutingAttention, SparseAttention
-from tf_sparse_attention.patterns import (
-    Everything,
-    Grid,
-    GroupBand,
-    GroupSelector,
-    Nearest,
-    Pattern,
-    Selection,
-    Selector,
-    Successors,
-    TokenFeatures,
-    Union,
-    Window,
-)
 from tf_sparse_attention.patterns.nearest import RandomGroups
 
 LENGTH, SIZE = 14, 6
@@ -31,7 +18,7 @@ X = np.random.default_rng(0).standard_normal((2, LENGTH, SIZE)).astype("float32"
 
 
 @dataclasses.dataclass(frozen=True)
-class Halves(GroupBand):
+class Halves(patterns.GroupBand):
     """The last keys whose first channel lies on the same side of a threshold, which moves to the mean in training."""
 
     size: int
@@ -43,7 +30,7 @@ class Halves(GroupBand):
 
     def make_selector(self, weights):
         threshold = Threshold(weights.num_heads, dtype=weights.dtype)
-        return GroupSelector(threshold, self.num_groups, weights.num_heads, weights.normalizes)
+        return patterns.GroupSelector(threshold, self.num_groups, weights.num_heads, weights.normalizes)
 
 
 class Threshold(keras.layers.Layer):
@@ -60,7 +47,7 @@ class Threshold(keras.layers.Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class EveryThird(Pattern):
+class EveryThird(patterns.Pattern):
     """The keys whose positions are multiples of three."""
 
     reach = None
@@ -69,10 +56,10 @@ class EveryThird(Pattern):
         return key.position % 3 == 0
 
     def arrange(self, call, selection=None):
-        return Grid(call.query_length, call.key_length, max(call.query_length, call.key_length), 0, 0)
+        return patterns.Grid(call.query_length, call.key_length, max(call.query_length, call.key_length), 0, 0)
 
     def cache(self):
-        return Everything()
+        return patterns.Everything()
 
 
 class WindowAndThirds(LocalAttention):
@@ -80,7 +67,7 @@ class WindowAndThirds(LocalAttention):
 
     @property
     def pattern(self):
-        return Union((super().pattern, EveryThird()))
+        return patterns.Union((super().pattern, EveryThird()))
 
 
 def check_decoding(layer):
@@ -90,7 +77,7 @@ def check_decoding(layer):
 
 @pytest.mark.parametrize("share_qk", first([False, True], 1))
 def test_own_groups_learn_in_training_and_decode_as_they_attend(share_qk):
-    layer = SparseAttention(2, 4, Window(2) | Halves(3), share_qk=share_qk)
+    layer = SparseAttention(2, 4, patterns.Window(2) | Halves(3), share_qk=share_qk)
     layer.build(X.shape)
     (threshold,) = layer.non_trainable_weights
     assert not np.any(threshold)
@@ -115,15 +102,15 @@ class CausalThirds(EveryThird):
 
 def test_wrong_own_patterns_are_named():
     @dataclasses.dataclass(frozen=True)
-    class Nobodys(GroupBand):
+    class Nobodys(patterns.GroupBand):
         num_groups = 2
         band = 3
 
     with pytest.raises(ValueError, match="`pattern` must define `make_selector`"):
-        SparseAttention(2, 4, Window(2) | Nobodys())
+        SparseAttention(2, 4, patterns.Window(2) | Nobodys())
     with pytest.raises(ValueError, match=r"`pattern` must be .* accepts a `lead` of -1"):
-        Successors(EveryThird())
-    for pattern in (CausalThirds(), Window(2) | CausalThirds()):
+        patterns.Successors(EveryThird())
+    for pattern in (CausalThirds(), patterns.Window(2) | CausalThirds()):
         layer = SparseAttention(2, 4, pattern)
         for call in (layer, layer.attention_pattern):
             with pytest.raises(ValueError, match="`use_causal_mask` must be True"):
@@ -131,15 +118,15 @@ def test_wrong_own_patterns_are_named():
         assert layer(X, use_causal_mask=True).shape == X.shape
 
 
-class SideSelection(Selection):
+class SideSelection(patterns.Selection):
     def __init__(self, query, key):
-        self.sides = TokenFeatures({"side": query}, {"side": key})
+        self.sides = patterns.TokenFeatures({"side": query}, {"side": key})
 
     def features(self):
         return self.sides
 
 
-class SideSelector(Selector):
+class SideSelector(patterns.Selector):
     """Selector with a Keras layer as attribute, which is not a `GroupSelector`."""
 
     key_features = ("side",)
@@ -155,7 +142,7 @@ class SideSelector(Selector):
 
     def select_next(self, state, inputs, index, kept):
         query, key = (self.threshold.assign(x, None) for x in (inputs.query, inputs.key))
-        return {}, TokenFeatures({"side": query}, {"side": key})
+        return {}, patterns.TokenFeatures({"side": query}, {"side": key})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,5 +167,5 @@ def test_an_own_selector_decodes_and_its_layers_are_tracked():
 
 def test_the_pattern_of_routing_has_its_arguments():
     layer = RoutingAttention(2, 4, 3, 5, ema_decay=0.5, commitment_loss=1.0, revive_after=7)
-    assert layer.pattern == Nearest(3, 5, 0.5, 1.0, 7)
+    assert layer.pattern == patterns.Nearest(3, 5, 0.5, 1.0, 7)
     assert RoutingAttention(2, 4, 3, 5, selection="random").pattern == RandomGroups(3, 5)

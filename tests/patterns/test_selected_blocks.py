@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.contracts import normal, to_numpy
 from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
-from tf_sparse_attention.ops.block_selection import convolve_keys, select_blocks
+from tf_sparse_attention.ops.block_selection import select_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import SelectedBlocks, selected_blocks
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
@@ -45,15 +45,6 @@ def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
     np.testing.assert_allclose(again, found, atol=1e-6)
 
 
-def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop():
-    layer, x = BlockSelectedAttention(2, 4, block_size=16, position="rotary"), tf.constant(normal(1, 200, 8))
-    layer.build(x.shape)
-    run = tf.function(lambda x: layer(x, use_causal_mask=True), jit_compile=True)
-    names = set(re.findall(r" ([a-z\-]+)\(", run.experimental_get_compiler_ir(x)(stage="hlo")))
-    assert "sort" in names and "gather" in names
-    assert not names & {"scatter", "while"}
-
-
 @pytest.mark.full
 def test_a_shared_selection_is_sorted_once_per_key_head():
     query, key = normal(1, 4, 37, 4), normal(1, 2, 37, 4)[None, 0]
@@ -78,24 +69,6 @@ def test_chunks_of_queries_limit_the_size_of_arrays():
 
     assert largest(None) == 512 * 128
     assert largest(32) == 32 * 128
-
-
-def test_keys_are_convolved_and_blocks_selected_in_a_graph_of_unknown_length():
-    kernel = normal(5, 1, 2)
-
-    def choose(key):
-        key = convolve_keys(key, kernel)
-        return key, select_blocks(key, key, TokenMasks(), 2, 2, chunk_size=4)
-
-    graph = tf.function(choose, input_signature=[tf.TensorSpec((1, 1, None, 2))])
-    run = tf.function(graph.get_concrete_function(), jit_compile=True)
-    for length in (1, 9):  # one is less than the kernel looks back
-        key = normal(1, 1, length, 2)
-        convolved, blocks = run(tf.constant(key))
-        expected, expected_blocks = choose(key)
-        np.testing.assert_allclose(convolved, expected, atol=1e-6)
-        for each, found in zip(expected_blocks, blocks, strict=False):  # those of one block are not even listed
-            np.testing.assert_array_equal(found, each)
 
 
 def test_a_convolution_of_zeros_changes_nothing_and_has_gradients():

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.draws import draws
-from tf_sparse_attention.kernels.kernel_mask import (
-    KernelMask,
-    KernelSpec,
-    block_table,
-    check_traceable,
-    evaluate,
-    visible_blocks,
-)
+from tf_sparse_attention.kernels import kernel_mask
 from tf_sparse_attention.patterns import Blocks, Dilated, First, Stride, Summary, Window
 from tf_sparse_attention.patterns.engine.pattern_mask import PatternMask
 
@@ -23,14 +16,16 @@ def brute_force(mask, lengths, sizes):
     """Return the blocks with a visible pair, and those in which all pairs are visible, bool (T / b, S / b')."""
     counts = [-(-length // size) for length, size in zip(lengths, sizes, strict=True)]
     queries, keys = (np.arange(count * size, dtype="int32") for count, size in zip(counts, sizes, strict=True))
-    seen = evaluate(mask, queries[:, None], keys[None]) & (queries < lengths[0])[:, None] & (keys < lengths[1])
+    seen = (
+        kernel_mask.evaluate(mask, queries[:, None], keys[None]) & (queries < lengths[0])[:, None] & (keys < lengths[1])
+    )
     seen = seen.reshape(counts[0], sizes[0], counts[1], sizes[1])
     return seen.any((1, 3)), seen.all((1, 3))
 
 
 def as_matrices(regions, lengths, sizes):
     """Return `visible_blocks` as `brute_force` does."""
-    rows, columns, is_full = visible_blocks(regions, lengths, sizes)
+    rows, columns, is_full = kernel_mask.visible_blocks(regions, lengths, sizes)
     some, full = np.zeros((2, *(-(-length // size) for length, size in zip(lengths, sizes, strict=True))), bool)
     some[rows, columns], full[rows, columns] = True, is_full
     return some, full
@@ -74,11 +69,11 @@ def test_blocks_of_a_union_are_those_of_its_parts():
 def test_tables_of_a_union_take_no_time_or_memory_that_grows_with_the_square_of_the_length():
     length = 2**18
     regions = tuple(region_of(each, (length, length)) for each in (Window(256), First(4)))
-    mask = KernelMask(PatternMask(((Window(256), 0), (First(4), 1)), causal=True), regions)
+    mask = kernel_mask.KernelMask(PatternMask(((Window(256), 0), (First(4), 1)), causal=True), regions)
     begun = time.perf_counter()
-    spec = KernelSpec(mask, ((), ()), (length, length), (64, 64))
-    check_traceable(spec)
-    tables = [block_table(spec, by_keys) for by_keys in (False, True)]
+    spec = kernel_mask.KernelSpec(mask, ((), ()), (length, length), (64, 64))
+    kernel_mask.check_traceable(spec)
+    tables = [kernel_mask.block_table(spec, by_keys) for by_keys in (False, True)]
     assert time.perf_counter() - begun < 5  # seen: about 1; all pairs one by one take minutes
     begin, partial, end = tables[0].bounds[-1]
     assert tables[0].indices[begin:end].tolist() == [0, 4091, 4095, 4092, 4093, 4094]  # partly masked ones first
