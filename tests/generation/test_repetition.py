@@ -13,21 +13,16 @@ LOWEST = lowest("float32")
 
 
 def test_a_penalty_divides_what_is_positive_and_multiplies_what_is_negative_once():
-    inputs = np.array([[0, 3, 4, 3, 0, 0]])
-    found = ops.convert_to_numpy(penalize_repetition(LOGITS, inputs, np.array([3]), penalty=2.0))
-    np.testing.assert_allclose(found, [[2.0, -1.0, 0.5, 1.5, -8.0]])  # the start id is no token
+    inputs, logits = np.array([[0, 3, 4, 3, 0, 0], [0, 0, 2, 4, 4, 4]]), np.tile(LOGITS, (2, 1))
+    found = ops.convert_to_numpy(penalize_repetition(logits, inputs, np.array([3, 2]), penalty=2.0))
+    # The start id is no token; each row has tokens of its own.
+    np.testing.assert_allclose(found, [[2.0, -1.0, 0.5, 1.5, -8.0], [1.0, -1.0, 0.25, 3.0, -4.0]])
 
 
 def test_a_penalty_looks_back_at_the_window_alone_and_not_ahead():
     inputs = np.array([[0, 3, 4, 1, 2, 2]])
     found = ops.convert_to_numpy(penalize_repetition(LOGITS, inputs, np.array([3]), penalty=2.0, window=2))
     np.testing.assert_allclose(found, [[2.0, -2.0, 0.5, 3.0, -8.0]])
-
-
-def test_rows_have_tokens_of_their_own():
-    inputs, index = np.array([[0, 3, 0], [0, 0, 2]]), np.array([1, 2])
-    found = ops.convert_to_numpy(penalize_repetition(np.ones((2, 5)), inputs, index, penalty=4.0, window=None))
-    np.testing.assert_allclose(found, [[1, 1, 1, 0.25, 1], [0.25, 1, 0.25, 1, 1]])
 
 
 def slowly_blocked(row, size):

@@ -1,4 +1,4 @@
-"""Samplers: the published nucleus, exactly k a row, draws from the right distribution, each row by itself."""
+"""Samplers and their keys: the published nucleus, exactly k a row, the right distribution, each row by itself."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tf_sparse_attention.generation import greedy, keep_likely, keep_nucleus, keep_top_k, row_keys, sample
+from tf_sparse_attention.generation import fold_in, greedy, keep_likely, keep_nucleus, keep_top_k, row_keys, sample
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "sampling.npz", allow_pickle=False)
 LOWEST = np.finfo("float32").min
@@ -57,12 +57,6 @@ def test_for_a_batch_the_published_top_k_takes_one_threshold_and_ours_keeps_k_a_
     assert (ours.sum(-1) == k).all()
 
 
-def test_top_k_keeps_the_best_and_of_equal_logits_the_lower_ids():
-    np.testing.assert_array_equal(array(keep_top_k([[1.0, 4.0, 2.0, 3.0]], 2)), [[LOWEST, 4, LOWEST, 3]])
-    np.testing.assert_array_equal(array(keep_top_k([[2.0, 1.0, 2.0, 2.0]], 2)), [[2, LOWEST, 2, LOWEST]])
-    np.testing.assert_array_equal(array(keep_top_k(LOGITS, 50)), LOGITS)  # beyond the vocabulary
-
-
 def test_each_row_may_have_its_own_k_and_p():
     np.testing.assert_array_equal((array(keep_top_k(LOGITS, np.array([1, 4, 11]))) == LOGITS).sum(-1), [1, 4, 11])
     together = array(keep_nucleus(LOGITS, np.array([0.2, 0.5, 0.9])))
@@ -83,26 +77,12 @@ def test_the_cuts_are_those_of_a_sorted_row():
     np.testing.assert_array_equal(array(keep_nucleus(logits, 0.8317)), np.where(before <= 0.8317, logits, LOWEST))
 
 
-def test_the_nucleus_of_hand_made_rows():
-    for shares, p, kept in [
-        ([0.5, 0.125, 0.25, 0.125], 0.6, [True, False, True, False]),  # the token that passes p is kept
-        ([0.5, 0.25, 0.25], 0.5, [True, True, False]),  # a sum of exactly p does not end the nucleus
-        ([1.0, 1.0, 1.0, 1.0], 0.3, [True, True, False, False]),  # of equals the lower ids
-    ]:
-        found = array(keep_nucleus(np.log([shares]).astype("float32"), p))
-        np.testing.assert_array_equal(found > LOWEST, [kept])
-
-
-def test_a_nucleus_of_1_keeps_all_even_where_the_sum_is_rounded_up():
+def test_a_nucleus_of_1_keeps_all_even_where_the_sum_is_rounded_up_and_one_of_0_the_best():
     logits = np.random.default_rng(1).normal(size=(50, 1000)).astype("float32")
     np.testing.assert_array_equal(array(keep_nucleus(logits, 1.0)), logits)
-
-
-@pytest.mark.parametrize("p", [0.0, -1.0])
-def test_the_best_is_kept_even_where_a_tensor_brings_a_p_out_of_range(p):
-    kept = array(keep_nucleus(LOGITS, np.array(p))) == LOGITS
-    np.testing.assert_array_equal(kept.sum(-1), 1)
-    np.testing.assert_array_equal(kept.argmax(-1), LOGITS.argmax(-1))
+    for p in (0.0, -1.0):  # in a tensor, which may be out of range
+        kept = array(keep_nucleus(LOGITS, np.array(p)))
+        np.testing.assert_array_equal(kept == LOGITS, LOGITS.max(-1, keepdims=True) == LOGITS)
 
 
 def test_what_is_likely_beside_the_best_is_kept_for_each_row():
@@ -158,3 +138,25 @@ def test_settings_out_of_range_are_refused(subtests):
         for value in values:
             with subtests.test(name, value=value), pytest.raises(ValueError, match=f"`{name}`"):
                 run(value)
+
+
+ONES = 2**32 - 1
+
+
+def test_rows_have_keys_of_their_seed_and_place_whatever_the_batch():
+    np.testing.assert_array_equal(array(row_keys(7, 3)), [[7, 0], [7, 1], [7, 2]])
+    np.testing.assert_array_equal(array(row_keys(7, 2)), array(row_keys(7, 3))[:2])
+    np.testing.assert_array_equal(array(row_keys(np.array([5, 7, 5]), 3)), [[5, 0], [7, 0], [5, 0]])
+    keys = np.array([[1, 2], [3, 4]], "uint32")
+    np.testing.assert_array_equal(array(row_keys(keys, 2)), keys)
+
+
+@pytest.mark.parametrize("seed", [-1, ONES, 2**40 + ONES, np.int64(-1), np.array(-1, "int32")])
+def test_seeds_count_modulo_two_to_the_32(seed):
+    np.testing.assert_array_equal(array(row_keys(seed, 1)), [[ONES, 0]])
+
+
+def test_keys_of_positions_differ_and_depend_on_their_row_alone():
+    keys = np.concatenate([array(fold_in(row_keys(1, 50), np.full(50, at))) for at in range(50)])
+    assert len(np.unique(keys, axis=0)) == 2500
+    np.testing.assert_array_equal(keys[50 * 3 + 4], array(fold_in(row_keys(1, 50)[4:5], np.array([3])))[0])
