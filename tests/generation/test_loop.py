@@ -100,3 +100,14 @@ def test_buckets_are_at_most_half_too_long_and_few():
     assert all(length <= size for length, size in sizes.items())
     assert all(2 * size < 3 * length for length, size in sizes.items() if length > 64)
     assert sorted(set(sizes.values())) == [64, 96, 128, 192, 256, 384, 512, 768, 1024]
+
+
+def test_log_probabilities_are_the_steps_own_where_logits_are_adjusted():
+    def last_first(logits, inputs, index):
+        return logits + 99 * ops.cast(ops.arange(SIZE) == SIZE - 1, "float32")
+
+    rows = generate(bigram, np.zeros((1, 3), "int32"), [0], 3, greedy, adjust=last_first)
+    assert ops.convert_to_numpy(rows.token_ids).tolist() == [[SIZE - 1] * 3]
+    own = TABLE - np.log(np.exp(TABLE).sum(-1, keepdims=True))
+    wanted = [own[0, SIZE - 1], own[SIZE - 1, SIZE - 1], own[SIZE - 1, SIZE - 1]]
+    np.testing.assert_allclose(ops.convert_to_numpy(rows.log_probs)[0], wanted, atol=1e-5)

@@ -44,6 +44,20 @@ def test_norm_is_that_before_clipping_also_if_the_shape_is_unknown_while_tracing
     np.testing.assert_allclose(weights[0], {"clipvalue": (-0.2, -0.2)}.get(*clipping, (-0.12, -0.16)), rtol=1e-6)
 
 
+def test_norm_of_two_replicas_is_that_of_the_joined_batch(two_replicas):
+    x = np.arange(8.0).reshape(4, 2).astype("float32")
+    y = np.ones((4, 1), "float32")
+    norms = []
+    for scope in (two_replicas.scope(), tf.distribute.get_strategy().scope()):
+        with scope:
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+            model.compile(MeasuredSGD(0.1), loss="mse", jit_compile=False)
+        model.fit(x, y, batch_size=4, verbose=0, shuffle=False)
+        norms.append(float(model.optimizer.gradient_norm))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    assert norms[0] > 1
+
+
 def test_norm_is_that_of_accumulated_gradients():
     weights = make_weights([[0.0, 0.0]])
     optimizer = MeasuredSGD(0.1, global_clipnorm=2.0, gradient_accumulation_steps=2)
