@@ -21,6 +21,7 @@ LOCK := requirements/lock.txt
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 PYTEST = XLA_FLAGS="$(XLA_FLAGS) $(TEST_XLA_FLAGS)" $(RUN) -m pytest -q
+LARGE = $(RUN) -m pytest -q -m large
 FULL = $(PYTEST) -m 'not large' --hypothesis-profile=full
 DEMO := tf_sparse_attention/trainers/configs/demo.py
 # Bits per byte of two seeds, see docs/quality.md. The text is the library of CPython 3.11.7; other versions differ.
@@ -108,7 +109,10 @@ test-full: $(READY) ## Run all tests and pages except the slow tests, with more 
 
 .PHONY: test-large
 test-large: $(READY) ## Run the slow tests, such as resuming a killed process
-	$(RUN) -m pytest -q -m large $(ARGS)
+	@# In three runs, for memory, as above.
+	$(LARGE) $(ARGS) tests/layers tests/generation
+	$(LARGE) $(ARGS) tests/export
+	$(LARGE) $(ARGS) --ignore=tests/layers --ignore=tests/generation --ignore=tests/export
 
 # One context per test, which `make test-mutants` reads.
 COVERAGE := .coverage_run
