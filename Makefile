@@ -95,7 +95,7 @@ test: $(READY) $(if $(filter command,$(origin ARGS)),,smoke) ## Run the tests, o
 	$(PYTEST) --ignore=tests/smoke $(ARGS)
 
 .PHONY: test-pages
-test-pages: $(READY) ## Run the notebooks, the README, the pages and the docstring examples (4 minutes)
+test-pages: $(READY) ## Run two notebooks, the README, the pages and the docstring examples (4 minutes)
 	$(PYTEST) -m 'pages and not full and not large' $(ARGS)
 
 .PHONY: test-full

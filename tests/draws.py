@@ -40,9 +40,11 @@ def _marked(case):
     return pytest.param(*values, marks=pytest.mark.full)
 
 
-ON_JAX = 20  # examples of a slow test: each shape compiles a separate program in seconds
 # Most of the time would be spent on optimized machine code, as in `make test`.
 JAX_SETTINGS = {
     "KERAS_BACKEND": "jax",
     "XLA_FLAGS": os.environ.get("XLA_FLAGS", "").strip() or "--xla_backend_optimization_level=0",
 }
+# Environment and number of examples of slow tests. Each runs in a process, because compiled programs stay in memory. On
+# JAX, each shape compiles a separate program in seconds.
+MANY = [pytest.param({}, 100, id="tensorflow"), pytest.param(JAX_SETTINGS, 20, id="jax")]

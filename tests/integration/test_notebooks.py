@@ -39,8 +39,9 @@ TINY = {
 WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint")  # for what has to be downloaded
 # What the programs of a TPU are: of one backend alone, which the runtime has already.
 ALONE = {"8_train_on_tpu": "jax", "9_train_on_tpu_with_tpustrategy": "tensorflow"}
+DEFAULT = {("1_sparse_attention_in_keras", "tensorflow"), ("8_train_on_tpu", "jax")}
 CASES = [
-    pytest.param(path, backend, marks=[pytest.mark.full] if backend == "jax" and path.stem not in ALONE else [])
+    pytest.param(path, backend, marks=[] if (path.stem, backend) in DEFAULT else [pytest.mark.full])
     for path in sorted(FOLDER.glob("*.ipynb"))
     for backend in ("tensorflow", "jax")
     if ALONE.get(path.stem, backend) == backend

@@ -66,11 +66,11 @@ ROTARY += [{"rotary_type": "llama3", "rotary_scaling_factor": 8.0}, {"rotary_typ
 def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings):
     layer, x = layer_of(Window(16), **settings), normal(2, 20, SIZE)
     near, decode = layer(x, use_causal_mask=True), as_program(layer.decode)
-    for start in (10**7, 2**30 - 100):
-        cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
-        for index in range(20):
-            far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
-        assert_close(far[:, 0], near[:, -1], 1e-5)
+    start = 2**30 - 100
+    cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
+    for index in range(20):
+        far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
+    assert_close(far[:, 0], near[:, -1], 1e-5)
 
 
 @pytest.mark.full
