@@ -62,11 +62,11 @@ ROTARY = [{"rotary_type": "yarn", "rotary_scaling_factor": 4.0}, {}, {"rotary_ty
 ROTARY += [{"rotary_type": "llama3", "rotary_scaling_factor": 8.0}, {"rotary_type": "linear", "rotary_dim": 2}]
 
 
+@pytest.mark.parametrize("start", first([2**30 - 100, 10**7], 1))
 @pytest.mark.parametrize("settings", first(ROTARY, 1))
-def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings):
+def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings, start):
     layer, x = layer_of(Window(16), **settings), normal(2, 20, SIZE)
     near, decode = layer(x, use_causal_mask=True), as_program(layer.decode)
-    start = 2**30 - 100
     cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
     for index in range(20):
         far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
