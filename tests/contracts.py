@@ -102,6 +102,13 @@ def random_masks(batch, heads, length, num_keys=None, seed=2, pairs=True, segmen
     return masks
 
 
+def nats_of(model, ids):
+    """Return -log p of each id (B, T) of rows, from the logits of the model, in NumPy and float64."""
+    logits = to_numpy(model(np.pad(ids[:, :-1], [(0, 0), (1, 0)]).astype("int32"))).astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+
+
 def check_config_round_trip(case):
     """Check that a layer from the config of another layer, with its weights, computes the same."""
     layer, x = built(case, dropout=0.1, use_bias=False, value_dim=3), normal(2, 13, SIZE)

@@ -1,9 +1,9 @@
 """A small language model and calls of its SavedModel, shared by the tests of exports."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from tests import contracts
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_language_model
 from tf_sparse_attention.models import Backbone, LanguageModel
@@ -47,12 +47,8 @@ def generate(served, prompts, max_length=20, temperature=1.0, top_p=0.9, seed=5)
 
 def nats_of(model, ids, window=WINDOW):
     """Return the nats of ids from the logits of the model, window by window."""
-    nats = 0.0
-    for begin in range(0, len(ids), window):
-        targets = ids[begin : begin + window]
-        logits = keras.ops.convert_to_numpy(model(np.array([[0, *targets[:-1]]], "int32")))[0].astype("float64")
-        nats += (np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(targets)), targets]).sum()
-    return nats
+    parts = (ids[None, begin : begin + window] for begin in range(0, len(ids), window))
+    return sum(contracts.nats_of(model, part).sum() for part in parts)
 
 
 def nats_of_texts(model):

@@ -62,13 +62,6 @@ def load_model(folder):
     return model
 
 
-def nats_of(model, ids):
-    """Return -log p of each id (B, T) of rows, from the logits of the model, in NumPy and float64."""
-    logits = np.asarray(model(np.pad(ids[:, :-1], [(0, 0), (1, 0)]).astype("int32")), np.float64)
-    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    return -np.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
-
-
 def make_language_model_config(**data):
     config = base.get_config()
     config.data.update(sequence_length=64, batch_size=2, **data)

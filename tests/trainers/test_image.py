@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.contracts import nats_of
 from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.shared import evaluation, exporting, sampling, workdir
@@ -21,7 +22,7 @@ IDS = TEST.reshape(len(TEST), -1).astype("int32") + 1
 
 def test_every_byte_is_scored_once_given_those_before_it(run, model):
     scores = evaluation.evaluate(run, "test")
-    nats = task_runs.nats_of(model, IDS)
+    nats = nats_of(model, IDS)
     assert (scores["images"], scores["bytes"]) == (5, nats.size)
     assert scores["nats"] == pytest.approx(nats.sum(), rel=1e-5)
     assert scores["bits_per_dim"] == pytest.approx(nats.mean() / math.log(2), rel=1e-5)
@@ -62,7 +63,7 @@ def test_onnx_files_score_images_as_the_model_does(run, model):
     needs("ONNX")
     files = RunONNX(Path(exporting.export(run, "onnx", ["score"])["path"]))
     found = files("score", {"token_ids": IDS[:1]})["nats"]
-    np.testing.assert_allclose(found, task_runs.nats_of(model, IDS[:1]), atol=1e-4)
+    np.testing.assert_allclose(found, nats_of(model, IDS[:1]), atol=1e-4)
 
 
 @pytest.mark.full

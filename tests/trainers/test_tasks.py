@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.contracts import nats_of
 from tests.data.builders import as_wav, tone
 from tests.draws import first
 from tests.export.portable_cases import RunLiteRT
@@ -74,11 +75,11 @@ def test_a_killed_evaluation_resumes(task_run, name, monkeypatch):
 
 def expected_outputs(name, task, model):
     if name == "image":
-        nats = task_runs.nats_of(model, np.full((1, math.prod(task_runs.IMAGE)), 129)).sum()
+        nats = nats_of(model, np.full((1, math.prod(task_runs.IMAGE)), 129)).sum()
         return {"nats": nats}, f"a grey image has {nats / 12 / math.log(2):.4f} bits per dimension"
     if name == "audio":
         silence = np.full((50, 16), task.codec.encode(np.int16(0)))  # in windows of 16 samples
-        nats = task_runs.nats_of(model, silence).sum()
+        nats = nats_of(model, silence).sum()
         return {"nats": nats}, f"silence of 800 samples has {nats / 800 / math.log(2):.4f} bits per byte"
     if name == "classify":
         (sample,) = task.generate(model, Request(prompt=b"def main():")).samples
@@ -213,7 +214,7 @@ def test_data_that_do_not_fit_the_model_of_a_run_are_errors(task_run, make_task_
 def test_the_program_exports_a_run_with_tensorflow_whatever_the_backend_and_scores_a_line(run):
     on_jax = {**os.environ, "KERAS_BACKEND": "jax"}
     printed, _ = task_runs.run_program("export", f"--workdir={run}", "--nojit_compile", env=on_jax)
-    nats = task_runs.nats_of(workdir.load_model(run), workdir.load_tokenizer(run).tokenize(LINE)[None]).sum()
+    nats = nats_of(workdir.load_model(run), workdir.load_tokenizer(run).tokenize(LINE)[None]).sum()
     line = f"'def main():' has {nats / math.log(2) / 11:.4f} bits per byte ({nats:.2f} nats, 11 bytes)"
     assert printed == f"loaded in a process without the library, {line}\n"
     # `score` has windows of the training length.
@@ -232,7 +233,7 @@ def test_a_litert_file_has_rows_as_long_as_in_training(run):
     assert test_result == "outputs for random rows of length 64 match the model"
     ids = np.random.default_rng(0).integers(1, 257, size=(1, 64), dtype="int32")
     found = RunLiteRT(run / "model.tflite")("score", {"token_ids": ids})["nats"]
-    np.testing.assert_allclose(found, task_runs.nats_of(workdir.load_model(run), ids), atol=1e-4)
+    np.testing.assert_allclose(found, nats_of(workdir.load_model(run), ids), atol=1e-4)
 
 
 def make_language_model(dtype=None, **options):
