@@ -138,6 +138,7 @@ lint: $(READY) ## Check formatting and types, and find likely bugs
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-logo --no-cache
 
 .PHONY: format
 format: $(READY) ## Format the code and apply automatic fixes

@@ -4,9 +4,10 @@ import ast
 import functools
 import re
 import tomllib
+from pathlib import Path
 
-from tests.source_rules import LIBRARY, ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = "tf_sparse_attention"
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

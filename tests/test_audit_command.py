@@ -8,7 +8,7 @@ import types
 import keras
 import pytest
 
-from tests.source_rules import ROOT
+from tests.pages import ROOT
 from tf_sparse_attention.audit import main
 
 CODE = """

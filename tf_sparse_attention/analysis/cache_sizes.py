@@ -102,7 +102,7 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
 class _EmptyCache(keras.Operation):
     """Operation that creates a layer's empty cache, for a symbolic call that computes only shapes."""
 
-    def __init__(self, layer, max_length, batch_size):
+    def __init__(self, layer: keras.layers.Layer, max_length: int, batch_size: int) -> None:
         super().__init__()
         self._make = lambda: layer.init_cache(batch_size, max_length)
 

@@ -90,8 +90,8 @@ def ctc_beam_search(log_probs: np.ndarray, num_beams: int = 16, num_results: int
 class _Beams:
     """Prefixes of transcripts as nodes of a tree, with log p of ending in a blank and in the last label."""
 
-    def __init__(self):
-        self._numbers = {}  # child node of each (node, label)
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}  # child node of each (node, label)
         self._parents, self._labels = [-1], [BLANK]
         self.nodes = [0]
         self._in_blank, self._in_label = np.zeros(1), np.full(1, -np.inf)

@@ -7,7 +7,7 @@ import pathlib
 import re
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -101,7 +101,7 @@ class ArrayStore:
         return store
 
     @classmethod
-    def _open_local(cls, folder, identity, write):
+    def _open_local(cls, folder: pathlib.Path, identity: Mapping, write: Callable) -> Self:
         if not (folder / METADATA).exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             remove_stale(folder.parent)

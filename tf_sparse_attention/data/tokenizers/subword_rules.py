@@ -40,7 +40,7 @@ class Escaping(dict):
         super().__init__({ord(character): character for character in alphabet if character != "\n"})
         self[ord("\\")], self[ord("_")] = "\\\\", "\\u"
 
-    def __missing__(self, code):
+    def __missing__(self, code: int) -> str:
         return f"\\{code};"
 
 

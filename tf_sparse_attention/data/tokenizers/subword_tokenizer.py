@@ -1,7 +1,7 @@
 """Subword tokenizer of tensor2tensor, which the published Routing Transformers use."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -176,11 +176,11 @@ def _decode(written):
 class _WordCache(dict):
     """Ids of words inside a text, computed on first use."""
 
-    def __init__(self, encode):
+    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
         super().__init__({" ": ()})
         self._encode = encode
 
-    def __missing__(self, word):
+    def __missing__(self, word: str) -> Sequence[int]:
         self[word] = ids = self._encode(word)
         return ids
 

@@ -2,7 +2,7 @@
 
 import collections
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, Escaping, split_words
@@ -81,7 +81,7 @@ def _search(corpus, size, lowest, highest):
 class _Corpus:
     """Encoded words of a corpus, with their counts."""
 
-    def __init__(self, counts, max_length, num_iterations):
+    def __init__(self, counts: Mapping[str, int], max_length: int | None, num_iterations: int) -> None:
         # `Escaping` replaces newlines, which a file with one subword per line cannot hold.
         self._alphabet = sorted(set().union(*counts, *RESERVED_WORDS, ESCAPES) - {"\n"})
         escaping = Escaping(self._alphabet)

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class SignalContext:
@@ -30,12 +30,12 @@ class SignalContext:
         """Return the signals that get a handler."""
         return [getattr(signal, name) for name in self.NEXT_HANDLERS if hasattr(signal, name)]
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         numbers = [number for number in self.signals_to_handle() if not _is_ignored(number)]
         self._before = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -67,7 +67,7 @@ class InterruptOnSignal(SignalContext):
     def on_signal(self) -> None:
         raise KeyboardInterrupt
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         if isinstance(exception[1], KeyboardInterrupt) and self.received is not None:
             raise SystemExit(self.status)
