@@ -147,7 +147,7 @@ format: $(READY) ## Format the code and apply automatic fixes
 
 .PHONY: goldens
 goldens: $(READY) ## Print the differences from published numbers (2 minutes)
-	$(RUN) -m tests.golden_table
+	$(RUN) -m docs.tables.goldens
 
 .PHONY: bench
 bench: $(READY) ## Measure time and memory of attention by length, compared with dense attention

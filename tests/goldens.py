@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.positions import NoPosition, Relative
 
-OBSERVERS = []  # functions of the name of a set and a case, called when the case is read: for tests/golden_table.py
+OBSERVERS = []  # functions of the name of a set and a case, called when the case is read: for docs/tables/goldens.py
 
 
 def goldens_of(path):

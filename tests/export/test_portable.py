@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import conversion_table, remote_paths  # noqa: F401  # the second registers the scheme disk://
+from docs.tables import conversion
+from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.draws import first
 from tests.export import source_cases
 from tests.export.portable_cases import (
@@ -174,11 +175,11 @@ def test_onnx_files_need_their_packages_and_a_new_folder(small, tmp_path, monkey
         export_onnx(small, tmp_path / "model")
 
 
-MODELS, SOURCES = conversion_table.TABLES
+MODELS, SOURCES = conversion.TABLES
 # Which cells of the tables of docs/portable.md are reasons.
 NO_FILES = {MODELS.name: REFUSED, SOURCES.name: source_cases.REFUSED}
 CELLS = [(SOURCES, "hashing (LSH), chunks", "LiteRT", "decode"), (SOURCES, "routing, top_keys", "ONNX", "decode")]
-EVERY_CELL = [(table, *cell) for table in (MODELS, SOURCES) for cell in conversion_table.every_cell(table)]
+EVERY_CELL = [(table, *cell) for table in (MODELS, SOURCES) for cell in conversion.every_cell(table)]
 
 
 @pytest.mark.filterwarnings("ignore:.*is not causal")
@@ -188,7 +189,7 @@ EVERY_CELL = [(table, *cell) for table in (MODELS, SOURCES) for cell in conversi
 )
 def test_files_of_every_pattern_equal_the_model_or_are_errors_with_the_reason(table, name, target, signature):
     needs(target)
-    found = conversion_table.cell(table, name, target, signature)
+    found = conversion.cell(table, name, target, signature)
     if (name, target, signature) in NO_FILES[table.name]:
         assert not re.fullmatch(r"\de-\d\d", found), f"{name} has a file now: take it from REFUSED"
     else:
@@ -197,7 +198,7 @@ def test_files_of_every_pattern_equal_the_model_or_are_errors_with_the_reason(ta
 
 @pytest.mark.parametrize(("table", "refused"), [(MODELS, REFUSED), (SOURCES, source_cases.REFUSED)])
 def test_the_tables_of_the_page_have_every_case_with_an_error_or_a_reason(table, refused):
-    lines = conversion_table.lines_of(table, PAGE.read_text(encoding="utf-8"))
+    lines = conversion.lines_of(table, PAGE.read_text(encoding="utf-8"))
     assert [name for name, *_ in lines] == list(table.cases)
     without = {
         (name, *column)

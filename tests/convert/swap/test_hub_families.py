@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("keras_hub")
 
-from tests import family_table
+from docs.tables import families as family_table
 from tests.convert.swap.hub_families import MODELS, families
 from tests.draws import first
 from tests.pages import text_between

@@ -310,10 +310,10 @@ replace_attention(model, lambda attention: LocalAttention(**arguments_of(attenti
 @pytest.mark.large
 @pytest.mark.filterwarnings("ignore")
 def test_the_table_of_decoders_is_what_is_found():
-    from tests import decoder_table
+    from docs.tables import decoders
 
     marks = "<!-- decoders -->", "<!-- /decoders -->"
-    assert text_between(DOCS / "converting.md", marks) == decoder_table.table()
+    assert text_between(DOCS / "converting.md", marks) == decoders.table()
 
 
 @pytest.mark.full

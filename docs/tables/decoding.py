@@ -1,4 +1,4 @@
-"""Prints how far decoding is from whole calls: python -m tests.decoding_table [--cases N] [--jax-cases N] [--write].
+"""Prints how far decoding is from whole calls: python -m docs.tables.decoding [--cases N] [--jax-cases N] [--write].
 
 Draws layers of every kind, with their arguments, lengths, prompts and masks, and compares what they decode token by
 token, rows at positions of their own, with one causal call for the whole sequence; likewise models, layers and models
@@ -55,7 +55,7 @@ def compare_model(settings, texts, remembers=False):
 
 def rows_of(backend, cases):
     """Return the rows of a backend, run in a process."""
-    command = [sys.executable, "-m", "tests.decoding_table", "--rows", "--cases", str(cases)]
+    command = [sys.executable, "-m", "docs.tables.decoding", "--rows", "--cases", str(cases)]
     environment = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The table of KerasHub's families in docs/converting.md: `python -m tests.family_table` prints it.
+"""The table of KerasHub's families in docs/converting.md: `python -m docs.tables.families` prints it.
 
 With `--write` the table goes to the page. A tiny model of each family with random weights is made sparse with a window
 as long as the sequence. Where something is replaced, the model is called and compared with the dense one.

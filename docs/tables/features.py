@@ -1,4 +1,4 @@
-"""The table pattern x feature of docs/patterns.md, made by trying: `python -m tests.feature_table` prints it.
+"""The table pattern x feature of docs/patterns.md, made by trying: `python -m docs.tables.features` prints it.
 
 LiteRT and ONNX are read from the tables of docs/portable.md, which tests of their own make from conversions.
 """
@@ -9,7 +9,7 @@ import warnings
 import keras
 import numpy as np
 
-from tests import conversion_table
+from docs.tables import conversion
 from tests.cases import Case
 from tests.contracts import SIZE, built, normal, to_numpy
 from tf_sparse_attention import layers
@@ -123,8 +123,8 @@ def is_packed(make):
 def conversions(page):
     """Return what converts by the tables of docs/portable.md: a set of (line, target, word of `WORDS`)."""
     found = set()
-    for table in conversion_table.TABLES:
-        for name, *cells in conversion_table.lines_of(table, page):
+    for table in conversion.TABLES:
+        for name, *cells in conversion.lines_of(table, page):
             for (target, signature), cell in zip(table.columns, cells, strict=True):
                 if re.fullmatch(r"\d+(\.\d+)?e-\d+", cell):
                     found.add((name, target, WORDS[table.name, signature]))
@@ -164,7 +164,7 @@ def row(name, make, line, source_line, known):
         ", ".join(kind for kind in POSITIONS if works(lambda kind=kind: make(position=kind, **OF_KIND.get(kind, {}))))
         or "no",
         _yes(works(lambda: built(Case(make), num_key_value_heads=1)(x, use_causal_mask=causal))),
-        *(converted(target, able, (line, source_line), known) for target in conversion_table.TARGETS),
+        *(converted(target, able, (line, source_line), known) for target in conversion.TARGETS),
     ]
 
 
@@ -180,6 +180,6 @@ def table(page):
 
 
 if __name__ == "__main__":
-    from tests.conftest import ROOT
+    from tests.pages import ROOT
 
     print(table((ROOT / "docs" / "portable.md").read_text(encoding="utf-8")))

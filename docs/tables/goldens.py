@@ -1,4 +1,4 @@
-"""Prints how far the library is from the published numbers: python -m tests.golden_table (make goldens).
+"""Prints how far the library is from the published numbers: python -m docs.tables.goldens (make goldens).
 
 Runs the tests that compare with goldens, and keeps count of every comparison they make, by the set of numbers. With
 `--write` the table goes into docs/results.md, between its two marks.
@@ -6,18 +6,17 @@ Runs the tests that compare with goldens, and keeps count of every comparison th
 
 import collections
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests import goldens
-from tests.pages import DOCS, write_between
+from tests.pages import DOCS, ROOT, write_between
 
-ROOT = Path(__file__).parent
+TESTS = ROOT / "tests"
 MARKS = "<!-- goldens: begin -->", "<!-- goldens: end -->"
 
-FILES = sorted(ROOT.rglob("test_*goldens.py"))
+FILES = sorted(TESTS.rglob("test_*goldens.py"))
 # Of other files the tests that compare with published numbers, and the sets of those that do not read them by case.
 MORE = {
     "optimizers/test_adafactor.py::test_every_step_equals_the_published_one": "routing_transformer/adafactor",
@@ -126,7 +125,7 @@ class Table:
 def main():
     """Run the tests, print the table, and return the status of pytest."""
     table = Table()
-    paths = [str(path) for path in FILES] + [str(ROOT / name) for name in MORE]
+    paths = [str(path) for path in FILES] + [str(TESTS / name) for name in MORE]
     status = pytest.main(["-q", "-p", "no:xdist", "-m", "not large", *paths], plugins=[table])
     print(table.text())
     if "--write" in sys.argv and status == 0:

@@ -1,4 +1,4 @@
-"""The table layer x head option of docs/patterns.md, made by trying: `python -m tests.head_table` prints it.
+"""The table layer x head option of docs/patterns.md, made by trying: `python -m docs.tables.heads` prints it.
 
 A model whose heads have an option is made sparse, each layer with settings that let a query see all earlier keys, and
 what comes out is compared with what the dense attention of Keras or KerasHub gives.
@@ -10,10 +10,10 @@ import warnings
 import keras
 import numpy as np
 
+from docs.tables.decoders import words_of
 from tests.contracts import normal
 from tests.convert.swap.decoder_models import VOCABULARY, decoder
 from tests.convert.swap.swap_models import randomized
-from tests.decoder_table import words_of
 from tests.pages import markdown_table
 from tf_sparse_attention import layers
 from tf_sparse_attention.convert import arguments_of, replace_attention

@@ -1,4 +1,4 @@
-"""Which patterns can be written as LiteRT and ONNX: `python -m tests.conversion_table` prints two tables, of language
+"""Which patterns can be written as LiteRT and ONNX: `python -m docs.tables.conversion` prints two tables, of language
 models and of encoder-decoders.
 
 Each model is exported and run, and its answers are compared with those of Keras; with `--write` the tables go to

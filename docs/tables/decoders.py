@@ -1,4 +1,4 @@
-"""The table of decoders in docs/converting.md, made by trying: `python -m tests.decoder_table` prints it.
+"""The table of decoders in docs/converting.md, made by trying: `python -m docs.tables.decoders` prints it.
 
 Of each decoder of KerasHub a tiny one with random weights is made sparse with a window as long as the sequence, and
 compared with the dense one in logits and greedy text.
