@@ -14,8 +14,9 @@ of 64, a window of 512) and with three blocks of 128 and a window of 256.
 
 Seconds are processor seconds of one thread: the minimum of several rounds that each run every pass once, including
 dense attention. The table shows the faster compilation mode of the backend (TensorFlow: graph or xla; JAX: jit). Peak
-memory is the growth of a separate process during forward and backward pass, including results. "Remat" computes a core
-one head at a time and recomputes it in the backward pass; a layer uses `TransformerBlock(remat=True)`.
+memory is the growth of a separate process during forward and backward pass, including results, always with XLA
+(xla or jit): the graph mode of TensorFlow keeps what "remat" frees. "Remat" computes a core one head at a time and
+recomputes it in the backward pass; a layer uses `TransformerBlock(remat=True)`.
 """
 
 import argparse
@@ -80,7 +81,7 @@ def measure(case, length, options, run):
         return None
     memory = {}
     if not options.no_memory:
-        wanted = wanted._replace(kind="memory", modes=(tables.best_mode(seconds),))
+        wanted = wanted._replace(kind="memory", modes=worker.MODES[options.backend][-1:])
         for remat in (False, True)[: 2 if worker.has_remat(case, options.layers) else 1]:
             memory[remat] = run(wanted._replace(remat=remat), options.backend)
             if "skipped" in memory[remat]:

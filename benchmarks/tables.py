@@ -47,7 +47,7 @@ def row_of(case, length, seconds, plain=None, remat=None):
         case: name of the case.
         length: T.
         seconds: {pass: seconds} of `worker.least_seconds`.
-        plain: {"bytes": int} or {"skipped": reason} of the best mode, or None.
+        plain: {"bytes": int} or {"skipped": reason} with XLA, or None.
         remat: like `plain`, with rematerialization.
     """
     mode = best_mode(seconds)
