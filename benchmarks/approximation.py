@@ -20,7 +20,7 @@ import numpy as np
 
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone, SequenceClassifier
-from tf_sparse_attention.models.attention_parts import all_parts, class_name, map_parts
+from tf_sparse_attention.models.blocks import all_parts, class_name, map_parts
 
 COLUMNS = "attention", "accuracy", "macro F1", "same as dense", "seconds"
 

@@ -18,7 +18,7 @@ from keras import ops
 from benchmarks.decoding import as_markdown, at_position, cache_bytes, compiled
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
-from tf_sparse_attention.models.swapped_generation import prompt_length_scope
+from tf_sparse_attention.models.swapped_model import prompt_length_scope
 
 VOCABULARY = 258
 HEADS = {"num_query_heads": 8, "num_key_value_heads": 2}

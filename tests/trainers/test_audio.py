@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainers import task_runs
 from tests.trainers.task_runs import RATE
-from tf_sparse_attention.data.sources.wav_file import decode_wav
+from tf_sparse_attention.data.sources.media_files import decode_wav
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.trainers.shared import evaluation
 from tf_sparse_attention.trainers.tasks.audio import write_wav

@@ -14,7 +14,7 @@ from tf_sparse_attention.trainers.shared import components, overrides
 from tf_sparse_attention.trainers.shared.evaluation import with_overrides
 from tf_sparse_attention.trainers.shared.tokenizers import describe
 from tf_sparse_attention.trainers.tasks import registry
-from tf_sparse_attention.trainers.tasks.settings import COMMON, check_read
+from tf_sparse_attention.trainers.tasks.task import COMMON, check_read
 
 FOLDER = Path(base.__file__).parent
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base"})

@@ -7,7 +7,7 @@ from typing import Any
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.cost import cost
 from tf_sparse_attention.layers import LocalAttention
-from tf_sparse_attention.models.attention_parts import make_attention, parse_part
+from tf_sparse_attention.models.blocks import make_attention, parse_part
 
 SMALLEST = 64  # keys per query; smaller blocks are hardly faster
 

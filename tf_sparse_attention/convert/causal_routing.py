@@ -3,7 +3,7 @@
 from typing import Any, TypeVar
 
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
-from tf_sparse_attention.models.attention_parts import all_parts, class_name, map_parts
+from tf_sparse_attention.models.blocks import all_parts, class_name, map_parts
 from tf_sparse_attention.models.rebuilding import rebuilt, rebuilt_backbone
 
 LOOK_AHEAD = ("top_k", "strided")  # selections by centroids over the whole sequence

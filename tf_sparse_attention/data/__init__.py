@@ -1,5 +1,7 @@
 """Data: tokenizers, sources, stores on disk, and batches of text, pairs, speech, images and audio."""
 
+from tf_sparse_attention.data.array_store import ArrayStore, ArrayWriter, DamagedDataError
+from tf_sparse_attention.data.audio_codec import AudioCodec
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.images import image_batches, image_evaluation_batches, pack_images
 from tf_sparse_attention.data.batches.labeled import LabeledBuckets
@@ -8,8 +10,7 @@ from tf_sparse_attention.data.batches.pairs import PairBuckets, pack_pairs, pack
 from tf_sparse_attention.data.batches.segments import evaluation_segments, segment_batches
 from tf_sparse_attention.data.batches.speech import FeatureMasks, SpeechBuckets
 from tf_sparse_attention.data.batches.windows import evaluation_batches, pack_masked, pack_windows, training_batches
-from tf_sparse_attention.data.codecs.audio_codec import AudioCodec
-from tf_sparse_attention.data.codecs.image_codec import ImageCodec
+from tf_sparse_attention.data.image_codec import ImageCodec
 from tf_sparse_attention.data.sources.audio_source import AudioSource, open_audio
 from tf_sparse_attention.data.sources.image_source import ImageSource, open_images
 from tf_sparse_attention.data.sources.json_lines import JsonLinesReader
@@ -18,15 +19,13 @@ from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.pair_source import PairSource, open_pairs
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance, open_speech
 from tf_sparse_attention.data.sources.text_source import TextSource, load_documents, open_source
-from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter, DamagedDataError
-from tf_sparse_attention.data.stores.speech_store import SpeechStore, open_speech_store
-from tf_sparse_attention.data.stores.token_store import TokenStore, open_token_store
+from tf_sparse_attention.data.speech_store import SpeechStore, open_speech_store
+from tf_sparse_attention.data.token_store import TokenStore, open_token_store
 from tf_sparse_attention.data.tokenizers.byte_tokenizer import ByteTokenizer
-from tf_sparse_attention.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from tf_sparse_attention.data.tokenizers.subword_tokenizer import SubwordTokenizer
 from tf_sparse_attention.data.tokenizers.subword_training import train_subwords
+from tf_sparse_attention.data.tokenizers.tensorflow_text_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.data.tokenizers.wordpiece_tokenizer import WordPieceTokenizer
 
 __all__ = [
     "ArrayStore",

@@ -6,7 +6,6 @@ The loop and the beam search accept any step function, with or without a cache, 
 from tf_sparse_attention.generation.beam_search import Beams, beam_search
 from tf_sparse_attention.generation.ctc import Transcript, ctc_beam_search, ctc_greedy
 from tf_sparse_attention.generation.loop import Generated, Progress, advance, begin, bucket_length, generate
-from tf_sparse_attention.generation.random_keys import fold_in, row_keys, uniform
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import (
     check_settings,
@@ -22,6 +21,7 @@ from tf_sparse_attention.generation.strategies import (
     Sampling,
     get_strategy,
 )
+from tf_sparse_attention.ops.random_bits import fold_in, row_keys, uniform
 
 __all__ = [
     "BeamSearch",

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.generation.random_keys import fold_in, row_keys
+from tf_sparse_attention.ops.random_bits import fold_in, row_keys
 from tf_sparse_attention.types import Tensor
 
 

@@ -16,7 +16,6 @@ from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.layers.parts.call_inputs import as_integers, token_mask, zero_padding
-from tf_sparse_attention.models.attention_parts import serialize_attention
 from tf_sparse_attention.models.backbone_options import (
     GROUPS,
     AttentionOptions,
@@ -26,8 +25,10 @@ from tf_sparse_attention.models.backbone_options import (
     as_options,
     check_arguments,
 )
-from tf_sparse_attention.models.blocks import make_blocks
-from tf_sparse_attention.models.input_dictionary import (
+from tf_sparse_attention.models.blocks import make_blocks, serialize_attention
+from tf_sparse_attention.models.inputs import (
+    CheckedInputs,
+    as_token_ids,
     collect_extra_mask_names,
     list_input_names,
     select_block_inputs,
@@ -35,7 +36,6 @@ from tf_sparse_attention.models.input_dictionary import (
 )
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory, in_last_document
-from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor

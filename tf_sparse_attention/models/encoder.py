@@ -8,12 +8,10 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
-from tf_sparse_attention.models.attention_parts import serialize_attention
-from tf_sparse_attention.models.blocks import make_blocks
+from tf_sparse_attention.models.blocks import make_blocks, serialize_attention
 from tf_sparse_attention.models.documents import mark_first_tokens, token_positions
-from tf_sparse_attention.models.input_dictionary import collect_extra_mask_names, select_masks
+from tf_sparse_attention.models.inputs import CheckedInputs, as_token_ids, collect_extra_mask_names, select_masks
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.token_ids import CheckedInputs, as_token_ids
 from tf_sparse_attention.ops.masks import document_starts
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor

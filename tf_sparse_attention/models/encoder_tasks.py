@@ -8,8 +8,8 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
+from tf_sparse_attention.models.inputs import CheckedInputs
 from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.ops.shapes import max_over, shape
 from tf_sparse_attention.types import Config, Tensor
 

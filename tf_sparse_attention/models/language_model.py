@@ -11,11 +11,11 @@ from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.generation import Generation
 from tf_sparse_attention.models.initialization import initialize_by_depth
+from tf_sparse_attention.models.inputs import CheckedInputs
 from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
-from tf_sparse_attention.models.token_ids import CheckedInputs
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 

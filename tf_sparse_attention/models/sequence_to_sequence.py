@@ -6,12 +6,12 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.models.backbone import Backbone
+from tf_sparse_attention.models.inputs import as_token_ids
 from tf_sparse_attention.models.language_model import LanguageModel
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import translation_arguments
 from tf_sparse_attention.models.source_generation import SourceGeneration
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
-from tf_sparse_attention.models.token_ids import as_token_ids
 from tf_sparse_attention.types import Config, Tensor
 
 SOURCES = ("encoder_token_ids", "encoder_features")

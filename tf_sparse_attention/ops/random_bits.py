@@ -1,4 +1,10 @@
-"""Counter-based random numbers: functions of keys and counters, equal on every backend and for every shape."""
+"""Counter-based random numbers: functions of keys and counters, equal on every backend and for every shape.
+
+`keras.random` draws a whole batch from one seed, so a row's numbers depend on the batch size, and seeds must be known
+at compile time. Here, keys are tensors. `row_keys` gives each row of a batch its own key.
+"""
+
+import numbers
 
 import keras
 import numpy as np
@@ -107,3 +113,54 @@ def random_groups(positions: Tensor, num_heads: int, num_groups: int, seed: int)
     positions = ops.cast(positions, "uint32")[:, None, :]
     bits = threefry(uint32(seed % 2**32), uint32(0), heads, positions)[0]
     return ops.cast(ops.right_shift(bits, uint32(1)), "int32") % num_groups
+
+
+def row_keys(seed: int | Tensor, batch_size: int | Tensor) -> Tensor:
+    """Create one key per row of a batch.
+
+    Args:
+        seed: integer, scalar integer tensor, or int (B,), one seed per row; negative seeds count modulo 2**32.
+            Keys, uint32 (B, 2), are returned unchanged.
+        batch_size: B, an integer or a scalar tensor.
+
+    Returns:
+        uint32 (B, 2). For one seed: (seed, row), independent of the batch size. For one seed per row: (seed of the row,
+        0), so equal seeds give equal keys in any row.
+    """
+    seed = uint32(int(seed) % 2**32) if isinstance(seed, numbers.Integral) else ops.cast(seed, "uint32")
+    if len(seed.shape) == 2:
+        return seed
+    rows = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")
+    if len(seed.shape) == 1:
+        return ops.stack([seed, ops.zeros_like(rows)], axis=-1)
+    return ops.stack([ops.broadcast_to(seed, ops.shape(rows)), rows], axis=-1)
+
+
+def fold_in(keys: Tensor, data: Tensor) -> Tensor:
+    """Derive new keys that are independent of `keys` and of the keys for other `data`.
+
+    Args:
+        keys: uint32 (B, 2).
+        data: int32 (B,), for instance the position of the sampled token.
+
+    Returns:
+        uint32 (B, 2).
+    """
+    data = ops.cast(data, "uint32")
+    # The first counter word never occurs in `uniform`, so these keys differ from its numbers for the same key.
+    return ops.stack(threefry(keys[:, 0], keys[:, 1], ops.full_like(data, 2**32 - 1), data), axis=-1)
+
+
+def uniform(keys: Tensor, size: int | Tensor) -> Tensor:
+    """Draw uniform random numbers that depend only on the row's key and their index.
+
+    Args:
+        keys: uint32 (B, 2).
+        size: numbers per row, an integer or a scalar tensor.
+
+    Returns:
+        float32 (B, size), uniform on 2**23 midpoints in (0, 1), without 0 and 1.
+    """
+    index = ops.cast(ops.arange(size, dtype="int32"), "uint32")[None, :]
+    bits, _ = threefry(keys[:, :1], keys[:, 1:], index, ops.zeros_like(index))
+    return bits_to_uniform(bits)

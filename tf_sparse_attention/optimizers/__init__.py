@@ -2,9 +2,8 @@
 
 from tf_sparse_attention.optimizers.adafactor import Adafactor
 from tf_sparse_attention.optimizers.adagrad import Adagrad
-from tf_sparse_attention.optimizers.gradient_norm import GradientNorm
+from tf_sparse_attention.optimizers.mixins import GradientNorm, SkipNonfinite
 from tf_sparse_attention.optimizers.schedules import Constant, Noam, RsqrtNormalizedDecay
-from tf_sparse_attention.optimizers.skip_nonfinite import SkipNonfinite
 
 __all__ = ["Adafactor", "Adagrad", "Constant", "GradientNorm", "Noam", "RsqrtNormalizedDecay", "SkipNonfinite"]
 __dir__ = __all__.copy  # without submodules

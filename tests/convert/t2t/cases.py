@@ -10,8 +10,8 @@ from tests.goldens import observe
 from tf_sparse_attention.convert.t2t.files import write_checkpoint
 from tf_sparse_attention.convert.t2t.layout import Layout
 from tf_sparse_attention.convert.t2t.plan import make_plan
-from tf_sparse_attention.models.attention_parts import all_parts
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
+from tf_sparse_attention.models.blocks import all_parts
 
 CASES = ("pg19_like", "enwik8_like", "pg19_local_like", "eli5_like")
 SETTINGS = {"query_shape": [8], "memory_flange": [8], "share_qk": True, "sparsity_cluster_attention_window": 8}

@@ -15,7 +15,7 @@ from absl import logging
 
 from tests.conftest import ROOT
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.data.stores.array_store import DamagedDataError
+from tf_sparse_attention.data.array_store import DamagedDataError
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import command_line, training
 from tf_sparse_attention.trainers.shared.nonfinite import NonfiniteError

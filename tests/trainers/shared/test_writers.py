@@ -10,7 +10,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 import tf_sparse_attention as tsa
 from docs import draw_tensorboard
-from tf_sparse_attention.data.sources.wav_file import decode_wav
+from tf_sparse_attention.data.sources.media_files import decode_wav
 from tf_sparse_attention.trainers.shared import illustrations, training, workdir, writers
 from tf_sparse_attention.trainers.tasks.task import Examples
 

@@ -10,7 +10,7 @@ from tf_sparse_attention.convert.t2t.mapping import Row, encoder_distance, make_
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.t2t.settings import DEFAULTS, check_settings
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
-from tf_sparse_attention.models.attention_parts import list_block_parts
+from tf_sparse_attention.models.blocks import list_block_parts
 from tf_sparse_attention.types import Shape
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_switch
 from tf_sparse_attention.data.batches.batches import Rows
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
-from tf_sparse_attention.data.stores.token_store import TokenStore
+from tf_sparse_attention.data.token_store import TokenStore
 
 
 class PairBuckets(LengthBuckets):

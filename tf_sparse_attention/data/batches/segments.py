@@ -7,7 +7,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.windows import random_offset
-from tf_sparse_attention.data.stores.token_store import TokenStore
+from tf_sparse_attention.data.token_store import TokenStore
 
 
 def segment_batches(

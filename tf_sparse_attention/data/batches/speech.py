@@ -10,7 +10,7 @@ from tf_sparse_attention.checks import check_count, check_not_negative
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.sources.speech_source import CHARACTER
-from tf_sparse_attention.data.stores.speech_store import SpeechStore
+from tf_sparse_attention.data.speech_store import SpeechStore
 
 
 class FeatureMasks(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_count, check_optional_count, check_rate, check_seed
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.random_order import shuffled_index
-from tf_sparse_attention.data.stores.token_store import TokenStore
+from tf_sparse_attention.data.token_store import TokenStore
 
 
 def training_batches(

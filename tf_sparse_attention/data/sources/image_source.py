@@ -9,6 +9,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.backends import require_tensorflow
+from tf_sparse_attention.data.array_store import ArrayStore, ArrayWriter
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.array_file import ArraySpec, read_arrays
@@ -16,7 +17,6 @@ from tf_sparse_attention.data.sources.file_splits import existing_path, file_fin
 from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
-from tf_sparse_attention.data.stores.array_store import ArrayStore, ArrayWriter
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24

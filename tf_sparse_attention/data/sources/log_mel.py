@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_not_negative, check_positive
-from tf_sparse_attention.data.tokenizers.tensors import is_tensor
+from tf_sparse_attention.data.tokenizers.tokenizer import is_tensor
 
 FLOOR = 1e-8  # added to powers, because the logarithm of silence is infinite
 

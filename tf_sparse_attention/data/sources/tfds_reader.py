@@ -16,11 +16,11 @@ import numpy as np
 
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.checks import did_you_mean
+from tf_sparse_attention.data.array_store import DamagedDataError, damage_message
 from tf_sparse_attention.data.optional import data_folder, import_tfds
 from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files
 from tf_sparse_attention.data.sources.readers import split_error
 from tf_sparse_attention.data.sources.text_files import list_texts
-from tf_sparse_attention.data.stores.array_store import DamagedDataError, damage_message
 
 WARNING_DELAY = 20.0  # seconds
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

@@ -5,8 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_sparse_attention.data.tokenizers.tensors import is_tensor, look_up
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
+from tf_sparse_attention.data.tokenizers.tokenizer import (
+    Tokenizer,
+    check_id_tensor,
+    check_string_tensor,
+    is_tensor,
+    look_up,
+)
 from tf_sparse_attention.types import Tensor
 
 NUM_SPECIAL = Tokenizer.num_special

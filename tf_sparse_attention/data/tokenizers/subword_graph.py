@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, UNDEFINED, alphanumeric_class
-from tf_sparse_attention.data.tokenizers.tensors import look_up
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor, look_up
 from tf_sparse_attention.types import Tensor
 
 NUM_SPECIAL = Tokenizer.num_special

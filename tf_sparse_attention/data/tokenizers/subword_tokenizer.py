@@ -16,8 +16,7 @@ from tf_sparse_attention.data.tokenizers.subword_rules import (
     unescape,
     write_vocabulary,
 )
-from tf_sparse_attention.data.tokenizers.tensors import is_tensor
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, is_tensor
 from tf_sparse_attention.types import Config, Tensor
 
 RESERVED = ("<pad>_", "<EOS>_")

@@ -1,5 +1,6 @@
-"""Base class of the tokenizers."""
+"""Base class of the tokenizers, and helpers for text and ids as TensorFlow tensors."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,3 +110,28 @@ def check_id_tensor(ids: Tensor) -> None:
     """Raise a `ValueError` unless a tensor has integers and rank 1 or 2."""
     if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
         raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a TensorFlow tensor, dense or ragged."""
+    # If TensorFlow is not imported, the value is not a tensor: Python text does not need the import.
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(value, (tf.Tensor, tf.RaggedTensor))
+
+
+def look_up(pieces: list[bytes], ids: Tensor) -> Tensor:
+    """Return the piece of each id, in the shape of `ids`.
+
+    Args:
+        pieces: list of `bytes`, by id; the last one is for all ids out of range.
+        ids: int tensor, dense or ragged.
+    """
+    import tensorflow as tf
+
+    outside = len(pieces) - 1
+
+    def take(values):
+        inside = (values >= 0) & (values < outside)
+        return tf.gather(tf.constant(pieces), tf.where(inside, values, tf.cast(outside, values.dtype)))
+
+    return tf.ragged.map_flat_values(take, ids) if isinstance(ids, tf.RaggedTensor) else take(ids)

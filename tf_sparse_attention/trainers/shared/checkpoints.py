@@ -26,7 +26,7 @@ from absl import logging
 from keras import ops
 
 from tf_sparse_attention.atomic_files import atomic_file, remove_stale
-from tf_sparse_attention.trainers.shared import damage
+from tf_sparse_attention.trainers.shared import loading
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 
 FORMAT = 2
@@ -319,8 +319,8 @@ class Checkpoints:
                 if _checksum(self.folder / name) != checksum:
                     raise ValueError(f"{name!r} belongs to another save")
                 _read_whole(self.folder / name)
-        except (OSError, *damage.ERRORS) as error:
-            logging.warning("%s is damaged and skipped: %s", self.path(step), damage.short_reason(error))
+        except (OSError, *loading.DAMAGE_ERRORS) as error:
+            logging.warning("%s is damaged and skipped: %s", self.path(step), loading.short_reason(error))
             return False
         return True
 

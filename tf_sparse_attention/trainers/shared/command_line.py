@@ -80,7 +80,7 @@ def mark_faults() -> Iterator[None]:
     `run` then shows a traceback and exits with status 1. Errors that users can fix are not marked: full or read-only
     disks, damaged data, unreachable addresses, and errors with a separate exit status.
     """
-    from tf_sparse_attention.data.stores.array_store import DamagedDataError
+    from tf_sparse_attention.data.array_store import DamagedDataError
     from tf_sparse_attention.remote_files import RemoteError
 
     try:

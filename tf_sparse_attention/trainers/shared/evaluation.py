@@ -24,8 +24,7 @@ from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, overrides, workdir
 from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import registry
-from tf_sparse_attention.trainers.tasks.settings import check_read
-from tf_sparse_attention.trainers.tasks.task import Examples
+from tf_sparse_attention.trainers.tasks.task import Examples, check_read
 
 BATCHES_PER_SAVE = 128
 SECONDS_BETWEEN_LINES = 30

@@ -1,15 +1,48 @@
-"""Loading of models from files."""
+"""Loading of models from files, and one-line error messages for damaged files."""
 
+import contextlib
 import os
 import pathlib
+import struct
 import zipfile
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 from absl import logging
 
 from tf_sparse_attention.models import LanguageModel
-from tf_sparse_attention.trainers.shared import damage
+
+# Errors that readers of JSON, zip archives, arrays and models raise for damaged content.
+DAMAGE_ERRORS = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError),
+    RuntimeError,  # with `NotImplementedError`: encryption, or an unknown compression
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+
+
+@contextlib.contextmanager
+def convert_errors(path: pathlib.Path) -> Iterator[None]:
+    """Convert `DAMAGE_ERRORS` in a block that reads a file of a run directory to a `ValueError` that names it."""
+    try:
+        yield
+    except DAMAGE_ERRORS as error:
+        raise ValueError(error_message(path, short_reason(error))) from error
+
+
+def short_reason(error: Exception) -> str:
+    """Return the first line of an error message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"no {lines[0]}" if isinstance(error, KeyError) else lines[0].rstrip(".")
+
+
+def error_message(path: pathlib.Path, reason: str) -> str:
+    """Return the error message for a damaged file of a run directory."""
+    return (
+        f"`workdir` must hold an intact {path.name}: restore it from a copy, or start a new run. "
+        f"Received: {path}, with {reason}."
+    )
 
 
 def load_model(name: str, path: str | os.PathLike) -> Any:
@@ -36,10 +69,10 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
         if damaged is not None:
             raise ValueError(f"a damaged {damaged}")
         return keras.models.load_model(file, compile=False)
-    except (OSError, *damage.ERRORS) as error:
+    except (OSError, *DAMAGE_ERRORS) as error:
         raise ValueError(
             f"`{name}` must be a readable model file: restore it from a copy, or save it again. "
-            f"Received: {path}, with {damage.short_reason(error)}."
+            f"Received: {path}, with {short_reason(error)}."
         ) from error
 
 

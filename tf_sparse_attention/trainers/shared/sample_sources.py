@@ -17,7 +17,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.models.prompts import Prompts
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import damage
+from tf_sparse_attention.trainers.shared import loading
 from tf_sparse_attention.trainers.shared.loading import load_language_model
 
 CHUNK = 16  # tokens between two snapshots
@@ -131,10 +131,10 @@ class SavedModelSource:
             raise ValueError(f"`saved_model` must be the folder of a SavedModel. Received: {folder}.")
         try:
             self._signatures = tf.saved_model.load(str(pathlib.Path(folder).expanduser())).signatures
-        except (OSError, tf.errors.OpError, *damage.ERRORS) as error:
+        except (OSError, tf.errors.OpError, *loading.DAMAGE_ERRORS) as error:
             raise ValueError(
                 "`saved_model` must be a readable SavedModel: restore it from a copy, or export it again. "
-                f"Received: {folder}, with {damage.short_reason(error)}."
+                f"Received: {folder}, with {loading.short_reason(error)}."
             ) from error
         outputs = {name: set(function.structured_outputs) for name, function in self._signatures.items()}
         if "num_tokens" not in outputs.get("score", ()) or "num_tokens" not in outputs.get("generate", ()):

@@ -14,7 +14,7 @@ import ml_collections
 from tf_sparse_attention.atomic_files import atomic_file, write_json
 from tf_sparse_attention.remote_files import is_remote
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, damage, loading
+from tf_sparse_attention.trainers.shared import components, loading
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, as_numpy, state_variables
 from tf_sparse_attention.trainers.shared.tokenizers import from_description
 from tf_sparse_attention.trainers.tasks import registry
@@ -103,8 +103,8 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     saved = read_json(workdir, CONFIG)
     for section, settings in base.get_config().to_dict().items():
         if isinstance(settings, dict) and not isinstance(saved.get(section), dict):
-            raise ValueError(damage.error_message(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
-    with damage.convert_errors(open_workdir(workdir) / CONFIG):
+            raise ValueError(loading.error_message(open_workdir(workdir) / CONFIG, f"no section {section!r}"))
+    with loading.convert_errors(open_workdir(workdir) / CONFIG):
         return ml_collections.ConfigDict(saved)
 
 
@@ -120,7 +120,7 @@ def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
         ValueError: If the file is missing or damaged.
     """
     saved = read_json(workdir, SOURCE)
-    with damage.convert_errors(open_workdir(workdir) / SOURCE):
+    with loading.convert_errors(open_workdir(workdir) / SOURCE):
         return {name: saved[name] for name in ("name", "fingerprint")}
 
 
@@ -164,7 +164,7 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
         ValueError: If the file is missing or was changed, or the tokenizer's class is not in the library.
     """
     state = read_json(workdir, STATE)
-    with damage.convert_errors(open_workdir(workdir) / STATE):
+    with loading.convert_errors(open_workdir(workdir) / STATE):
         return from_description(state["tokenizer"])
 
 
@@ -247,12 +247,12 @@ def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
     path = folder / name
     if not path.exists():
         raise ValueError(f"`workdir` must hold {name}, which `tsa-train` writes. Received: workdir={workdir}.")
-    with damage.convert_errors(path):
+    with loading.convert_errors(path):
         saved = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(saved, kind):
-        raise ValueError(damage.error_message(path, f"a {type(saved).__name__}"))
+        raise ValueError(loading.error_message(path, f"a {type(saved).__name__}"))
     if name != CHECKSUMS and _checksums(folder).get(name) not in (None, _checksum(saved)):
-        raise ValueError(damage.error_message(path, "content other than at the start of the run"))
+        raise ValueError(loading.error_message(path, "content other than at the start of the run"))
     return saved
 
 

@@ -17,7 +17,7 @@ import tqdm
 from absl import logging
 
 from tf_sparse_attention.atomic_files import atomic_file
-from tf_sparse_attention.data.sources.wav_file import encode_wav
+from tf_sparse_attention.data.sources.media_files import encode_wav
 from tf_sparse_attention.trainers.shared import workdir
 
 BAR_METRICS = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}

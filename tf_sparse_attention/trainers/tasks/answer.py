@@ -12,7 +12,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
-from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import Names, check_settings
 
 # Settings of only the language model, or only the encoder-decoder.
 LANGUAGE_MODEL_ONLY = {"model": ("preset", "start_from")}

@@ -11,11 +11,19 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
 from tf_sparse_attention.atomic_files import atomic_file
-from tf_sparse_attention.data.sources.wav_file import decode_wav, encode_wav, mix_down
+from tf_sparse_attention.data.sources.media_files import decode_wav, encode_wav, mix_down
 from tf_sparse_attention.trainers.shared import components, illustrations, sampling
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
-from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
-from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
+from tf_sparse_attention.trainers.tasks.task import (
+    LANGUAGE_MODEL,
+    SAMPLING,
+    Examples,
+    ExportTest,
+    Generated,
+    Names,
+    Request,
+    Show,
+)
 
 SAMPLES = "samples.wav"
 MIN_FFT_SIZE = 32  # samples

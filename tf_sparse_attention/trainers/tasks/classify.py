@@ -17,8 +17,15 @@ from tf_sparse_attention.models.rebuilding import rebuilt_backbone
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, evaluation, loading, sampling
 from tf_sparse_attention.trainers.tasks.language_model import LINE
-from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
-from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
+from tf_sparse_attention.trainers.tasks.task import (
+    Examples,
+    ExportTest,
+    Generated,
+    Names,
+    Request,
+    Show,
+    check_settings,
+)
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 NUM_PRINTED = 10  # labels printed for a prompt

@@ -11,8 +11,16 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.trainers.shared import sampling
 from tf_sparse_attention.trainers.tasks import image_pictures
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
-from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
-from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
+from tf_sparse_attention.trainers.tasks.task import (
+    LANGUAGE_MODEL,
+    SAMPLING,
+    Examples,
+    ExportTest,
+    Generated,
+    Names,
+    Request,
+    Show,
+)
 
 SAMPLES, COMPLETIONS = "samples.png", "completions.png"
 NUM_SHOWN = 4  # samples, and completed images, in TensorBoard

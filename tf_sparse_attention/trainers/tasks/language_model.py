@@ -14,8 +14,7 @@ import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.windows import count_windows
 from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations
-from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, SAMPLING, Names
-from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest
+from tf_sparse_attention.trainers.tasks.task import LANGUAGE_MODEL, SAMPLING, Examples, ExportTest, Names
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "def main():"  # input that tests an exported model

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import ml_collections
 
 from tf_sparse_attention.trainers.tasks import language_model
-from tf_sparse_attention.trainers.tasks.settings import LANGUAGE_MODEL, Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import LANGUAGE_MODEL, Names, check_settings
 
 
 class Task(language_model.Task):

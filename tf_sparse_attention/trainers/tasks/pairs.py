@@ -14,8 +14,7 @@ from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequen
 from tf_sparse_attention.models.backbone_options import merge_arguments
 from tf_sparse_attention.trainers.shared import components, evaluation, sample_sources, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, language_model
-from tf_sparse_attention.trainers.tasks.settings import SAMPLING, check_settings
-from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest
+from tf_sparse_attention.trainers.tasks.task import SAMPLING, Examples, ExportTest, check_settings
 from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "This is a line of text."  # input that tests an exported model

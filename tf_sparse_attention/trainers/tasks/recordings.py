@@ -10,7 +10,7 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
-from tf_sparse_attention.data.sources.wav_file import decode_mono
+from tf_sparse_attention.data.sources.media_files import decode_mono
 
 SUFFIXES = (".wav", ".npz")
 FORMS = {

@@ -7,8 +7,7 @@ from typing import Any
 
 import ml_collections
 
-from tf_sparse_attention.trainers.tasks.settings import check_read
-from tf_sparse_attention.trainers.tasks.task import missing_member
+from tf_sparse_attention.trainers.tasks.task import check_read, missing_member
 
 # Modules of this package with a task.
 NAMES = ("language_model", "masked", "translate", "answer", "image", "audio", "speech", "classify")
@@ -43,11 +42,11 @@ def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | Non
     Raises:
         ValueError: If the folder has no run, or its task does not exist.
     """
-    from tf_sparse_attention.trainers.shared import damage, workdir  # circular: `workdir` imports this module
+    from tf_sparse_attention.trainers.shared import loading, workdir  # circular: `workdir` imports this module
 
     config = workdir.load_config(folder) if config is None else config
     task = find_task_class(config.task)(config, workdir.read_json(folder, workdir.STATE))
-    with damage.convert_errors(workdir.open_workdir(folder) / workdir.STATE):
+    with loading.convert_errors(workdir.open_workdir(folder) / workdir.STATE):
         task.get_state()
     return task
 

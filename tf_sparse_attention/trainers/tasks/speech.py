@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.stores.speech_store import join_labels, label_separator
+from tf_sparse_attention.data.speech_store import join_labels, label_separator
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.ops.ctc import ctc_loss
@@ -20,8 +20,15 @@ from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
 from tf_sparse_attention.trainers.tasks.recordings import find_recordings
-from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
-from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Request, Show
+from tf_sparse_attention.trainers.tasks.task import (
+    Examples,
+    ExportTest,
+    Generated,
+    Names,
+    Request,
+    Show,
+    check_settings,
+)
 
 NUM_FRAMES = 100  # input that tests an exported model
 NUM_SHOWN = 2  # recordings in TensorBoard

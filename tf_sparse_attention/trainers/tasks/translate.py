@@ -8,7 +8,7 @@ import sacrebleu
 
 from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
-from tf_sparse_attention.trainers.tasks.settings import Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import Names, check_settings
 
 REQUIRED = {
     **pairs.FIELDS,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.data.stores.array_store import ArrayStore
+from tf_sparse_attention.data.array_store import ArrayStore
 
 
 class TokenStore(ArrayStore):

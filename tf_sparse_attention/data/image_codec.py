@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.tensors import is_tensor
+from tf_sparse_attention.data.tokenizers.tokenizer import is_tensor
 from tf_sparse_attention.types import Config, Tensor
 
 NUM_SPECIAL = 1

@@ -10,9 +10,8 @@ import pytest
 from tests import remote_paths  # noqa: F401  # registers the schemes
 from tests.draws import first
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.data import ByteTokenizer, TokenStore, open_token_store
-from tf_sparse_attention.data.stores import array_store
-from tf_sparse_attention.data.stores.array_store import DamagedDataError
+from tf_sparse_attention.data import ByteTokenizer, TokenStore, array_store, open_token_store
+from tf_sparse_attention.data.array_store import DamagedDataError
 
 
 class CountingTokenizer(ByteTokenizer):

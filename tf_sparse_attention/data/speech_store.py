@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tf_sparse_attention.data.array_store import ArrayStore
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance
-from tf_sparse_attention.data.stores.array_store import ArrayStore
 
 
 class SpeechStore(ArrayStore):

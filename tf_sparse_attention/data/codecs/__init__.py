@@ -1,3 +1,0 @@
-"""Codecs that convert images and audio to sequences of bytes."""
-
-__all__ = []

@@ -1,0 +1,229 @@
+"""SentencePiece and WordPiece tokenizers, based on tensorflow-text."""
+
+import base64
+import os
+import pathlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.data.optional import import_tensorflow_text
+from tf_sparse_attention.data.tokenizers.subword_rules import read_lines
+from tf_sparse_attention.data.tokenizers.tokenizer import (
+    Tokenizer,
+    as_text,
+    check_id_tensor,
+    check_string_tensor,
+    is_tensor,
+)
+from tf_sparse_attention.types import Config, Tensor
+
+
+class TextTokenizer(Tokenizer):
+    """Base class of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus 2.
+
+    A subclass defines `_make`, which returns the tokenizer of tensorflow-text, and `num_pieces`.
+    """
+
+    is_lossless = False
+    needs_tensorflow_text = True
+
+    def __init__(self) -> None:
+        self._inner: Any = None
+
+    @property
+    def num_pieces(self) -> int:
+        """Number of ids of tensorflow-text."""
+        raise NotImplementedError(f"{type(self).__name__} must define `num_pieces`.")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids: two special ids, then the pieces."""
+        return self.num_pieces + self.num_special
+
+    @property
+    def inner(self) -> Any:
+        """Tokenizer of tensorflow-text."""
+        if self._inner is None:
+            import tensorflow as tf
+
+            with tf.init_scope():  # create it outside a traced graph
+                self._inner = self._make(import_tensorflow_text())
+        return self._inner
+
+    def _make(self, tensorflow_text: ModuleType) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define `_make`.")
+
+    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
+        """Convert text to ids, without special ids.
+
+        Args:
+            text: `str`, UTF-8 `bytes`, or `tf.string` tensor () or (B,).
+
+        Returns:
+            int32 ids: NumPy array (T,) for Python text, tensor (T,) for a scalar tensor, ragged tensor (B, None) for a
+            tensor (B,). Empty text has no ids.
+
+        Raises:
+            ValueError: If `text` has another type or rank, or is not UTF-8.
+        """
+        import_tensorflow_text()  # import first: the ImportError names the extra
+        import tensorflow as tf
+
+        if not is_tensor(text):
+            return self.tokenize(tf.constant(as_text(text))).numpy()
+        check_string_tensor(text)
+        ids = tf.cast(self.inner.tokenize(tf.reshape(text, [-1])), tf.int32) + self.num_special
+        return ids.values if text.shape.rank == 0 else ids  # type: ignore[union-attr]  # checked above
+
+    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
+        """Convert ids to text. Special ids are left out.
+
+        Args:
+            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged. In tensors, ids
+                outside the vocabulary are left out.
+
+        Returns:
+            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. The text can differ from the original:
+            spaces, unknown characters and, for some vocabularies, capitals and accents are lost.
+
+        Raises:
+            ValueError: If Python ids are not a flat sequence of integers in the vocabulary.
+        """
+        import_tensorflow_text()  # import first: the ImportError names the extra
+        import tensorflow as tf
+
+        if not is_tensor(ids):
+            ids = tf.constant(np.asarray(self.checked_ids(ids), np.int32))
+            texts: Tensor = self.detokenize(ids)
+            return texts.numpy().decode("utf-8", errors="replace")
+        check_id_tensor(ids)
+        rows = (
+            ids
+            if isinstance(ids, tf.RaggedTensor)
+            else tf.RaggedTensor.from_tensor(tf.reshape(ids, [-1, tf.shape(ids)[-1]]))
+        )
+        keep = (rows.values >= self.num_special) & (rows.values < self.vocabulary_size)
+        rows = tf.ragged.boolean_mask(rows, rows.with_values(keep))
+        texts = self.inner.detokenize(tf.cast(rows, tf.int32) - self.num_special)
+        return texts[0] if ids.shape.rank == 1 else texts  # type: ignore[union-attr]  # checked above
+
+
+class SentencePieceTokenizer(TextTokenizer):
+    """Tokenizer of a SentencePiece model (Kudo and Richardson 2018): piece i has the id i + 2.
+
+    Not lossless: the model normalizes text, and unknown characters become its unknown piece. Needs tensorflow-text,
+    also in a SavedModel.
+
+    Args:
+        model: content of a model file, `bytes`, or its base64 encoding, `str`.
+
+    Raises:
+        ValueError: If `model` is not a SentencePiece model.
+        ImportError: If tensorflow-text is not installed.
+
+    Example:
+
+    >>> tokenizer = SentencePieceTokenizer.from_file("spm.model")
+    >>> tokenizer.detokenize(tokenizer.tokenize("Text number 1."))
+    'Text number 1.'
+    """
+
+    def __init__(self, model: bytes | str) -> None:
+        super().__init__()
+        self._model = base64.b64decode(model) if isinstance(model, str) else bytes(model)
+        import tensorflow as tf
+
+        try:
+            self._num_pieces = int(self.inner.vocab_size())
+        except tf.errors.OpError as error:
+            raise ValueError(f"`model` must be a SentencePiece model. Received: {len(self._model)} bytes.") from error
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike) -> "SentencePieceTokenizer":
+        """Load a tokenizer from a model file, NAME.model."""
+        path = pathlib.Path(path).expanduser()
+        if not path.is_file():
+            raise ValueError(f"`path` must be a SentencePiece model file. Received: path={path}.")
+        return cls(path.read_bytes())
+
+    @property
+    def num_pieces(self) -> int:
+        return self._num_pieces
+
+    @property
+    def trackable(self) -> Any:
+        """Tokenizer of tensorflow-text, which holds the model."""
+        return self.inner
+
+    def _make(self, tensorflow_text):
+        # `FastSentencepieceTokenizer` differs from SentencePiece for BPE models.
+        return tensorflow_text.SentencepieceTokenizer(self._model)
+
+    def get_config(self) -> Config:
+        """Return the arguments of the constructor."""
+        return {"model": base64.b64encode(self._model).decode("ascii")}
+
+
+UNKNOWN = "[UNK]"
+
+
+class WordPieceTokenizer(TextTokenizer):
+    """WordPiece tokenizer of BERT (Devlin et al. 2019): piece i of the vocabulary has the id i + 2.
+
+    Not lossless: decoding puts single spaces between words and punctuation marks, words that the vocabulary cannot
+    represent become "[UNK]", and `lowercase` removes capitals and accents. Needs tensorflow-text, also in a SavedModel.
+
+    Args:
+        vocabulary: the pieces, with "[UNK]". Pieces inside words begin with "##".
+        lowercase: whether to first convert text to lower case and remove accents. Default True.
+
+    Raises:
+        ValueError: If the vocabulary lacks "[UNK]" or repeats a piece.
+        ImportError: If tensorflow-text is not installed.
+
+    Example:
+
+    >>> tokenizer = WordPieceTokenizer(["[UNK]", "a", "word", "##s"])
+    >>> tokenizer.detokenize(tokenizer.tokenize("A words"))
+    'a words'
+    """
+
+    def __init__(self, vocabulary: Sequence[str], lowercase: bool = True) -> None:
+        super().__init__()
+        self.vocabulary = list(vocabulary)
+        has_unknown, num_different = UNKNOWN in self.vocabulary, len(set(self.vocabulary))
+        if not has_unknown or num_different < len(self.vocabulary):
+            raise ValueError(
+                f"`vocabulary` must have {UNKNOWN} and no repeated piece. Received: {len(self.vocabulary)} pieces, "
+                f"{num_different} different, {'with' if has_unknown else 'without'} {UNKNOWN}."
+            )
+        checks.check_switch("lowercase", lowercase)
+        self.lowercase = lowercase
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike, lowercase: bool = True) -> "WordPieceTokenizer":
+        """Load a tokenizer from a vocabulary file, with one piece per line."""
+        return cls(read_lines(path), lowercase)
+
+    @property
+    def num_pieces(self) -> int:
+        return len(self.vocabulary)
+
+    def _make(self, tensorflow_text):
+        import tensorflow as tf
+
+        return tensorflow_text.FastBertTokenizer(
+            self.vocabulary,
+            lower_case_nfd_strip_accents=self.lowercase,
+            token_out_type=tf.int32,
+            unknown_token=UNKNOWN,
+            support_detokenization=True,
+        )
+
+    def get_config(self) -> Config:
+        """Return the arguments of the constructor."""
+        return {"vocabulary": self.vocabulary, "lowercase": self.lowercase}
