@@ -25,7 +25,7 @@ LARGE = $(RUN) -m pytest -q -m large
 FULL = $(PYTEST) -m 'not large' --hypothesis-profile=full
 DEMO := tf_sparse_attention/trainers/configs/demo.py
 # Bits per byte of two seeds, see docs/quality.md. The text is the library of CPython 3.11.7; other versions differ.
-DEMO_SCORE := 1.28
+DEMO_SCORE := 1.28 to 1.29
 DEMO_LOCAL_SCORE := 1.57
 
 .DEFAULT_GOAL := help

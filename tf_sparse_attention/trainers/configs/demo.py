@@ -9,8 +9,8 @@ Command:   make demo, or only the training:
            Baseline with only local heads (make demo-compare): --config=demo:local
 Hardware:  2 CPU cores
 Time:      5.7 minutes for `make demo` after installation, 9 minutes of processor time
-Score:     1.28 bits per byte on the test split of the library of CPython 3.11.7 (gzip -9: 2.01, xz -9: 1.65); "local"
-           with equally many weights and steps 1.57 to 1.58 (two seeds each: docs/quality.md)
+Score:     1.28 to 1.29 bits per byte on the test split of the library of CPython 3.11.7 (gzip -9: 2.01, xz -9: 1.65);
+           "local" with equally many weights and steps 1.57 (two seeds each: docs/quality.md)
 """
 
 import ml_collections
