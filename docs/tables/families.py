@@ -12,7 +12,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from tests.convert.swap.hub_families import LENGTH, MODELS, families, inputs_of, model_of
+from docs.tables.hub_models import LENGTH, MODELS, families, inputs_of, model_of
 from tests.pages import DOCS, markdown_table, write_between
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("keras_hub")
 
 from docs.tables import families as family_table
-from tests.convert.swap.hub_families import MODELS, families
+from docs.tables.hub_models import MODELS, families
 from tests.draws import first
 from tests.pages import text_between
 

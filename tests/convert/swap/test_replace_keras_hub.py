@@ -188,7 +188,7 @@ def pictures(seed=0):
 @pytest.fixture(scope="module")
 def blip2():
     """A decoder behind an image of 4 vectors."""
-    from tests.convert.swap.hub_families import blip2
+    from docs.tables.hub_models import blip2
 
     return randomized(keras_hub.models.BLIP2CausalLM(backbone=blip2(4), preprocessor=None))
 
