@@ -27,7 +27,7 @@ def test_a_sparse_decoder_keeps_only_the_window(family):
     assert len(headings) == len(row)
     heads = 64 if "head_dim" in decoders.FAMILIES[family] else 8
     assert row[1] == f"{32 * 2 * 2 * 2 * heads * 4 / 2**20:.2f}"  # positions, layers, keys and values, heads
-    assert 4 / 32 <= float(row[3]) < 0.2 if heads == 64 else True
+    assert 4 / 32 <= float(row[3]) < 0.2
     assert all(float(cell) >= 0 for cell in row[1:])
 
 
