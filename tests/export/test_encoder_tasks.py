@@ -129,7 +129,8 @@ ACROSS = {"layer": "DenseAttention", "num_heads": 1, "key_dim": 8}
 def translator():
     keras.utils.set_random_seed(4)
     sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 32}
-    decoder = LanguageModel(Backbone(258, attention=[LOCAL], cross_attention=[ACROSS], **sizes))
+    decoder = Backbone(258, attention=[LOCAL], cross_attention=[ACROSS], embedding={"grid": (4, 8)}, **sizes)
+    decoder = LanguageModel(decoder)
     translator = SequenceToSequence(Backbone(None, attention=[LOCAL], causal=False, **sizes), decoder)
     translator._programs, decoder._generator = Programs(translator, True), Generator(decoder, run_eagerly=True)
     return translator
@@ -180,6 +181,8 @@ def test_inputs_and_arguments_of_a_translator_that_do_not_fit_are_errors(transla
             write(translation, ["x"], **settings)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`text` and `target`"):
         call(translation, "score", text=["x", "y"], target=["z"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`target` must have at most 32 tokens"):
+        call(translation, "score", text=["x"], target=["y" * 32])
     with pytest.raises(ValueError, match="`model` must be a `SequenceToSequence`"):
         export_sequence_to_sequence(translator.decoder, tmp_path / "x", ByteTokenizer())
     with pytest.raises(ValueError, match="`source_tokenizer`"):

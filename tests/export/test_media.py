@@ -157,7 +157,7 @@ FRAMES = [41, 3, 20]
 @pytest.fixture(scope="module")
 def recognizer():
     keras.utils.set_random_seed(5)
-    encoder = Backbone(None, 1, 16, [LOCAL], intermediate_dim=16, embedding={"dim": 8}, causal=False)
+    encoder = Backbone(None, 1, 16, [LOCAL], intermediate_dim=16, embedding={"dim": 8, "grid": (4, 8)}, causal=False)
     normalization = {"feature_mean": range(6), "feature_std": [2.0] * 6}
     return randomized(SpeechRecognizer(encoder, 3, num_features=6, subsampling=2, **normalization), scale=0.3)
 
@@ -212,6 +212,10 @@ def test_inputs_and_arguments_for_a_recognizer_that_do_not_fit_are_errors(recogn
     for count in ([5, 6], [0], [8]):
         with pytest.raises(tf.errors.InvalidArgumentError, match="`num_frames`"):
             call(recognizer_served, "transcribe", features=np.zeros((1, 7, 6)), num_frames=count)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`features` must have at most 64 frames"):
+        call(recognizer_served, "transcribe", features=np.zeros((1, 65, 6)), num_frames=[9])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`samples` must have at most 64 frames"):
+        call(recognizer_served, "transcribe_sound", samples=np.zeros((1, 8000)), num_samples=[900])
     for arguments, message in [
         ({"labels": ["a"]}, "`labels`"),
         ({"labels": "abc"}, "`labels`"),

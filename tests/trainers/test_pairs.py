@@ -51,7 +51,7 @@ def test_every_translation_is_scored_once_with_and_without_the_source(run, score
     assert scores["bytes"] == sum(len(line["en"]) for line in lines) == scores["tokens"] - len(lines)
     assert (scores["pairs"], scores["left_out"]) == (4, 0)
     assert json.loads((run / "evaluation-test.json").read_text()) == scores
-    assert not list(run.glob("*.partial.json"))
+    assert not list(run.glob("*.partial.*"))
     validation = task.validation(task, model, "train")
     counts = {"left_out": int(validation.buckets.is_too_long.sum()), "empty_targets": 2, "empty_sources": 0}
     text = evaluation.as_text({**scores, **counts})
@@ -120,8 +120,11 @@ def test_translations_resume_after_the_last_complete_batch(run, tmp_path):
     rest, anew = Copier(), Copier()
     lines = generated_targets.GeneratedTargets(path, ["model"]).complete(task, rest, buckets, pairs)
     assert rest.calls == [2] and [line["pair"] for line in lines] == pairs.tolist()
-    assert [json.loads(line) for line in path.read_text().splitlines()] == lines and not partial.exists()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines
     assert all(line["generated"] == line["source"][:5] for line in lines)
+    damaged = partial.read_text().replace('{"pair": 1,', '{"pair" 1,')
+    partial.write_text(damaged)
+    assert generated_targets.GeneratedTargets(path, ["model"]).complete(task, Copier(), buckets, pairs) == lines
     partial.write_text('["another model"]\n{"pair": 1}\n')
     assert generated_targets.GeneratedTargets(path, ["model"]).complete(task, anew, buckets, pairs) == lines
     assert anew.calls == [8, 2]

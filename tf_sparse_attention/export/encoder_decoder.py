@@ -152,10 +152,16 @@ def _generate(model, tokenizer, sources, jit_compile):
 
 
 def _score(model, tokenizer, sources):
+    num_positions = model.decoder.backbone.max_length
+
     def score(text, target):
         with tf.control_dependencies(assert_same_rows(("text", "target"), text, target)):
             ids = append_id(tokenizer.tokenize(target), tokenizer.end_id)
-        lengths, targets = row_lengths(ids), tf.cast(ids.to_tensor(), tf.int32)
+        lengths = row_lengths(ids)
+        message = f"`target` must have at most {num_positions} tokens with its end id."
+        known = [] if num_positions is None else assert_all([(maximum(lengths) <= num_positions, message, lengths)])
+        with tf.control_dependencies(known):
+            targets = tf.cast(ids.to_tensor(), tf.int32)
         is_token = tf.range(tf.shape(targets)[1]) < lengths[:, None]
         inputs = tf.pad(targets[:, :-1], [[0, 0], [1, 0]], constant_values=tokenizer.start_id)
         decoder_inputs = {"decoder_token_ids": tf.where(is_token, inputs, 0), "decoder_padding_mask": is_token}

@@ -111,17 +111,24 @@ def _outputs(model):
     }
 
 
+def _max_frames(model):
+    """Return the largest number of frames of a recording, or None."""
+    return None if model.encoder.max_length is None else model.encoder.max_length * model.subsampling
+
+
+def _assert_num_frames(name, model, num_frames):
+    """Return the assertions that recordings of `num_frames` frames, a scalar tensor, are not too long."""
+    limit = _max_frames(model)
+    message = f"`{name}` must have at most {limit} frames."
+    return [] if limit is None else assert_all([(num_frames <= limit, message, num_frames)])
+
+
 def _transcribe(model, transcribe_frames):
-    num_positions = model.encoder.max_length
-    max_frames = None if num_positions is None else num_positions * model.subsampling
+    max_frames = _max_frames(model)
 
     def transcribe(features, num_frames):
         assertions = assert_row_lengths("num_frames", num_frames, features, 1)
-        if max_frames is not None:
-            length = tf.shape(features)[1]
-            message = f"`features` must have at most {max_frames} frames."
-            assertions += assert_all([(length <= max_frames, message, length)])
-        with tf.control_dependencies(assertions):
+        with tf.control_dependencies(assertions + _assert_num_frames("features", model, tf.shape(features)[1])):
             num_frames = tf.identity(num_frames)
         return transcribe_frames(features, num_frames)
 
@@ -144,7 +151,9 @@ def _transcribe_sound(model, transcribe_frames, log_mel):
     def transcribe_sound(samples, num_samples):
         with tf.control_dependencies(assert_row_lengths("num_samples", num_samples, samples, 1)):
             num_samples = tf.identity(num_samples)
-        return transcribe_frames(log_mel(samples, num_samples), log_mel.num_frames(num_samples))
+        features = log_mel(samples, num_samples)
+        with tf.control_dependencies(_assert_num_frames("samples", model, tf.shape(features)[1])):
+            return transcribe_frames(tf.identity(features), log_mel.num_frames(num_samples))
 
     config, rate = log_mel.get_config(), log_mel.get_config()["sample_rate"]
     samples = f"recordings in [-1, 1], {rate} samples per second, padded on the right"

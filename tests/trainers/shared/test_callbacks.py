@@ -50,11 +50,10 @@ def test_steps_include_those_before_a_resume_and_all_of_an_execution():
     assert several.calls == [(2, 5), (5, 7)] and several.passed == [5]
 
 
-def test_checkpoints_are_saved_at_multiples_of_every_and_validation_also_runs_after_the_last_step():
-    saved, validated = [], {3: [], 4: [], 0: []}
-    used = [callbacks.Validate(1, steps.append, every) for every, steps in validated.items()]
-    fit([callbacks.SaveCheckpoints(1, saved.append, every=3), *used], num_steps=7)
-    assert saved == [3, 6] and validated == {3: [3, 6, 8], 4: [4, 8], 0: []}
+def test_functions_are_called_at_multiples_of_every_and_after_the_last_step():
+    called = {3: [], 4: [], 0: []}
+    fit([callbacks.CallEvery(1, steps.append, every) for every, steps in called.items()], num_steps=7)
+    assert called == {3: [3, 6, 8], 4: [4, 8], 0: []}
 
 
 def test_a_signal_ends_fit_after_the_running_step(capfd):

@@ -148,6 +148,16 @@ def test_files_that_readers_write_are_uploaded(address):
     assert remote_files.names(run_dir) == ["checkpoints", "evaluation-test.json", "saved_model"]
 
 
+def test_two_readers_of_one_checkpoint_have_separate_files(address):
+    make_run(address, [2])
+    with remote_run.reading(address) as first:
+        (first / "one.json").write_text("1")
+        with remote_run.reading(address) as second:
+            (second / "two.json").write_text("2")
+        assert not second.exists() and (first / "one.json").exists()
+    assert remote_files.names(remote_files.remote_path(address)) == ["checkpoints", "one.json", "two.json"]
+
+
 def test_an_interrupted_reader_finds_its_files_until_the_next_checkpoint(address):
     run, seen = make_run(address, [2]), []
     for step in (4, None):

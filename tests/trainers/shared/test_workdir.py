@@ -81,15 +81,15 @@ def test_an_edited_file_is_named_and_a_replaced_one_is_read(tmp_path):
 
 def test_a_replaced_file_never_has_the_checksum_of_other_content(tmp_path, monkeypatch):
     write, left = workdir.write_json, []
-    workdir.save_json(tmp_path, "labels.json", [1])
+    workdir.save_json(tmp_path, "labels.json", {"a": 1})
 
     def look(path, content):
         write(path, content)
-        left.append(workdir.read_json(tmp_path, "labels.json", list))
+        left.append(workdir.read_json(tmp_path, "labels.json"))
 
     monkeypatch.setattr(workdir, "write_json", look)
-    workdir.save_json(tmp_path, "labels.json", [2])
-    assert left == [[1], [2], [2]]
+    workdir.save_json(tmp_path, "labels.json", {"a": 2})
+    assert left == [{"a": 1}, {"a": 2}, {"a": 2}]
 
 
 def test_a_truncated_model_and_one_with_a_changed_byte_are_named(tmp_path):

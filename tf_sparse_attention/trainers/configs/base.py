@@ -15,7 +15,6 @@ def get_config() -> ml_collections.ConfigDict:
         {
             "task": "language_model",  # a module of trainers/tasks, or another module with a class Task
             "seed": 0,  # for weights, dropout, centroids and the order of the data
-            "backend": placeholder(str),  # Keras backend of the run; set by the trainer
             "data": _data(),
             "model": _model(),
             "optimizer": _optimizer(),

@@ -134,43 +134,24 @@ class ShrinkWindows(StepCallback):
             self.model.make_train_function()
 
 
-class Validate(StepCallback):
-    """Callback that calls `validate(step)` every `every` steps and after the last step.
+class CallEvery(StepCallback):
+    """Callback that calls `function(step)` every `every` steps and after the last step.
 
     Args:
         start: see `StepCallback`.
-        validate: function of a step.
+        function: function of a step.
         every: steps between two calls. 0: never.
     """
 
-    def __init__(self, start: int, validate: Callable[[int], None], every: int) -> None:
+    def __init__(self, start: int, function: Callable[[int], None], every: int) -> None:
         super().__init__(start)
-        self._validate, self._every = validate, every
+        self._function, self._every = function, every
 
     def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
         is_last = self._every > 0 and self.step == self._start + self.params["steps"]
         if is_last or self.has_passed(before, self._every):
             self.sync()
-            self._validate(self.step)
-
-
-class SaveCheckpoints(StepCallback):
-    """Callback that calls `save(step)` every `every` steps.
-
-    Args:
-        start: see `StepCallback`.
-        save: function of a step.
-        every: steps between two calls. 0: never.
-    """
-
-    def __init__(self, start: int, save: Callable[[int], None], every: int) -> None:
-        super().__init__(start)
-        self._save, self._every = save, every
-
-    def on_steps_end(self, before: int, logs: dict[str, Any] | None) -> None:
-        if self.has_passed(before, self._every):
-            self.sync()
-            self._save(self.step)
+            self._function(self.step)
 
 
 class StopOnSignal(SignalContext, StepCallback):

@@ -133,14 +133,6 @@ def _error_text(error):
     return text.strip()
 
 
-def exit_status(error: BaseException) -> int:
-    """Return the exit status of a command that ends with this error, see `EXIT_STATUSES`."""
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    is_user_error = isinstance(error, USER_ERRORS) and not getattr(error, "is_fault", False)
-    return getattr(error, "exit_status", WRONG_COMMAND if is_user_error else 1)
-
-
 def _is_own_or_warning(record):
     # TFDS logs every opened file to the same logger.
     return record.levelno >= python_logging.WARNING or TRAINERS in pathlib.Path(record.pathname).parents

@@ -46,14 +46,7 @@ OPTIMIZERS = {
 PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
 LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
 SIZES = ("num_layers", "hidden_dim", "attention")  # required settings of a new model
-# Required settings by schedule.
-SCHEDULES = {
-    "constant": (),
-    "rsqrt_normalized_decay": ("warmup_steps",),
-    "rsqrt_with_linear_warmup": ("warmup_steps",),
-    "noam": ("warmup_steps",),
-    "cosine": ("warmup_steps",),
-}
+SCHEDULES = ("constant", "rsqrt_normalized_decay", "rsqrt_with_linear_warmup", "noam", "cosine")
 
 
 def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -173,12 +166,11 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
         ValueError: If a size in `config.model` is missing or invalid, or the file does not exist.
     """
     settings = set_values(config.model)
+    check_objective(config)
     if "start_from" in settings:
-        check_objective(config)
         return start_from(settings["start_from"], config, vocabulary_size)
     arguments, initialization = backbone_arguments(config), settings.get("initialization")
     head = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
-    check_objective(config)
     if initialization not in (None, "depth"):
         raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
     missing = [name for name in SIZES if not settings.get(name)]
@@ -224,13 +216,12 @@ def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
         raise ValueError(
             f"`config.optimizer.schedule` must be one of {', '.join(SCHEDULES)}. Received: {settings.schedule}."
         )
-    missing = [name for name in SCHEDULES[settings.schedule] if settings[name] is None]
-    if missing:
-        raise ValueError(
-            f"`config.optimizer.{missing[0]}` must be given for the schedule {settings.schedule}. Received: None."
-        )
     if settings.schedule == "constant":
         return tsa.optimizers.Constant(rate, warmup or 0)
+    if warmup is None:
+        raise ValueError(
+            f"`config.optimizer.warmup_steps` must be given for the schedule {settings.schedule}. Received: None."
+        )
     if settings.schedule == "noam":
         return tsa.optimizers.Noam(hidden_dim, warmup, scale=rate)
     if settings.schedule == "cosine":

@@ -346,7 +346,7 @@ class EvaluationRun:
         self.path = workdir.evaluation_path(folder, split, source, variant)
         self.settings = {name: validation.task.config.data[name] for name in overrides.WINDOW_SETTINGS}
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.settings]
-        self._partial: list[ResumableSums] = []
+        self._partial: list[pathlib.Path] = []
 
     def resumable_sums(self, name: str = "", settings: Any = None) -> "ResumableSums | None":
         """Return partial sums that `write` deletes, or None with several processes.
@@ -360,16 +360,20 @@ class EvaluationRun:
         if not self.devices.is_single_process:
             return None
         suffix = ".".join(["", *([name] if name else []), "partial.json"])
-        self._partial.append(ResumableSums(self.path.with_suffix(suffix), [*self.identity, settings]))
-        return self._partial[-1]
+        self.remove_when_written(self.path.with_suffix(suffix))
+        return ResumableSums(self.path.with_suffix(suffix), [*self.identity, settings])
+
+    def remove_when_written(self, path: pathlib.Path) -> None:
+        """Let `write` remove a file that an interrupted evaluation resumes from."""
+        self._partial.append(path)
 
     def write(self, scores: dict[str, Any]) -> dict[str, Any]:
         """Write the scores in the chief process, delete partial sums, and return the scores with "path", their file."""
         scores = {**scores, "path": str(self.path)}
         if self.devices.is_chief:
             write_json(self.path, scores)
-            for sums in self._partial:
-                sums.remove()
+            for path in self._partial:
+                path.unlink(missing_ok=True)
         return scores
 
 
@@ -397,10 +401,6 @@ class ResumableSums:
     def save(self, batches: int, sums: dict[str, Any]) -> None:
         """Write the number of finished batches and their sums."""
         write_json(self._path, {"identity": self._identity, "batches": batches, "sums": sums})
-
-    def remove(self) -> None:
-        """Delete the file."""
-        self._path.unlink(missing_ok=True)
 
 
 class Progress(keras.callbacks.Callback):

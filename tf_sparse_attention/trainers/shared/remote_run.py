@@ -20,6 +20,8 @@ from absl import logging
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.shared import workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, parse_step
+from tf_sparse_attention.trainers.shared.lock import FILE_NAME as LOCK_FILE
+from tf_sparse_attention.trainers.shared.lock import hold_lock
 
 
 class LocalRun:
@@ -52,8 +54,8 @@ class RemoteRun(LocalRun):
     Args:
         address: address with a scheme of `etils.epath`, such as "gs://bucket/run".
         keep: number of newest checkpoints to keep at the address. Default: 3.
-        is_read: whether the run is only read. Calls with the same newest checkpoint then share a local folder, so that
-            interrupted evaluations resume. Default: False, a new temporary folder.
+        is_read: whether the run is only read. Calls with the same newest checkpoint then have the same local folder, so
+            that interrupted evaluations resume. Default: False, a new temporary folder.
     """
 
     def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:
@@ -61,6 +63,7 @@ class RemoteRun(LocalRun):
         if is_read:
             version = remote_files.stat_all(self.path / workdir.CHECKPOINTS)
             super().__init__(remote_files.cache_folder(f"{address}/{sorted(version.items())[-1:]}"))
+            self.folder.mkdir(parents=True, exist_ok=True)
         else:
             super().__init__(pathlib.Path(tempfile.mkdtemp(prefix="tsa-run-")))
         self._checkpoints = Checkpoints(self.folder / workdir.CHECKPOINTS)
@@ -161,11 +164,22 @@ def reading(address: str | os.PathLike) -> Iterator[Any]:
     if not remote_files.is_remote(address):
         yield address
         return
-    run = RemoteRun(address, is_read=True)
+    with contextlib.ExitStack() as stack:
+        run = RemoteRun(address, is_read=True)
+        try:
+            stack.enter_context(hold_lock(run.folder))
+        except ValueError:  # another command is reading the same checkpoint
+            run = RemoteRun(address)
+        yield from _read(run, address)
+        shutil.rmtree(run.folder, ignore_errors=True)
+
+
+def _read(run, address):
+    """Fetch the newest checkpoint, yield the local folder, and upload the files that were written to it."""
     run.fetch()
     if not (run.folder / workdir.CONFIG).exists():
         raise ValueError(f"`workdir` must hold a checkpoint. Received: workdir={address}.")
-    fetched = {workdir.CHECKPOINTS, *(path.name for path in run.files())}
+    fetched = {workdir.CHECKPOINTS, LOCK_FILE, *(path.name for path in run.files())}
     yield run.folder
     for path in run.folder.iterdir():
         if path.name not in fetched and ".partial." not in path.name and not path.name.startswith("."):
@@ -174,4 +188,3 @@ def reading(address: str | os.PathLike) -> Iterator[Any]:
             else:
                 remote_files.upload(path, run.path / path.name)
             logging.info("Uploaded to %s.", run.path / path.name)
-    shutil.rmtree(run.folder)

@@ -8,7 +8,6 @@ from absl import logging
 
 # Settings that can change when a run is resumed. Paths can change, since the contents are compared.
 CHANGEABLE_SETTINGS = (
-    "backend",
     "generate",
     "train",
     "data.data_dir",

@@ -179,17 +179,17 @@ class Run:
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is already saved."""
-        if step != self._saved_step:
-            weight = nonfinite.find_weight(model_variables(self._training_model))
-            if weight is not None:
-                raise self._nonfinite_error(step, f"weights {weight}")
-        if step != self._saved_step:
-            # The computed windows of adaptive spans are not weights, but affect rounding.
-            state = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
-            metadata, files = {**self._description, **state}, self.run_dir.files()
-            self._checkpoints.save(step, self._variables(), metadata, files, self.devices)
-            if self.devices.is_chief:
-                self.run_dir.upload(step)
+        if step == self._saved_step:
+            return
+        weight = nonfinite.find_weight(model_variables(self._training_model))
+        if weight is not None:
+            raise self._nonfinite_error(step, f"weights {weight}")
+        # The computed windows of adaptive spans are not weights, but affect rounding.
+        state = {"windows": self._training_model.computed_windows, "replicas": self.devices.num_replicas}
+        metadata, files = {**self._description, **state}, self.run_dir.files()
+        self._checkpoints.save(step, self._variables(), metadata, files, self.devices)
+        if self.devices.is_chief:
+            self.run_dir.upload(step)
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:
@@ -214,8 +214,8 @@ class Run:
                     nonfinite.make_callback(step, settings, self._describe, self._nonfinite_error),
                     callbacks.Report(step, self._outputs, settings.log_every, tokens_per_step),
                     callbacks.ShrinkWindows(step, settings.shrink_windows_every, settings.shrink_windows_margin),
-                    callbacks.Validate(step, self._validate, settings.evaluate_every),
-                    callbacks.SaveCheckpoints(step, self.save, settings.checkpoint_every),
+                    callbacks.CallEvery(step, self._validate, settings.evaluate_every),
+                    callbacks.CallEvery(step, self.save, settings.checkpoint_every),
                     stop,
                 ],
                 verbose=0,

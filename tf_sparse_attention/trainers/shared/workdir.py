@@ -232,13 +232,12 @@ def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
     write_json(folder / CHECKSUMS, {**sums, name: value})
 
 
-def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
-    """Read a JSON file of a run directory.
+def read_json(workdir: str | os.PathLike, name: str) -> dict[str, Any]:
+    """Read a JSON file of a run directory, a dictionary.
 
     Args:
         workdir: run directory.
         name: name of the file.
-        kind: type of the content, `dict` or `list`. Default: `dict`.
 
     Raises:
         ValueError: If the file is missing, damaged, or was changed after `save_json`.
@@ -249,7 +248,7 @@ def read_json(workdir: str | os.PathLike, name: str, kind: type = dict) -> Any:
         raise ValueError(f"`workdir` must hold {name}, which `tsa-train` writes. Received: workdir={workdir}.")
     with loading.convert_errors(path):
         saved = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(saved, kind):
+    if not isinstance(saved, dict):
         raise ValueError(loading.error_message(path, f"a {type(saved).__name__}"))
     if name != CHECKSUMS and _checksums(folder).get(name) not in (None, _checksum(saved)):
         raise ValueError(loading.error_message(path, "content other than at the start of the run"))

@@ -31,8 +31,8 @@ class Task(PairTask):
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         excluded = LANGUAGE_MODEL_ONLY if config.model.cross_attention else ENCODER_ONLY
-        check_settings(config, pairs.FIELDS, excluded)
         super().__init__(config, state)
+        check_settings(config, {}, excluded)
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Compute ROUGE-L from 0 to 100: the mean F1 of the longest common subsequence of words.

@@ -1,5 +1,6 @@
 """Generated targets of a split, with their sources and references."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -21,7 +22,7 @@ NUM_SHOWN, SHOWN_CHARACTERS = 2, 400  # examples in a report, and characters per
 class GeneratedTargets:
     """File of JSON lines with generated targets. Generation resumes if the process was killed.
 
-    The suffix of the file is .partial.jsonl until it is complete.
+    Targets are collected in NAME.partial.jsonl, which the caller removes when the evaluation is complete.
 
     Args:
         path: the file, NAME.jsonl.
@@ -29,7 +30,7 @@ class GeneratedTargets:
     """
 
     def __init__(self, path: pathlib.Path, identity: Any) -> None:
-        self.path, self._partial = path, path.with_suffix(".partial.jsonl")
+        self.path, self.partial = path, path.with_suffix(".partial.jsonl")
         self._identity = json.loads(json.dumps(identity))
 
     def complete(self, task: Any, model: Any, buckets: Any, pairs: np.ndarray) -> list[dict[str, Any]]:
@@ -47,7 +48,7 @@ class GeneratedTargets:
         done = {line["pair"]: line for line in self._read_partial()}
         missing = np.array([pair for pair in pairs if int(pair) not in done], "int64")
         missing = missing[np.argsort([len(buckets.source.document(pair)) for pair in missing], kind="stable")]
-        with self._partial.open("a", encoding="utf-8") as file:
+        with self.partial.open("a", encoding="utf-8") as file:
             for begin in range(0, len(missing), BATCH_SIZE):
                 for line in _generate_lines(task, model, buckets, missing[begin : begin + BATCH_SIZE]):
                     done[line["pair"]] = line
@@ -56,15 +57,17 @@ class GeneratedTargets:
                 logging.info("%d of %d targets are generated.", len(done), len(pairs))
         lines = [done[int(pair)] for pair in pairs]
         write_samples(lines, self.path)
-        self._partial.unlink()
         return lines
 
     def _read_partial(self):
         """Return the lines of the partial file. Create it if it is missing or has another identity."""
-        lines = list(_read_lines(self._partial)) if self._partial.exists() else []
+        lines = []
+        with contextlib.suppress(OSError, ValueError):  # missing, or damaged from some line on
+            for line in _read_lines(self.partial):
+                lines.append(line)
         if not lines or lines[0] != self._identity:
             lines = [self._identity]
-        write_samples(lines, self._partial)  # without an incomplete last line
+        write_samples(lines, self.partial)  # without an incomplete last line
         return lines[1:]
 
 

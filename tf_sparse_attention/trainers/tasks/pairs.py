@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import ml_collections
 import numpy as np
 
 import tf_sparse_attention as tsa
@@ -91,6 +92,7 @@ class Validation(evaluation.TokenValidation):
         path = workdir.generated_path(run.folder, self.split, self.task.source)
         settings = self.task.config.train.generated_beams, self.task.config.generate.length
         targets = generated_targets.GeneratedTargets(path, [*run.identity, *settings])
+        run.remove_when_written(targets.partial)
         lines = targets.complete(self.task, self.model, self.buckets, pairs)
         return {"generated": len(lines), **self.task.score_targets(lines), "generated_path": str(path)}
 
@@ -136,6 +138,10 @@ class PairTask(TextTask):
 
     validation = Validation
 
+    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
+        check_settings(config, FIELDS, {})
+        super().__init__(config, state)
+
     @property
     def has_encoder(self) -> bool:
         """Whether the model is an encoder-decoder."""
@@ -144,7 +150,6 @@ class PairTask(TextTask):
     @functools.cached_property
     def source(self) -> tsa.data.PairSource:
         """The pairs that `config.data` specifies. Cached, because opening a file computes its fingerprint."""
-        check_settings(self.config, FIELDS, {})
         return components.make_pair_source(self.config)
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

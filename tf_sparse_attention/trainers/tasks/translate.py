@@ -10,10 +10,7 @@ from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.task import Names, check_settings
 
-REQUIRED = {
-    **pairs.FIELDS,
-    "model": ("num_layers", "hidden_dim", "attention", "cross_attention"),
-}
+REQUIRED = {"model": ("num_layers", "hidden_dim", "attention", "cross_attention")}
 # A preset specifies encoder and decoder.
 EXCLUDED_WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
 
@@ -29,11 +26,11 @@ class Task(PairTask):
     }
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
+        super().__init__(config, state)
         if config.model.preset is None:
             check_settings(config, REQUIRED, {})
         else:
-            check_settings(config, pairs.FIELDS, EXCLUDED_WITH_PRESET)
-        super().__init__(config, state)
+            check_settings(config, {}, EXCLUDED_WITH_PRESET)
 
     @property
     def has_encoder(self) -> bool:
