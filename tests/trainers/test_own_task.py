@@ -2,9 +2,12 @@
 
 import json
 import re
+import types
 
+import keras
 import pytest
 
+import tf_sparse_attention as tsa
 from tests.pages import DOCS, blocks
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import base
@@ -52,6 +55,17 @@ def test_a_custom_task_is_loaded_by_its_name_and_reads_only_its_settings(get_con
     with pytest.raises(ValueError, match=r"`config\.train\.confidence` must be unset .* Received: confidence=0\.9"):
         registry.make_task(config)
     settings = {**type(task).settings, "train": (*type(task).settings["train"], "confidence")}
+    del config.train.confidence
+    config.train.num_step = 30
+    with pytest.raises(ValueError, match=r"`config\.train\.num_step` must be unset .* Did you mean `num_steps`\?"):
+        registry.make_task(config)
+    del config.train.num_step
+    monkeypatch.setattr(type(task), "settings", {**type(task).settings, "train": ["evaluation_window"]})
+    with pytest.raises(
+        ValueError, match=r"`Task.settings` .* train\.evaluation_window\. Did you mean `evaluation_windo"
+    ):
+        registry.make_task(config)
+    config.train.confidence = 0.9
     monkeypatch.setattr(type(task), "settings", settings)
     assert registry.make_task(config).config.train.confidence == 0.9
 
@@ -67,17 +81,40 @@ def test_missing_members_are_named_and_may_be_attributes_of_the_task(monkeypatch
 
     config = base.get_config()
     monkeypatch.setattr(registry, "find_task_class", lambda name: Unfinished)
-    with pytest.raises(ValueError, match=r"`config.task` must be a task with `validation`"):
+    with pytest.raises(ValueError, match=r"`config.task` must be a module whose class `Unfinished` has `validation`"):
         registry.make_task(config)
     for call in (
         lambda task: task.make_model(),
         lambda task: task.generate(None, None),
         lambda task: task.export(*"abcd"),
     ):
-        with pytest.raises(ValueError, match=r"must be a task with `\w+`. Received: .*test_own_task, without it"):
+        with pytest.raises(ValueError, match=r"class `Unfinished` has `\w+`, .* Received: .*test_own_task, without it"):
             call(Unfinished(config))
     monkeypatch.setattr(registry, "find_task_class", lambda name: Complete)
     assert registry.make_task(config).source == "any"
+
+
+def test_wrong_members_of_a_validation_are_named():
+    class Rows(evaluation.Validation):
+        columns = ("nats", "tokens")
+        task = types.SimpleNamespace(config=base.get_config())
+        model = tsa.models.LanguageModel(
+            tsa.models.Backbone(9, 1, 4, [{"layer": "DenseAttention", "num_heads": 1, "key_dim": 4}])
+        )
+
+        def __init__(self):
+            pass
+
+    for name in ("batches", "score_rows", "metrics", "describe"):
+        with pytest.raises(ValueError, match=f"class `Rows` has `{name}`"):
+            evaluation.Evaluator(Rows(), None, {})
+        setattr(Rows, name, lambda self, *arguments: {"accuracy": 1.0})
+    with pytest.raises(ValueError, match=r"`metrics` must return 'loss' .* Received: accuracy"):
+        evaluation._metrics(Rows(), {})
+    Rows.score_rows = lambda self, model, inputs, targets, weights: [targets, targets[:, 0]]
+    batch = dict.fromkeys(("inputs", "targets", "weights"), keras.ops.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"`score_rows` must .* of nats, tokens\..* \[\(2, 3\), \(2,\)\]"):
+        evaluation.Scorer(Rows(), 2)(batch)
 
 
 def test_a_module_without_a_task_is_an_error():

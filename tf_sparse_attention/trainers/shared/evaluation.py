@@ -24,7 +24,7 @@ from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, overrides, workdir
 from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import registry
-from tf_sparse_attention.trainers.tasks.task import Examples, check_read
+from tf_sparse_attention.trainers.tasks.task import Examples, check_read, missing_member
 
 BATCHES_PER_SAVE = 128
 SECONDS_BETWEEN_LINES = 30
@@ -130,11 +130,17 @@ class Scorer(Model):
     def __init__(self, validation: Validation, batch_size: int) -> None:
         super().__init__(name="scorer")
         self.model = components.with_memory(validation.model, batch_size)
-        self._score_rows = validation.score_rows
+        self._score_rows, self._columns = validation.score_rows, validation.columns
         self.built = True
 
     def call(self, batch: dict[str, Any]) -> Any:
         columns = self._score_rows(self.model, batch["inputs"], batch["targets"], batch["weights"])
+        shapes = [tuple(column.shape) for column in columns]
+        if len(shapes) != len(self._columns) or any(len(shape) != 1 for shape in shapes):
+            raise ValueError(
+                f"`score_rows` must return a tensor (rows,) for each of {', '.join(self._columns)}. "
+                f"Received: tensors of shapes {shapes}."
+            )
         return ops.stack([ops.cast(column, "float32") for column in columns], axis=-1)
 
     def predict_step(self, *arguments: Any, **keywords: Any) -> Any:
@@ -164,6 +170,9 @@ class Evaluator:
     """
 
     def __init__(self, validation: Validation, devices: Any, execution: dict[str, Any]) -> None:
+        for name in ("columns", "batches", "score_rows", "metrics", "describe"):
+            if getattr(type(validation), name, None) is getattr(Validation, name, None):
+                raise missing_member(type(validation), name)
         self.validation, self._devices = validation, devices
         self._scorer = Scorer(validation, validation.task.config.data.batch_size)
         self._scorer.compile(**execution)
@@ -176,7 +185,7 @@ class Evaluator:
         """
         scores: dict[str, float] = {}
         for name, batches in self.validation.batches().items():
-            metrics = self.validation.metrics(self.totals(batches, callbacks))
+            metrics = _metrics(self.validation, self.totals(batches, callbacks))
             prefix = f"{name}/" if name else ""
             scores |= {f"{prefix}{key}": value for key, value in metrics.items() if value is not None}
         return scores
@@ -220,6 +229,14 @@ class Evaluator:
             if partial is not None:
                 partial.save(first, sums)
         return sums
+
+
+def _metrics(validation, totals):
+    """Return the metrics of a `Validation`, which include "loss"."""
+    metrics = validation.metrics(totals)
+    if "loss" not in metrics:
+        raise ValueError(f"`metrics` must return 'loss' among others. Received: {', '.join(metrics)}.")
+    return metrics
 
 
 def _add_totals(sums, totals):
@@ -270,7 +287,7 @@ def evaluate(
             progress = Progress(int(batches.num_batches or 0))
             totals = evaluator.totals(batches, partial=run.resumable_sums(name), progress=progress)
             seconds += totals.pop("seconds")
-            metrics = {**totals, **validation.metrics(totals)}
+            metrics = {**totals, **_metrics(validation, totals)}
             scores |= {name: metrics} if name else metrics
     backbone: Any = getattr(model, "backbone", None)
     is_causal = not getattr(backbone, "causal", False) or backbone.causal_selection

@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_collections
 
+from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.trainers.tasks.task import check_read, missing_member
 
 # Modules of this package with a task.
@@ -23,6 +24,13 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
     task_class = find_task_class(config.task)
     if not hasattr(task_class, "settings"):
         raise missing_member(task_class, "settings")
+    for section, names in task_class.settings.items():
+        for name in names:
+            if name not in config[section]:
+                raise ValueError(
+                    f"`Task.settings` of {task_class.__module__} must have only settings of the configuration. "
+                    f"Received: {section}.{name}.{did_you_mean(name, config[section])}"
+                )
     check_read(config, config.task, task_class.settings)
     task = task_class(config)
     for name in ("source", "validation"):

@@ -8,6 +8,7 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.trainers.configs import base
 
 Names = Mapping[str, Sequence[str]]  # names of settings by section
@@ -70,8 +71,10 @@ def check_read(settings: ml_collections.ConfigDict, task: str, names: Names) -> 
         for name in sorted(values.keys() - {*COMMON.get(section, ()), *names.get(section, ())}):
             value, default = values[name], defaults.get(section, {}).get(name)
             if value is not None and _plain(value) != _plain(default):
+                is_unknown = name not in defaults.get(section, {})
+                question = did_you_mean(name, defaults.get(section, {}), 1, similarity=0.75) if is_unknown else ""
                 raise ValueError(
-                    f"`config.{section}.{name}` must be unset for task={task}, which ignores it. "
+                    f"`config.{section}.{name}` must be unset for task={task}, which ignores it.{question} "
                     f"Received: {name}={value!r}. The default is {default!r}; see trainers/configs/base.py. A task "
                     "that reads a setting lists it in `Task.settings`."
                 )
@@ -164,8 +167,11 @@ class Task:
 
 
 def missing_member(task_class: type, name: str) -> ValueError:
-    """Return the error for a task class that lacks a required member."""
-    return ValueError(f"`config.task` must be a task with `{name}`. Received: {task_class.__module__}, without it.")
+    """Return the error for a class of a task that lacks a required member."""
+    return ValueError(
+        f"`config.task` must be a module whose class `{task_class.__name__}` has `{name}`, see docs/tasks.md. "
+        f"Received: {task_class.__module__}, without it."
+    )
 
 
 class Examples(NamedTuple):
