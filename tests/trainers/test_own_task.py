@@ -15,7 +15,7 @@ from tf_sparse_attention.trainers.shared import evaluation, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Task
 
-SECTION = (DOCS / "tasks.md").read_text(encoding="utf-8").partition("\n## A task of your own\n")[2]
+SECTION = (DOCS / "tasks.md").read_text(encoding="utf-8").partition("\n## Custom tasks\n")[2]
 FILES = ("smoothed.py", "smoothed_config.py")
 
 
