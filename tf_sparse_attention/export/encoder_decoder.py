@@ -159,8 +159,8 @@ def _score(model, tokenizer, sources):
             ids = append_id(tokenizer.tokenize(target), tokenizer.end_id)
         lengths = row_lengths(ids)
         message = f"`target` must have at most {num_positions} tokens with its end id."
-        known = [] if num_positions is None else assert_all([(maximum(lengths) <= num_positions, message, lengths)])
-        with tf.control_dependencies(known):
+        fits = [] if num_positions is None else assert_all([(maximum(lengths) <= num_positions, message, lengths)])
+        with tf.control_dependencies(fits):
             targets = tf.cast(ids.to_tensor(), tf.int32)
         is_token = tf.range(tf.shape(targets)[1]) < lengths[:, None]
         inputs = tf.pad(targets[:, :-1], [[0, 0], [1, 0]], constant_values=tokenizer.start_id)

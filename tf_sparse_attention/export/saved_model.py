@@ -80,7 +80,7 @@ def write_saved_model(
 
     Args:
         path: folder to write, also at an address such as gs://bucket/model. The folder must be
-            new, empty, or an earlier export, which is replaced. On a local disk it is replaced as a whole.
+            new, empty, or an earlier export, which is replaced. On a local disk no reader sees a half-written export.
         model: model whose weights the functions use, on the TensorFlow backend.
         signatures: dictionary from names to `Signature`s.
         title: first line of the README.md.

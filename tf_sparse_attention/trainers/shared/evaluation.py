@@ -376,9 +376,9 @@ class EvaluationRun:
         """
         if not self.devices.is_single_process:
             return None
-        suffix = ".".join(["", *([name] if name else []), "partial.json"])
-        self.remove_when_written(self.path.with_suffix(suffix))
-        return ResumableSums(self.path.with_suffix(suffix), [*self.identity, settings])
+        path = self.path.with_suffix(".".join(["", *([name] if name else []), "partial.json"]))
+        self.remove_when_written(path)
+        return ResumableSums(path, [*self.identity, settings])
 
     def remove_when_written(self, path: pathlib.Path) -> None:
         """Let `write` remove a file that an interrupted evaluation resumes from."""
