@@ -93,7 +93,7 @@ def make_loop(model, steps):
 
     def loop(cache, index):
         def step(number, ids, cache):
-            logits, cache = model.decode(ids, cache, index + number)
+            logits, cache = model.extend(ids, cache, index=index + number)
             return number + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), cache
 
         rows = ops.shape(keras.tree.flatten(cache)[0])[0]
@@ -136,7 +136,7 @@ def cost_of_prompt(model, repeats, length):
     # Compute only what generation uses: the last logits and the whole cache.
     programs = {
         "call": compiled(lambda ids: model.logits(model.backbone(ids, training=False)[:, -1])),
-        "prefill": compiled(lambda ids: _last(model, *model.backbone.prefill(ids, empty))),
+        "prefill": compiled(lambda ids: _last(model, *model.backbone.extend(ids, empty, index=0))),
     }
     best = dict.fromkeys(programs, float("inf"))
     for run in range(repeats + 1):

@@ -34,7 +34,7 @@ def decode(model, token_ids, index, cache):
     """Decode `CHUNK` tokens greedily; return the last ids, int32 (B, 1), the index and the cache."""
 
     def add(count, token_ids, index, cache):
-        logits, cache = model.decode(token_ids, cache, index)
+        logits, cache = model.extend(token_ids, cache, index=index)
         return count + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), index + 1, cache
 
     start = (ops.zeros((), "int32"), token_ids, index, cache)

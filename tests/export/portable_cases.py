@@ -188,7 +188,7 @@ def decode_error(model, run, lengths=(0, 0)):
     whole, cache = numbers(model(ids)), model.init_cache(ROWS, LENGTH)
     if lengths.max():
         mask = np.arange(lengths.max()) < lengths[:, None]
-        cache = model.prefill(ids[:, : lengths.max()], cache, mask)[1]
+        cache = model.extend(ids[:, : lengths.max()], cache, mask)[1]
     cache, worst = dict(flat(cache)), 0.0
     for step in range(LENGTH - lengths.max()):
         index = lengths + step

@@ -31,6 +31,7 @@ KINDS = {
 
 
 LENGTHS, SEEDS = st.integers(1, LONGEST), st.integers(0, 999)
+SPLITS, BACK = st.sampled_from([1, 5, 18]), st.sampled_from([0, 3])
 PROMPTS = st.lists(st.integers(0, LONGEST), min_size=2, max_size=2)
 
 
@@ -50,11 +51,12 @@ def largest_of_draws(wanted, compare, *strategies):
 def compare_drawn(kind, wanted):
     """Return the number of drawn layers and the largest error on two rows with prompts of different lengths."""
 
-    def compare(make, length, prompts, seed):
+    def compare(make, length, prompts, size, back, seed):
         layer = built(make(), seed)
-        return largest_error(layer, normal(2, length, SIZE, seed=seed), np.minimum(prompts, length))
+        x = normal(2, length, SIZE, seed=seed)
+        return largest_error(layer, x, np.minimum(prompts, length), size=size, back=back)
 
-    return largest_of_draws(wanted, compare, drawn.made(KINDS, kind), LENGTHS, PROMPTS, SEEDS)
+    return largest_of_draws(wanted, compare, drawn.made(KINDS, kind), LENGTHS, PROMPTS, SPLITS, BACK, SEEDS)
 
 
 def built(layer, seed=0):
@@ -75,42 +77,61 @@ def remembering(draw):
 def compare_remembered(wanted):
     """Return the same for layers that continue from a memory, of which rows see a part."""
 
-    def compare(make, length, memory_length, prompts, share, seed):
+    def compare(make, length, memory_length, prompts, share, size, seed):
         rng = np.random.default_rng(seed)
         x, memory = (rng.normal(size=(2, size, SIZE)).astype("float32") for size in (length, memory_length))
         seen = rng.random((2, memory_length)) < share
-        return largest_error(built(make(), seed), x, np.minimum(prompts, length), (memory, seen))
+        return largest_error(built(make(), seed), x, np.minimum(prompts, length), (memory, seen), size)
 
     shares = st.sampled_from([0.0, 0.5, 1.0])
-    return largest_of_draws(wanted, compare, remembering(), LENGTHS, LENGTHS, PROMPTS, shares, SEEDS)
+    return largest_of_draws(wanted, compare, remembering(), LENGTHS, LENGTHS, PROMPTS, shares, SPLITS, SEEDS)
 
 
-def largest_error(layer, x, lengths, memory=None):
-    """Return the largest difference between decoding of a built layer and one causal call.
+def largest_error(layer, x, lengths, memory=None, size=1, back=0):
+    """Return the largest difference between decoding of a built layer and one causal call; see `error_of_decoding`.
 
-    Rows have prompts of `lengths`, int (B,); the other tokens come one by one. A memory is a pair: an array (B, L, D),
-    and which slots of it are seen, bool (B, L).
+    A memory is a pair: an array (B, L, D), and which slots of it are seen, bool (B, L).
     """
     given = {} if memory is None else {"memory": memory[0], "memory_segment_ids": np.where(memory[1], 0, -1)}
     whole = compiled_on_jax(functools.partial(layer, use_causal_mask=True))(x, **given)
-    return error_of_decoding(layer, x, lengths, layer.init_cache(*x.shape[:2], *(memory or ())), whole)
+    cache = layer.init_cache(*x.shape[:2], *(memory or ()), rewind=back)
+    return error_of_decoding(layer, x, lengths, cache, whole, size, back)
 
 
-def error_of_decoding(decoder, x, lengths, cache, whole):
-    """Return the largest difference between decoding of a layer or model and `whole`, the results of one call."""
+def by_index(decoder):
+    """Return a program (x, cache, index) that adds the tokens of a layer or model at `index`."""
+    return as_program(lambda x, cache, index: decoder.extend(x, cache, index=index))
+
+
+def error_of_decoding(decoder, x, lengths, cache, whole, size=1, back=0):
+    """Return the largest difference between decoding of a layer or model and `whole`, the results of one call.
+
+    Rows have prompts of `lengths`, int (B,). The other tokens follow in steps of up to `size` tokens, of which each row
+    gets another number. Before some steps, up to `back` tokens are taken back.
+    """
     whole, length, longest = ops.convert_to_numpy(whole), x.shape[1], int(lengths.max())
-    rows, worst, decode = np.arange(len(x)), 0.0, as_program(decoder.decode)
+    rows, worst, at, rng = np.arange(len(x))[:, None], 0.0, np.array(lengths), np.random.default_rng(length)
+    extend, rewind = by_index(decoder) if size == 1 else as_program(decoder.extend), as_program(decoder.rewind)
+    longest_so_far = at
+
+    def compare(found, start, counts):
+        found, numbers = ops.convert_to_numpy(found), np.arange(found.shape[1])
+        apart = np.abs(found - whole[rows, np.minimum(start[:, None] + numbers, length - 1)])
+        return apart[numbers < counts[:, None]].max(initial=0)
+
     if longest:
-        known = np.arange(longest) < lengths[:, None]
-        given, cache = compiled_on_jax(decoder.prefill)(x[:, :longest], cache, known)
-        given = ops.convert_to_numpy(given)
-        worst = max(np.abs(given[row, :count] - whole[row, :count]).max(initial=0) for row, count in enumerate(lengths))
-    for step in range(length - int(lengths.min())):
-        goes_on = lengths + step < length
-        index = np.minimum(lengths + step, length - 1)
-        found, cache = decode(x[rows, index][:, None], cache, np.where(goes_on, index, -1))
-        apart = np.abs(ops.convert_to_numpy(found)[:, 0] - whole[rows, index])[goes_on]
-        worst = max(worst, apart.max(initial=0))
+        given, cache = compiled_on_jax(decoder.extend)(x[:, :longest], cache, np.arange(longest) < lengths[:, None])
+        worst = compare(given, 0 * at, lengths)
+    while at.min() < length:
+        longest_so_far = np.maximum(longest_so_far, at)
+        if back and rng.random() < 0.3:
+            at = np.minimum(at, np.maximum(0, longest_so_far - rng.integers(0, back + 1, len(x))))
+            cache = rewind(cache, at)
+        counts = np.minimum(rng.integers(1 if size == 1 else 0, size + 1, len(x)), length - at)
+        given = x[rows, np.minimum(at[:, None] + np.arange(size), length - 1)]
+        which = np.where(counts > 0, at, -1) if size == 1 else np.arange(size) < counts[:, None]
+        found, cache = extend(given, cache, which)
+        worst, at = max(worst, compare(found, at, counts)), at + counts
     return worst
 
 

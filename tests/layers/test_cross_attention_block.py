@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tests.draws import first
+from tests.layers.decoded import by_index
 from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
 
 X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE + 2, seed=1)
@@ -59,9 +60,9 @@ def test_decoding_with_a_cache_is_the_full_pass(kind):
     layer = block(kind)
     whole = to_numpy(layer(X, **GIVEN))
     cache = layer.init_cache(2, 9, **GIVEN)
-    output, cache = layer.prefill(X[:, :4], cache, **GIVEN)
+    output, cache = layer.extend(X[:, :4], cache)
     outputs = [output]
-    decode = tf.function(layer.decode)
+    decode = by_index(layer)
     for index in range(4, 9):
         output, cache = decode(X[:, index : index + 1], cache, tf.constant(index))
         outputs.append(output)
@@ -72,9 +73,9 @@ def test_rows_of_a_padded_prompt_decode_separately():
     layer, lengths = block(norm="post"), np.array([4, 2])
     mask = np.arange(4) < lengths[:, None]
     whole = to_numpy(layer(X, **GIVEN))
-    output, cache = layer.prefill(X[:, :4], layer.init_cache(2, 9, **GIVEN), mask, **GIVEN)
-    assert_close(output, to_numpy(layer(X[:, :4], mask=mask, **GIVEN)), CLOSE)
-    output, cache = layer.decode(np.stack([X[0, 4:5], X[1, 2:3]]), cache, lengths)
+    output, cache = layer.extend(X[:, :4], layer.init_cache(2, 9, **GIVEN), mask)
+    assert_close(to_numpy(output)[mask], whole[:, :4][mask], CLOSE)
+    output, cache = layer.extend(np.stack([X[0, 4:5], X[1, 2:3]]), cache, index=lengths)
     assert_close(to_numpy(output)[:, 0], whole[[0, 1], lengths], CLOSE)
 
 
@@ -82,9 +83,9 @@ def test_a_block_decodes_after_a_memory():
     layer = block()
     whole = to_numpy(layer(X[:, 3:], memory=X[:, :3], encoder_sequence=ENCODED))
     cache = layer.init_cache(2, 9, memory=X[:, :3], encoder_sequence=ENCODED)
-    output, cache = layer.prefill(X[:, 3:5], cache, encoder_sequence=ENCODED)
+    output, cache = layer.extend(X[:, 3:5], cache)
     assert_close(output, whole[:, :2], CLOSE)
-    assert_close(layer.decode(X[:, 5:6], cache, 2)[0], whole[:, 2:3], CLOSE)
+    assert_close(layer.extend(X[:, 5:6], cache, index=2)[0], whole[:, 2:3], CLOSE)
 
 
 def test_rematerialization_does_not_change_gradients_of_the_encoder():
@@ -100,19 +101,11 @@ def test_rematerialization_does_not_change_gradients_of_the_encoder():
     assert np.abs(results[0][0]).max() > 1e-3
 
 
-def test_a_missing_or_different_encoder_sequence_is_named(subtests):
-    layer, routed_layer, plain = block("heads"), block("chosen_keys"), TransformerBlock(LocalAttention(2, 4, window=3))
-
-    def prefill(layer, other):
-        cache = layer.init_cache(2, 9, encoder_sequence=ENCODED)
-        return layer.prefill(X[:, :4], cache, encoder_sequence=other)
-
+def test_a_missing_encoder_sequence_is_named(subtests):
+    layer, plain = block("heads"), TransformerBlock(LocalAttention(2, 4, window=3))
     for name, call in {
         "missing": lambda: layer(X),
         "missing for a cache": lambda: layer.init_cache(2, 9),
-        "shorter": lambda: prefill(layer, ENCODED[:, :8]),
-        "fewer rows": lambda: prefill(layer, ENCODED[:1]),
-        "fewer rows of selected keys": lambda: prefill(routed_layer, ENCODED[:1]),
         "without cross-attention": lambda: plain(X, encoder_sequence=ENCODED),
     }.items():
         with subtests.test(name), pytest.raises(ValueError, match="`encoder_sequence` must be"):

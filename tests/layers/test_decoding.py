@@ -12,7 +12,7 @@ from tests.cases import CASES
 from tests.contracts import normal, with_random_weights
 from tests.draws import MANY, first
 from tests.layers import decoded
-from tests.layers.decoded import SIZE, built, largest_error
+from tests.layers.decoded import SIZE, built, by_index, largest_error
 from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.models import Backbone
@@ -80,7 +80,7 @@ def test_a_cache_has_slots_for_visible_tokens_only(subtests):
 def test_caches_are_in_the_compute_dtype():
     layer = built(layers.LocalAttention(2, 4, window=6, dtype="mixed_bfloat16"))
     cache = layer.init_cache(2, 9)
-    output, cache = layer.decode(np.ones((2, 1, SIZE), "float32"), cache, 0)
+    output, cache = layer.extend(np.ones((2, 1, SIZE), "float32"), cache, index=0)
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
     dtypes = {name: keras.backend.standardize_dtype(x.dtype) for name, x in cache["part_0"].items()}
     assert dtypes == {"key": "bfloat16", "value": "bfloat16", "position": "int32"}
@@ -102,7 +102,7 @@ def test_layers_without_a_cache_give_the_reason(subtests):
                 assert reason in attention.cache_unsupported_reason
                 with pytest.raises(ValueError, match="must be one that decodes with a cache"):
                     attention.init_cache(2, 9)
-    calls = {"prefill": (x, {}), "decode": (x, {}, 0), "decode_cross": (x, {}, 0)}
+    calls = {"extend": (x, {}), "decode_cross": (x, {}, 0)}
     for name, arguments in calls.items():
         with subtests.test(name), pytest.raises(ValueError, match="must be one that decodes with a c"):
             getattr(clustered, name)(*arguments)
@@ -137,15 +137,17 @@ OVERRUN = [
 def test_positions_beyond_the_cache_are_errors_or_nan_in_a_program(make):
     layer, x = built(make()), normal(2, 13, SIZE)
     cache = layer.init_cache(2, 12)
-    with pytest.raises(ValueError, match="`x` must be less than the `max_length`"):
-        layer.prefill(x, cache)
-    _, cache = layer.prefill(x[:, :11], cache)
-    near, expected = layer.decode(x[:, :1], cache, np.array([11, 11]))
-    with pytest.raises(ValueError, match="`index` must be less than the `max_length`"):
-        layer.decode(x[:, :1], expected, 12)
+    with pytest.raises(ValueError, match="`x` must be at most as many tokens as the cache can still hold"):
+        layer.extend(x, cache)
+    _, cache = layer.extend(x[:, :11], cache)
+    near, expected = layer.extend(x[:, :1], cache, index=np.array([11, 11]))
+    with pytest.raises(ValueError, match="`x` must be at most as many tokens"):
+        layer.extend(x[:, :1], expected, index=12)
     with pytest.raises(ValueError, match=r"`index` must be .* at least 0"):
-        layer.decode(x[:, :1], expected, -1)
-    decode = as_program(layer.decode)
+        layer.extend(x[:, :1], expected, index=-1)
+    with pytest.raises(ValueError, match="`x` must be at most as many tokens"):
+        layer.extend(x[:, :3], cache, np.array([[True] * 2 + [False], [True] * 1 + [False] * 2]))
+    decode = by_index(layer)
     for outside in (12, -1, 100, 2**31 - 1):
         far, after = decode(x[:, :1], cache, np.array([outside, 11], "int32"))
         assert np.isnan(far[0]).all()
@@ -181,19 +183,17 @@ def test_an_index_or_prompt_that_does_not_follow_the_cache_is_refused(name):
     mask = np.ones((3, 6), bool)
     mask[1, 0] = False
     with pytest.raises(ValueError, match="`mask` must have padding on the right"):
-        decoder.prefill(x, decoder.init_cache(3, 9), mask)
-    _, cache = decoder.prefill(x[:, :3], decoder.init_cache(3, 9))
-    with pytest.raises(ValueError, match="`cache` must hold no tokens"):
-        decoder.prefill(x[:, 3:], cache)
+        decoder.extend(x, decoder.init_cache(3, 9), mask)
+    _, cache = decoder.extend(x[:, :3], decoder.init_cache(3, 9))
     for index in (2, 4, np.array([3, 2, 3]), ops.convert_to_tensor([3, 4, 3])):
         with pytest.raises(ValueError, match="`index` must be the number of tokens"):
-            decoder.decode(x[:, 3:4], cache, index)
+            decoder.extend(x[:, 3:4], cache, index=index)
 
 
 @pytest.mark.parametrize("name", first(["model", "mixed", "layer", "native", "block"], 1))
 def test_in_a_program_wrong_rows_are_nan_and_do_not_change_the_cache(name):
     decoder, x = CONTRACT[name]()
-    prefill, decode = as_program(decoder.prefill), as_program(decoder.decode)
+    prefill, decode = as_program(decoder.extend), by_index(decoder)
     mask = np.ones((3, 4), bool)
     mask[1, 0] = False
     empty = decoder.init_cache(3, 9)
@@ -211,10 +211,10 @@ def test_in_a_program_wrong_rows_are_nan_and_do_not_change_the_cache(name):
     assert nan_rows(y) == [False, True, True]
     y, after = decode(x[:, 4:5], after, np.array([5, 3, 4]))  # the last row goes on as if nothing had been asked
     assert nan_rows(y) == [False, True, False]
-    whole, _ = decoder.prefill(x[:, :5], empty)
+    whole, _ = decoder.extend(x[:, :5], empty)
     np.testing.assert_allclose(y[2], whole[2, 4:5], atol=TOLERANCE)
-    y, _ = prefill(x[:, :4], cache, np.ones((3, 4), bool))
-    assert nan_rows(y) == [True, True, True]
+    y, _ = prefill(x[:, :4], after)
+    assert nan_rows(y)[1]  # as all later outputs after a wrong prompt
 
 
 def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
@@ -222,15 +222,15 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
     seen = [[True, False, False, False], [False, False, False, True], [False] * 4]
     cache = layer.init_cache(3, 2, memory, seen)
     ends = [2, 5, 6]  # after the slots that hold nothing of the memory, which begins 4, 1 and 0 positions before
-    decode = as_program(layer.decode)
+    decode = by_index(layer)
     for index in range(7):
         y, cache = decode(memory[:, :1], cache, np.array(index))
         assert [bool(np.isnan(row).any()) for row in ops.convert_to_numpy(y)] == [index >= end for end in ends]
-    _, cache = layer.prefill(memory[:, :2], layer.init_cache(3, 2, memory, seen))
-    with pytest.raises(ValueError, match=r"`index` must be less than the `max_length`.*Received: 3 positions"):
-        layer.decode(memory[:, :1], cache, 2)
-    with pytest.raises(ValueError, match=r"`x` must be less than the `max_length`.*Received: 3 positions"):
-        layer.prefill(memory[:, :3], layer.init_cache(3, 2, memory, seen))
+    _, cache = layer.extend(memory[:, :2], layer.init_cache(3, 2, memory, seen))
+    with pytest.raises(ValueError, match=r"`x` must be at most as many tokens.*a cache of \[2, 2, 2\] tokens"):
+        layer.extend(memory[:, :1], cache)
+    with pytest.raises(ValueError, match=r"`x` must be at most as many tokens.*Received: \[3, 3, 3\] new tokens"):
+        layer.extend(memory[:, :3], layer.init_cache(3, 2, memory, seen))
 
 
 @pytest.mark.parametrize("pattern", first([Nearest(2, 3), Dilated(2, 2) | First(4), Window(3)], 1))
@@ -238,7 +238,7 @@ def test_a_cache_of_the_last_tokens_decodes_without_limit(pattern):
     layer, x = built(layers.SparseAttention(2, 4, pattern, seed=0)), normal(2, 9, SIZE)
     whole, cache = layer(x, use_causal_mask=True), layer.init_cache(2, 5)
     for i in range(9):
-        y, cache = layer.decode(x[:, i : i + 1], cache, i)
+        y, cache = layer.extend(x[:, i : i + 1], cache, index=i)
         np.testing.assert_allclose(y[:, 0], whole[:, i], atol=TOLERANCE)
 
 
@@ -260,18 +260,19 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
         ("`memory`", lambda: strided.init_cache(2, 9, memory)),
         ("`memory`", lambda: window.init_cache(3, 9, memory)),
         ("`memory_mask`", lambda: window.init_cache(2, 9, memory, np.ones((2, 5), "bool"))),
-        ("`x` must have the batch size", lambda: window.prefill(x[:1], cache)),
-        ("`x` must have the batch size", lambda: window.decode(x[:1], cache, 0)),
-        ("`x` must have shape", lambda: window.decode(np.ones((3, 2, SIZE), "float32"), cache, 0)),
+        ("`x` must have the batch size", lambda: window.extend(x[:1], cache)),
+        ("`x` must have the batch size", lambda: window.extend(x[:1], cache, index=0)),
+        ("`x` must have shape", lambda: window.extend(np.ones((3, 2, SIZE + 1), "float32"), cache, index=0)),
+        ("`x` must have at least one token", lambda: window.extend(x[:, :0], cache)),
         *(
-            ("`index` must be", lambda index=index: window.decode(x, cache, index))
-            for index in (np.zeros(2, "int32"), np.zeros((3, 1), "int32"), np.array([0.5, 1, 2]), 1.5, "0", None, True)
+            ("`index` must be", lambda index=index: window.extend(x, cache, index=index))
+            for index in (np.zeros(2, "int32"), np.zeros((3, 1), "int32"), np.array([0.5, 1, 2]), 1.5, "0", True)
         ),
-        ("`cache` must be a dictionary", lambda: window.decode(x, window.prefill(x, cache), 2)),
-        (r"without \['part_0'\]", lambda: window.decode(x, of_mixed, 0)),
-        (r"without \['near'\]", lambda: mixed.prefill(x, cache)),
-        (r"without \['local.*'\]", lambda: block.decode(x, cache, 0)),
-        (r"without \['block_0'\]", lambda: model.decode(np.ones((3, 1), int), cache, 0)),
+        ("`cache` must be a dictionary", lambda: window.extend(x, window.extend(x, cache), index=2)),
+        (r"without \['part_0'\]", lambda: window.extend(x, of_mixed, index=0)),
+        (r"without \['near'\]", lambda: mixed.extend(x, cache)),
+        (r"without \['local.*'\]", lambda: block.extend(x, cache, index=0)),
+        (r"without \['block_0'\]", lambda: model.extend(np.ones((3, 1), int), cache, index=0)),
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=name):
             call()

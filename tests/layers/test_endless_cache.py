@@ -9,7 +9,7 @@ from keras import ops
 
 from tests.contracts import assert_close, normal, to_numpy, with_random_weights
 from tests.draws import first
-from tests.programs import as_program
+from tests.layers.decoded import by_index
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.layers import BlockSelectedAttention, LocalAttention, MixedAttention, SparseAttention
@@ -36,7 +36,7 @@ def decoded(layer, x, cache, start=0):
     """Return the outputs of tokens decoded one by one, and the cache after them."""
     outputs = []
     for index in range(start, x.shape[1]):
-        output, cache = layer.decode(x[:, index : index + 1], cache, index)
+        output, cache = layer.extend(x[:, index : index + 1], cache, index=index)
         outputs.append(to_numpy(output))
     return np.concatenate(outputs, 1), cache
 
@@ -54,7 +54,7 @@ def test_without_a_maximum_length_the_cache_is_that_of_a_long_one_and_does_not_g
     assert shapes(after) == shapes(cache)
     assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
     last = 2**30 - 2
-    far, _ = layer.decode(x[:, :1], {**after, "num_tokens": ops.full((2,), last, dtype="int32")}, last)
+    far, _ = layer.extend(x[:, :1], {**after, "num_tokens": ops.full((2,), last, dtype="int32")}, index=last)
     assert np.isfinite(to_numpy(far)).all()
 
 
@@ -66,7 +66,7 @@ ROTARY += [{"rotary_type": "llama3", "rotary_scaling_factor": 8.0}, {"rotary_typ
 @pytest.mark.parametrize("settings", first(ROTARY, 1))
 def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings, start):
     layer, x = layer_of(Window(16), **settings), normal(2, 20, SIZE)
-    near, decode = layer(x, use_causal_mask=True), as_program(layer.decode)
+    near, decode = layer(x, use_causal_mask=True), by_index(layer)
     cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
     for index in range(20):
         far, cache = decode(x[:, index : index + 1], cache, np.array(start + index, "int32"))
@@ -81,7 +81,7 @@ def test_in_half_precision_a_window_is_as_accurate_far_away_as_at_the_start():
     for start in (0, 10**8):
         cache = {**layer.init_cache(2, None), "num_tokens": ops.full((2,), start, dtype="int32")}
         for index in range(20):
-            found, cache = layer.decode(x[:, index : index + 1], cache, start + index)
+            found, cache = layer.extend(x[:, index : index + 1], cache, index=start + index)
         errors.append(np.abs(to_numpy(ops.cast(found, "float32"))[:, 0] - expected).mean())
     assert errors[1] < 1.5 * errors[0] < 0.1
 
@@ -105,9 +105,11 @@ def by_the_rule(layer, x):
 
 def test_positions_in_the_cache_equal_streaming_llm():
     layer, x, prompt = layer_of(), normal(2, LENGTH, SIZE), FIRST + WINDOW
-    given, cache = layer.prefill(x[:, :prompt], layer.init_cache(2, None, positions_in_cache=True))
+    given, cache = layer.extend(x[:, :prompt], layer.init_cache(2, None, positions_in_cache=True))
     outputs = np.concatenate([to_numpy(given), decoded(layer, x, cache, prompt)[0]], 1)
     assert_close(outputs, by_the_rule(layer, x), 1e-5)
+    at_once, _ = layer.extend(x, layer.init_cache(2, None, positions_in_cache=True))  # longer than the cache
+    assert_close(at_once, by_the_rule(layer, x), 1e-5)
     whole = to_numpy(layer(x, use_causal_mask=True))
     assert_close(outputs[:, : FIRST + WINDOW], whole[:, : FIRST + WINDOW], 1e-5)
     assert np.abs(outputs - whole).max() > 1e-2  # where the first tokens are further away
@@ -120,7 +122,6 @@ def test_wrong_arguments_of_unbounded_decoding_are_named(subtests):
     for layer in (selected, local, mixed):
         layer.build((1, 9, SIZE))
     assert mixed.init_cache(1, None, positions_in_cache=True)
-    streaming, x = layer_of(), normal(1, LENGTH, SIZE)
     for name, decoder, arguments in [
         ("max_length", LanguageModel(Backbone(20, 2, 16, growing)), {}),
         ("max_length", selected, {}),
@@ -132,8 +133,6 @@ def test_wrong_arguments_of_unbounded_decoding_are_named(subtests):
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
             decoder.init_cache(1, 9 if name == "memory" else None, **arguments)
-    with pytest.raises(ValueError, match="`x` must be at most 7 tokens"):
-        streaming.prefill(x, streaming.init_cache(1, None, positions_in_cache=True))
 
 
 @pytest.mark.parametrize("run_eagerly", first([True, False], 1))
@@ -171,7 +170,7 @@ def test_a_stream_with_positions_in_the_cache_is_decoding_token_by_token(prompt,
     model._generator = Generator(model, run_eagerly)
     cache, ids = model.init_cache(1, None, positions_in_cache=True), [0, *prompt]  # from the start id on
     for index in range(len(prompt) + 3):
-        logits, cache = model.decode(np.array([[ids[index]]]), cache, index)
+        logits, cache = model.extend(np.array([[ids[index]]]), cache, index=index)
         if index >= len(prompt):
             ids.append(int(spread(logits[:, 0], None)[0]))
     settings = {"strategy": spread, "stop_token_ids": None, "chunk_size": 3}

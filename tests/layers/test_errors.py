@@ -309,7 +309,7 @@ def test_ragged_inputs_are_refused_with_a_way_to_dense_ones(subtests):
         "symbolic query": lambda x: layer(keras.Input((None, SIZE), ragged=True)),
         "attention_pattern": layer.attention_pattern,
         "mixed": mixed(),
-        "prefill": lambda x: layer.prefill(x, layer.init_cache(2, 8)),
+        "prefill": lambda x: layer.extend(x, layer.init_cache(2, 8)),
         "block": block(),
         "feed-forward": layers.FeedForward(8),
     }.items():

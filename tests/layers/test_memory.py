@@ -87,7 +87,7 @@ def test_nan_in_masked_memory_reaches_no_token():
     for fill in (0.0, np.nan):
         given = np.where(exists[..., None], memory, fill).astype("float32")
         called = layer(x, memory=given, memory_segment_ids=np.where(exists, 0, -1), use_causal_mask=True)
-        filled, _ = layer.prefill(x, layer.init_cache(2, 5, given, exists))
+        filled, _ = layer.extend(x, layer.init_cache(2, 5, given, exists))
         results.append((np.asarray(called), np.asarray(filled)))
     np.testing.assert_array_equal(results[0], results[1])
     assert np.isfinite(results[1]).all()

@@ -48,8 +48,8 @@ model.compile(keras.optimizers.Adam(0.01), loss=tsa.models.language_model_loss()
 ids = np.tile(np.arange(1, 17), (4, 2))
 losses = model.fit(ids, np.roll(ids, -1, 1), epochs=10, verbose=0).history["loss"]
 assert losses[-1] < 0.7 * losses[0], losses
-_, cache = model.prefill(ids[:1, :20], model.init_cache(1, 24))
-logits, _ = model.decode(ids[:1, 20:21], cache, 20)
+_, cache = model.extend(ids[:1, :20], model.init_cache(1, 24))
+logits, _ = model.extend(ids[:1, 20:21], cache, index=20)
 wanted = keras.ops.convert_to_numpy(model(ids[:1, :21]))[:, -1]
 assert np.allclose(keras.ops.convert_to_numpy(logits)[:, 0], wanted, atol=1e-4)
 print(keras.backend.backend())

@@ -123,4 +123,4 @@ def test_what_cannot_be_decoded_is_refused():
         model.init_cache(2, 9, {"segment_ids": np.zeros((2, 4), "int32")})
     inputs = {"token_ids": np.ones((1, 4), "int32"), "segment_ids": np.zeros((1, 4), "int32")}
     with pytest.raises(ValueError, match="`inputs`"):
-        model.prefill(inputs, model.init_cache(1, 9))
+        model.extend(inputs, model.init_cache(1, 9))

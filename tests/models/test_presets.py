@@ -199,6 +199,6 @@ def test_the_parameters_of_gemma_are_as_many_as_published():
 @pytest.mark.parametrize("name", ["gemma3_tiny", "gpt_oss_tiny"])
 def test_a_tiny_decoder_writes_with_a_cache(name):
     tiny = LanguageModel.from_preset(name, vocabulary_size=20, tie_embeddings=True, use_output_bias=False)
-    _, cache = tiny.prefill(IDS[:1, :94], tiny.init_cache(1, 96))
-    logits, _ = tiny.decode(IDS[:1, 94:95], cache, 94)
+    _, cache = tiny.extend(IDS[:1, :94], tiny.init_cache(1, 96))
+    logits, _ = tiny.extend(IDS[:1, 94:95], cache, index=94)
     np.testing.assert_allclose(np.asarray(logits)[:, 0], np.asarray(tiny(IDS[:1, :95]))[:, -1], atol=1e-4)

@@ -67,7 +67,7 @@ def test_calls_training_files_decoding_and_exports_agree(tmp_path_factory):
 
         cache = model.init_cache(4, LENGTH)
         for index in range(LENGTH):
-            step, cache = model.decode(shifted(targets)[:, index, None], cache, index)
+            step, cache = model.extend(shifted(targets)[:, index, None], cache, index=index)
             np.testing.assert_allclose(ops.convert_to_numpy(step)[:, 0], logits[:, index], atol=CLOSE)
 
         path = tsa.export.export_language_model(model, folder / "served", TOKENIZER, sequence_length=LENGTH)

@@ -49,9 +49,9 @@ def test_ids_beyond_the_vocabulary_ragged_ids_and_fractions_are_refused_in_a_cal
 def test_ids_beyond_the_vocabulary_are_refused_in_decoding(ids):
     model = LanguageModel(backbone())
     with pytest.raises(ValueError, match="`inputs` must be token ids from 0 to 19"):
-        model.prefill(ids, model.init_cache(2, 4))
+        model.extend(ids, model.init_cache(2, 4))
     with pytest.raises(ValueError, match="must be token ids from 0 to 19"):
-        model.decode(ids[:, 2:], model.init_cache(2, 4), 0)
+        model.extend(ids[:, 2:], model.init_cache(2, 4), index=0)
 
 
 def test_whole_floats_are_the_integers_they_say_in_half_precision():

@@ -75,7 +75,7 @@ def test_slots_hold_the_length_of_the_cache_and_no_more():
 
 def test_a_query_that_reads_every_slot_reads_them_in_place():
     for policy in (Ring(3), Everything(), PhaseRings(1), PhaseRings(1, 30)):
-        assert policy.read(TokenInfo(np.array([[3]]), {}), 30) is None  # indices would copy the whole cache
+        assert policy.buckets(TokenInfo(np.array([[[3]]]), {}), 30) is None  # indices would copy the whole cache
 
 
 def attend_image(query, key, value, image, num_blocks_before=(1, 1), num_blocks_after=(1, 1), **options):

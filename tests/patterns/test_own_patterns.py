@@ -137,12 +137,11 @@ class SideSelector(patterns.Selector):
     def select(self, inputs):
         return SideSelection(self.threshold.assign(inputs.query, None), self.threshold.assign(inputs.key, None))
 
-    def fill(self, state, inputs, lengths):
+    def add(self, state, inputs, tokens):
         return {}, {"side": self.threshold.assign(inputs.key, None)}
 
-    def select_next(self, state, inputs, index, kept):
-        query, key = (self.threshold.assign(x, None) for x in (inputs.query, inputs.key))
-        return {}, patterns.TokenFeatures({"side": query}, {"side": key})
+    def select_new(self, state, inputs, tokens, added):
+        return patterns.TokenFeatures({"side": self.threshold.assign(inputs.query, None)}, added)
 
 
 @dataclasses.dataclass(frozen=True)

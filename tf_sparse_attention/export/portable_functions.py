@@ -123,7 +123,7 @@ def _token_functions(decoder, sizes, names, source_inputs, source_ranges, encode
             return cache.source_tensors(encode_source(*source))
 
         def decode(token_ids, index, *tensors):
-            logits, new = decoder.decode(token_ids, cache.nested(tensors), index)
+            logits, new = decoder.extend(token_ids, cache.nested(tensors), index=index)
             return {"logits": logits[:, 0], **{f"new_{name}": x for name, x in cache.token_tensors(new).items()}}
 
         inputs = [_integers("token_ids", batch_size, 1), _integers("index", batch_size), *cache.inputs]

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks, layers
-from tf_sparse_attention.layers.attention.attention_checks import check_entries
+from tf_sparse_attention.layers.attention.attention_checks import check_entries, num_cached_tokens
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
@@ -347,9 +347,10 @@ class Backbone(CheckedInputs, Model):
         max_length: int | Tensor | None,
         memory: dict[str, Tensor] | None = None,
         positions_in_cache: bool = False,
+        rewind: int = 0,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
-        """Create the cache of empty sequences, for `prefill` and `decode`.
+        """Create the cache of empty sequences, for `extend`.
 
         The cache is a nested dictionary of tensors of static shape, by names of blocks and layers. Decoding with a
         cache gives the results of a call for the whole sequence, without dropout, up to rounding.
@@ -360,7 +361,7 @@ class Backbone(CheckedInputs, Model):
                 models whose caches have a constant size.
             memory: result of `forward_with_memory` for the previous segment. Each row continues its latest document,
                 and positions count from 0 again. None: no memory.
-            positions_in_cache: as in `AttentionLayer.init_cache`, for all blocks. Default False.
+            positions_in_cache, rewind: as in `AttentionLayer.init_cache`, for all blocks.
             **encoded: with `cross_attention`, "encoder_sequence" and, for padding, "encoder_padding_mask". The cache
                 holds the keys and values of the encoder sequence.
 
@@ -384,67 +385,65 @@ class Backbone(CheckedInputs, Model):
                 None if memory is None else memory[block.name],
                 seen,
                 positions_in_cache=positions_in_cache,
+                rewind=rewind,
                 **select_block_inputs(block, encoded),
             )
             for block in self.blocks
         }
 
-    def prefill(
-        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    def extend(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        index: int | Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the output for a prompt in one pass, and fill the cache.
+        """Compute the output for the next tokens of each row, and add them to the cache.
 
         Args:
-            inputs: int (B, T) token ids that start at position 0, or a dictionary as in a call. With `cross_attention`
-                it has the same "encoder_sequence" and "encoder_padding_mask" as in `init_cache`.
-            cache: result of `init_cache`, without tokens.
-            mask: bool (B, T), False for padding, which must be on the right. None: the "padding_mask", if any.
+            inputs: int (B, q) token ids or features (B, q, F), the next q >= 1 tokens of each row, such as a prompt; or
+                a dictionary as in a call, without encoder outputs, whose keys and values are in the cache.
+            cache: result of `init_cache` or of this method.
+            mask: bool (B, q), False for padding, which must be on the right. Padding is not added. None: the
+                "padding_mask", if any.
+            index: as in `AttentionLayer.extend`.
 
         Returns:
-            Pair of the vectors (B, T, D) and the cache.
+            Pair of the vectors (B, q, D), arbitrary at padding, and the cache.
 
         Raises:
-            ValueError: if `inputs` has segment ids, the cache holds tokens, or padding is on the left.
+            ValueError: if `inputs` has segment ids or encoder outputs, or padding is on the left; in eager mode, if ids
+                exceed the vocabulary, `index` is not the number of cached tokens, or the cache is too small. Compiled
+                programs return NaN for the row instead.
         """
-        unpacked = unpack(inputs, self.input_names, mask)
-        if unpacked.segment_ids is not None or "encoder_segment_ids" in unpacked.further:
-            raise ValueError(
-                "`inputs` must have no 'segment_ids': a cache holds one document per row. Received: segment ids."
-            )
-        mask = unpacked.padding_mask
-        x = self.embed(self.as_inputs("inputs", unpacked.tokens, mask))
-        return self._run_blocks(
-            x,
-            cache,
-            lambda block, x, cache: block.prefill(x, cache, mask, **select_block_inputs(block, unpacked.further)),
-        )
-
-    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the output for the next token, and add the token to the cache.
-
-        Args:
-            token_ids: int (B, 1), or features (B, 1, F).
-            cache: result of `init_cache`, `prefill` or the last `decode`.
-            index: int32 () or (B,), the position of the token: the number of tokens in the cache.
-
-        Returns:
-            Pair of the vectors (B, 1, D) and the cache.
-
-        Raises:
-            ValueError: in eager mode: if ids exceed the vocabulary or `index` is not the number of cached tokens.
-                Compiled programs return NaN for a wrong `index`. See `AttentionLayer.decode`.
-        """
-        token_ids = self.as_inputs("token_ids", token_ids)
-        positions = ops.broadcast_to(ops.cast(index, "int32"), (shape(token_ids)[0],))[:, None]
-        x = self.embed(token_ids, positions=positions)
-        return self._run_blocks(x, cache, lambda block, x, cache: block.decode(x, cache, index))
-
-    def _run_blocks(self, x, cache, run):
         check_entries(cache, [block.name for block in self.blocks])
-        new = {}
+        unpacked = unpack(inputs, self.input_names, mask)
+        unsupported = ["segment_ids"] if unpacked.segment_ids is not None else sorted(unpacked.further)
+        if unsupported:
+            raise ValueError(
+                f"`inputs` must not have {unsupported[0]!r} with a cache, which holds one document per row and the "
+                f"keys of encoder outputs. Received: {unsupported}."
+            )
+        x, mask = self.as_inputs("inputs", unpacked.tokens, unpacked.padding_mask), unpacked.padding_mask
+        start = num_cached_tokens(cache) if index is None else index
+        batch, length = shape(x)[:2]
+        positions = ops.broadcast_to(ops.cast(start, "int32"), (batch,))[:, None]
+        if x.shape[1] != 1:
+            positions = positions + ops.arange(length, dtype="int32")
+        x, new = self.embed(x, positions=positions), {}
         for block in self.blocks:
-            x, new[block.name] = run(block, x, cache[block.name])
+            x, new[block.name] = block.extend(x, cache[block.name], mask, index)
         return (x if self.final_norm is None else self.final_norm(x)), new
+
+    def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
+        """Forget the last tokens of each row.
+
+        Args:
+            cache: result of `extend`.
+            lengths: int32 () or (B,), number of tokens to keep; see `AttentionLayer.rewind`.
+        """
+        check_entries(cache, [block.name for block in self.blocks])
+        return {block.name: block.rewind(cache[block.name], lengths) for block in self.blocks}
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
         return None

@@ -192,22 +192,26 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         max_length: int | Tensor | None,
         memory: dict[str, Tensor] | None = None,
         positions_in_cache: bool = False,
+        rewind: int = 0,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Create the KV cache of empty sequences; see `Backbone.init_cache`."""
-        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, **encoded)
+        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, rewind, **encoded)
 
-    def prefill(
-        self, inputs: Tensor | dict[str, Tensor], cache: dict[str, Any], mask: Tensor | None = None
+    def extend(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        index: int | Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the logits (B, T, V) for a prompt, and fill the cache; see `Backbone.prefill`."""
-        x, cache = self.backbone.prefill(inputs, cache, mask)
+        """Compute the logits (B, q, V) for the next tokens, and add them to the cache; see `Backbone.extend`."""
+        x, cache = self.backbone.extend(inputs, cache, mask, index)
         return self.logits(x), cache
 
-    def decode(self, token_ids: Tensor, cache: dict[str, Any], index: int | Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the logits (B, 1, V) for one token, and add it to the cache; see `Backbone.decode`."""
-        x, cache = self.backbone.decode(token_ids, cache, index)
-        return self.logits(x), cache
+    def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
+        """Forget the last tokens of each row; see `Backbone.rewind`."""
+        return self.backbone.rewind(cache, lengths)
 
     def logits(self, x: Tensor) -> Tensor:
         """Compute logits (..., V) for any vectors (..., D) of the backbone."""

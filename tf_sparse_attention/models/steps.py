@@ -54,7 +54,8 @@ def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
         position = index + first
         # Finished rows repeat their last position, which is already in the cache, so they decode no token.
         position = ops.where(position < num_cached_tokens(cache), -1, position)
-        logits, cache = model.decode(ops.take_along_axis(inputs, index[:, None], axis=1), cache, position)
+        token_ids = ops.take_along_axis(inputs, index[:, None], axis=1)
+        logits, cache = model.extend(token_ids, cache, index=position)
         return _with_lowest_padding(logits[:, 0]), cache
 
     return step
@@ -66,6 +67,7 @@ def prefill_prompts(
     prompt_lengths: Tensor,
     max_length: int | Tensor | None,
     encoded: dict[str, Tensor] | None = None,
+    positions_in_cache: bool = False,
 ) -> dict[str, Any]:
     """Return the cache for all tokens of the prompts except the last one, which the first step processes.
 
@@ -76,13 +78,13 @@ def prefill_prompts(
         max_length: maximum number of tokens in a row, an integer or a scalar tensor. None: unbounded, for a model with
             caches of constant size.
         encoded: with `cross_attention`: "encoder_sequence" and optionally "encoder_padding_mask".
+        positions_in_cache: as in `Backbone.init_cache`. Default False.
     """
-    encoded = encoded or {}
     batch_size, length = ops.shape(prompt_ids)
     inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
     is_token = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
-    cache = model.init_cache(batch_size, max_length, **encoded)
-    return model.backbone.prefill({"token_ids": ops.where(is_token, inputs, PAD_ID), **encoded}, cache, is_token)[1]
+    cache = model.init_cache(batch_size, max_length, positions_in_cache=positions_in_cache, **(encoded or {}))
+    return model.backbone.extend(ops.where(is_token, inputs, PAD_ID), cache, is_token, index=0)[1]
 
 
 def full_pass_step(model: keras.Model) -> Callable:

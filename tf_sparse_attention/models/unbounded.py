@@ -57,9 +57,8 @@ def stream_unbounded(
             f"is None. Received: strategy={strategy!r}."
         )
     keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
-    start = programs.get(
-        ("unbounded_start", positions_in_cache), lambda: functools.partial(_prefill, model, positions_in_cache)
-    )
+    fill = functools.partial(prefill_prompts, model, max_length=None, positions_in_cache=positions_in_cache)
+    start = programs.get(("unbounded_start", positions_in_cache), lambda: fill)
     add = programs.get(
         ("unbounded", chunk_size, *chosen.kind), lambda: functools.partial(_add, model, chosen, chunk_size)
     )
@@ -81,20 +80,6 @@ def _chunks(start, add, prompt, keys, stop_token_ids, values):
         position, last = position + len(new), new[-1]
         if last in stop_token_ids:
             return
-
-
-def _prefill(model, positions_in_cache, prompt_ids, prompt_lengths):
-    """Return the cache for all tokens of a prompt except the last one; see `prefill_prompts`."""
-    if not positions_in_cache:
-        return prefill_prompts(model, prompt_ids, prompt_lengths, None)
-    inputs = ops.pad(prompt_ids, [(0, 0), (1, 0)])  # the start id is 0
-
-    # Token by token: each token attends to the current content of the cache, which can be shorter than the prompt.
-    def read(index, cache):
-        return index + 1, model.backbone.decode(ops.take(inputs, index[None], axis=1), cache, index)[1]
-
-    empty = model.init_cache(1, None, positions_in_cache=True)
-    return ops.while_loop(lambda index, _: index < prompt_lengths[0], read, (ops.zeros((), "int32"), empty))[1]
 
 
 def _add(model, strategy, chunk_size, cache, last, position, keys, stop_token_ids, values):

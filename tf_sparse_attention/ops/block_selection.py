@@ -234,18 +234,6 @@ def convolve_keys(key: Tensor, kernel: Tensor, masks: TokenMasks = TokenMasks())
     return key + ops.silu(total)
 
 
-def convolve_next(key: Tensor, before: Tensor, kernel: Tensor) -> Tensor:
-    """Apply `convolve_keys` to the key of the next token, given the keys before it.
-
-    Args:
-        key: (B, M, 1, H).
-        before: (B, M, K - 1, H), the keys 1, 2 .. positions earlier; zeros before the first token.
-        kernel: (K, M, H).
-    """
-    keys = ops.concatenate([key, ops.cast(before, key.dtype)], axis=2)
-    return key + ops.silu(ops.sum(keys * ops.swapaxes(kernel, 0, 1), axis=2, keepdims=True))
-
-
 def _shifted(x, axis, distance):
     """Shift by `distance` positions to the right along a negative axis, filled with zeros."""
     return slice_axis(pad_axis(x, axis, distance, 0), axis, 0, shape(x)[axis])

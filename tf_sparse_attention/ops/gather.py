@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tf_sparse_attention.ops.shapes import in_range, shape
+from tf_sparse_attention.ops.shapes import in_range, max_over, shape
 from tf_sparse_attention.types import Size, Tensor
 
 NO_GROUP = np.iinfo("int32").max  # the group of masked tokens; it sorts last
@@ -57,6 +57,23 @@ def take_positions(x: Tensor, positions: Tensor) -> Tensor:
     heads = heads if positions.shape[1] == 1 else positions.shape[1]
     positions = ops.broadcast_to(positions, (batch, heads, shape(positions)[-1]))
     return take_rows(x, in_range(positions, length))
+
+
+def take_slots(x: Tensor, at: Tensor) -> Tensor:
+    """Gather the slots that each query reads: rows (B, M, S, H) or numbers (B, M, S) at slots (B, N or 1, q, s).
+
+    N is a multiple of M: groups of N / M heads share slots. Slots out of range give arbitrary rows.
+
+    Returns:
+        Tensor (B, N or M, q, s, H) or (B, N or M, q, s).
+    """
+    batch, heads, length, *_ = shape(x)
+    heads = heads if at.shape[1] == 1 else at.shape[1]
+    num_queries, size = shape(at)[2:]
+    index = ops.broadcast_to(ops.reshape(at, (shape(at)[0], at.shape[1], -1)), (batch, heads, num_queries * size))
+    take = take_numbers if len(x.shape) == 3 else take_rows
+    rows = take(x, in_range(index, length))
+    return ops.reshape(rows, (batch, heads, num_queries, size, *shape(x)[3:]))
 
 
 def take_blocks(x: Tensor, index: Tensor) -> Tensor:
@@ -216,23 +233,32 @@ def ring_positions(size: Size, index: Tensor) -> Tensor:
     return index[..., None] - (index[..., None] + ahead) % size
 
 
-def write_slot(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Overwrite one slot per row and head.
+def write_slots(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor) -> Tensor:
+    """Overwrite a slot per row, head and new token.
+
+    Tokens of one row and head that are kept must have different slots.
 
     Args:
         slots: tensor (B, N, S) or (B, N, S, H).
-        x: tensor (B or 1, N or 1) or (B, N, 1, H).
-        at: int32 (B, N or 1), the slot to write.
-        kept: bool (B, N or 1), False to leave the slot unchanged. None: write all.
+        x: tensor (B or 1, N or 1, q), or (B, N, q, H).
+        at: int32 (B, N or 1, q), the slot of each token.
+        kept: bool (B, N or 1, q), False for tokens that are not written.
     """
     batch, heads, size, *rest = shape(slots)
-    at = ops.reshape(ops.broadcast_to(at, (batch, heads)), (-1,))
+    num_tokens = shape(at)[2]
+    sizes = batch, heads, num_tokens
+    at, kept = in_range(ops.broadcast_to(at, sizes), size), ops.broadcast_to(kept, sizes)
+    x = ops.cast(ops.broadcast_to(x, (*sizes, *rest)), slots.dtype)
+    if num_tokens != 1:  # tokens that are not kept repeat a kept token, so that no two writes differ
+        number = ops.arange(num_tokens, dtype="int32")
+        first = max_over(ops.where(kept, num_tokens - number, 0), axis=-1, keepdims=True)  # q minus the first one
+        source = ops.where(kept, number, in_range(num_tokens - first, num_tokens))
+        at, kept = take_numbers(at, source), ops.broadcast_to(first > 0, sizes)
+        x = take_rows(x, source) if rest else take_numbers(x, source)
+    index = ops.reshape(at, (-1,))
+    first_slot = ops.arange(batch * heads, dtype="int32") * size
+    index = index + (first_slot if num_tokens == 1 else ops.repeat(first_slot, num_tokens))
     rows = ops.reshape(slots, (batch * heads * size, *rest))
-    x = ops.broadcast_to(ops.reshape(x, (*shape(x)[:2], *rest)), (batch, heads, *rest))
-    x = ops.cast(ops.reshape(x, (batch * heads, *rest)), rows.dtype)
-    index = ops.arange(batch * heads, dtype="int32") * size + at
-    if kept is not None:
-        kept = ops.reshape(ops.broadcast_to(kept, (batch, heads)), (-1, *[1] * len(rest)))
-        x = ops.where(kept, x, ops.take(rows, index, axis=0))
-    rows = ops.scatter_update(rows, index[:, None], x)
-    return ops.reshape(rows, (batch, heads, size, *rest))
+    x, kept = ops.reshape(x, (-1, *rest)), ops.reshape(kept, (-1, *[1] * len(rest)))
+    x = ops.where(kept, x, ops.take(rows, index, axis=0))
+    return ops.reshape(ops.scatter_update(rows, index[:, None], x), (batch, heads, size, *rest))

@@ -10,7 +10,7 @@ from keras import ops
 
 from tf_sparse_attention.ops.attend import scatter_weights, score_dtype
 from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings, cosines_and_sines
-from tf_sparse_attention.ops.shapes import in_range, matmul_last_axis, shape, slice_axis
+from tf_sparse_attention.ops.shapes import matmul_last_axis, shape, slice_axis
 from tf_sparse_attention.types import Tensor
 
 
@@ -52,14 +52,6 @@ class NoPosition:
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate queries or keys (B, N, T, H) by their `positions`, int broadcastable to (B, N, T)."""
         return x
-
-    def rotate_for_cache(self, key: Tensor, positions: Tensor) -> Tensor:
-        """Rotate a key (B, N, 1, H) that is written to a cache; arguments as for `rotate`."""
-        return self.rotate(key, positions)
-
-    def rotate_from_cache(self, key: Tensor, positions: Tensor) -> Tensor:
-        """Rotate keys (B, M, S, H) that are read from a cache; arguments as for `rotate`."""
-        return key
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor | None:
         """Return the bias of the scores, broadcastable to (..., t, s), or None.
@@ -178,51 +170,11 @@ class Rotary(NoPosition):
     def _rotate_all(self, x, positions):
         frequencies = self.settings.frequencies(x.shape[-1])
         dtype = "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
-        cosine, sine = (ops.cast(table, x.dtype) for table in self._tables(positions, frequencies, dtype))
+        cosine, sine = (ops.cast(table, x.dtype) for table in cosines_and_sines(positions, frequencies, dtype))
         if self.settings.amplitude != 1:
             cosine, sine = cosine * self.settings.amplitude, sine * self.settings.amplitude
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
-
-    def _tables(self, positions, frequencies, dtype):
-        """Return cosines and sines (..., T, H / 2) of positions (..., T) for frequencies (H / 2,)."""
-        return cosines_and_sines(positions, frequencies, dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class StreamingRotary(Rotary):
-    """Rotary embedding with positions in the cache, for streaming decoding (Xiao et al. 2024, section 3.2).
-
-    With s first tokens (attention sinks) and a window of w, a query at position i sees key p at cache position p if
-    p < s, else p - max(0, i - w + 1 - s). Cache positions stay below s + w for any length. The cache keeps unrotated
-    keys and rotates them when they are read.
-
-    Args:
-        settings: a `RotarySettings`.
-        num_first: s, number of first tokens.
-        window: w, in positions.
-        index: int32 (B,), position i of the query in each row.
-    """
-
-    num_first: int = 0
-    window: int = 1
-    index: Tensor = None
-
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        gap = ops.maximum(self.index - (self.window - 1 + self.num_first), 0)[:, None, None]
-        return super().rotate(x, ops.where(positions < self.num_first, positions, positions - gap))
-
-    def _tables(self, positions, frequencies, dtype):
-        # A table look-up: compilers would recompute cosines and sines for each key head and half of the channels.
-        size = self.num_first + self.window
-        tables = super()._tables(ops.arange(size, dtype="int32"), frequencies, dtype)
-        return tuple(ops.take(table, in_range(positions, size), axis=0) for table in tables)
-
-    def rotate_for_cache(self, key: Tensor, positions: Tensor) -> Tensor:
-        return key
-
-    def rotate_from_cache(self, key: Tensor, positions: Tensor) -> Tensor:
-        return self.rotate(key, positions)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,24 +1,40 @@
 """KV-cache policies: which positions the slots of a cache hold."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.gather import ring_positions, take_numbers, take_positions
+from tf_sparse_attention.ops.gather import ring_positions, take_slots
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import are_known, in_range, min_if_known, shape
-from tf_sparse_attention.patterns.selection import SelectedKeys, TokenInfo
+from tf_sparse_attention.ops.shapes import are_known, min_if_known, shape
+from tf_sparse_attention.patterns.selection import NewTokens, SelectedKeys, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
+
+# The position of an empty slot, less than any position of a token. Caches store positions minus this number, so that an
+# empty cache is all zeros: some export formats initialize state with zeros.
+EMPTY = -(2**30)
+
+
+class Buckets(NamedTuple):
+    """The slots that queries read, in buckets of consecutive slots. Bucket g begins at slot g size.
+
+    Attributes:
+        indices: list of int32 (B, 1 or n, q), distinct buckets of each query; a negative value means no bucket.
+        size: slots per bucket.
+    """
+
+    indices: Sequence[Tensor]
+    size: Size
 
 
 class CachePolicy:
     """Base class of KV-cache policies. By default, slot s holds position s.
 
-    In shapes, B is the number of rows, S the number of slots, and n the number of heads: key heads, or query heads in
-    `read`. A result with 1 instead of n is the same for all heads.
+    In shapes, B is the number of rows, S the number of slots, q the number of new tokens, and n the number of heads:
+    key heads, or query heads in `buckets`. A result with 1 instead of n is the same for all heads.
 
     Attributes:
         is_bounded: whether the number of slots is bounded for any sequence length. Default False.
@@ -33,40 +49,56 @@ class CachePolicy:
         """Return the number of slots for sequences of `max_length` tokens: an integer, or a scalar tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
 
+    def with_spare(self, count: int) -> "CachePolicy":
+        """Return the policy of a cache that keeps `count` tokens more, see `spare`.
+
+        A policy that reuses slots must override this method.
+        """
+        return self
+
     def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         """Return whether a cache can hold `length` positions, an integer or int32 (B,). True if sizes are unknown."""
         return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
+
+    def spare(self, num_slots: Size) -> int | None:
+        """Return how many tokens a cache keeps beyond those that the next query can see.
+
+        So many tokens can be taken back, and one token more can be written before a query reads the cache. None: the
+        cache never overwrites a token. A policy that reuses slots must override this method.
+        """
+        return None
 
     def slot_positions(self, num_slots: Size) -> Tensor:
         """Return the position of each slot, int32 (S,), for a policy that never reuses slots."""
         return ops.arange(num_slots, dtype="int32")
 
-    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
-        """Return the position in each slot after a prompt, int32 (B, 1 or n, S), out of range in empty slots.
+    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
+        """Return which new token each slot gets, int32 (B, 1 or n, S).
+
+        Numbers of other tokens, negative or from the count of the row on: the slot keeps its content.
 
         Args:
-            tokens: the `TokenInfo` of the prompt, with features int32 (B, n, T).
-            lengths: int32 (B,), number of tokens per row.
+            tokens: the `TokenInfo` of the new tokens, int32 (B, 1 or n, q).
+            new: the `NewTokens`.
             num_slots: S.
         """
-        positions = self.slot_positions(num_slots)[None]
-        return ops.where(positions < lengths[:, None], positions, -1)[:, None]
+        return (self.slot_positions(num_slots) - new.start[:, None])[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
-        """Return the slot of the next token, int32 (B, 1 or n), and a bool that is True if the token is stored.
+        """Return the slot of each new token, int32 (B, 1 or n, q), and a bool that is True if the token is stored.
 
         None instead of the bool: always store.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
-    def read(self, query: TokenInfo, num_slots: Size) -> Tensor | None:
-        """Return the s slots that a query reads, int32 (B, 1 or n, s). None: all slots."""
+    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
+        """Return the `Buckets` that queries read, given their `TokenInfo` (B, 1 or n, q). None: all slots."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Ring(CachePolicy):
-    """Ring buffer of the last `size` positions: position p is in slot p mod `size`.
+    """Ring buffer of the last `size` positions: position p is in slot p mod the number of slots.
 
     Args:
         size: positions per row.
@@ -87,8 +119,14 @@ class Ring(CachePolicy):
     def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.size, num_slots) or length <= num_slots
 
-    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
-        return ring_positions(num_slots, lengths - 1)[:, None]
+    def with_spare(self, count: int) -> CachePolicy:
+        return dataclasses.replace(self, size=self.size + count)
+
+    def spare(self, num_slots: Size) -> int | None:
+        return num_slots - self.size if is_full_size(self.size, num_slots) else None
+
+    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
+        return (ring_positions(num_slots, new.start + new.counts - 1) - new.start[:, None])[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return token.position % num_slots, None
@@ -114,14 +152,14 @@ def is_full_size(size: Size, num_slots: Size) -> bool:
 
 
 class ReadKeys(NamedTuple):
-    """Keys that a query reads from a cross-attention cache.
+    """Keys that q queries read from a cross-attention cache, in G groups: all queries in one, or one query each.
 
     Attributes:
-        key: (B, n, s, H), rotated by positions.
-        value: (B, n, s, Hv).
-        positions: int32 (1 or B, 1 or n, s), arbitrary in empty slots.
+        key: (B, n, G, s, H), rotated by positions.
+        value: (B, n, G, s, Hv).
+        positions: int32 (1 or B, 1 or n, G, s), arbitrary in empty slots.
         exists: bool, shape of `positions`.
-        features: further features of the keys by name, int32, broadcastable to (B, n, s).
+        features: further features of the keys by name, int32, broadcastable to (B, n, G, s).
     """
 
     key: Tensor
@@ -153,15 +191,15 @@ class CrossCachePolicy:
         entry = {"key": key, "value": value}
         return entry if mask is None else {**entry, "mask": mask[:, None]}
 
-    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        """Return the features of a query at `index` (B,) by name, int32 (B, n).
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, positions: Tensor) -> dict[str, Tensor]:
+        """Return the features of queries at `positions` (B, q) by name, int32 (B, n, q).
 
-        `entry` is the cache entry, and `group` int32 (B, n, 1) or None is the result of `Selector.assign`.
+        `entry` is the cache entry, and `group` int32 (B, n, q) or None is the result of `Selector.assign`.
         """
         return {}
 
     def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
-        """Return the `ReadKeys` of a query, given its `TokenInfo` (B, 1 or n)."""
+        """Return the `ReadKeys` of queries, given their `TokenInfo` (B, 1 or n, q)."""
         raise NotImplementedError(f"{type(self).__name__} must define `read`.")
 
 
@@ -170,9 +208,10 @@ class WholeSequence(CrossCachePolicy):
     """All keys of the sequence."""
 
     def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
-        positions = ops.arange(shape(entry["key"])[2], dtype="int32")[None, None]
-        exists = ops.ones((1, 1, 1), "bool")
-        return ReadKeys(entry["key"], entry["value"], positions, merge(exists, entry.get("mask")))
+        positions = ops.arange(shape(entry["key"])[2], dtype="int32")[None, None, None]
+        mask, exists = entry.get("mask"), ops.ones((1, 1, 1, 1), "bool")
+        exists = merge(exists, None if mask is None else mask[:, :, None])
+        return ReadKeys(entry["key"][:, :, None], entry["value"][:, :, None], positions, exists)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +228,6 @@ class KeyRange(WholeSequence):
         positions = self.first(query.position[..., None]) + ops.arange(self.size, dtype="int32")
         exists, mask = ops.logical_and(positions >= 0, positions < length), entry.get("mask")
         if mask is not None:
-            exists = ops.logical_and(exists, take_numbers(mask, in_range(positions, length)))
-        key, value = (take_positions(entry[name], positions) for name in ("key", "value"))
+            exists = ops.logical_and(exists, take_slots(mask, positions))
+        key, value = (take_slots(entry[name], positions) for name in ("key", "value"))
         return ReadKeys(key, value, positions, exists)

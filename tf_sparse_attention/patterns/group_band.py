@@ -14,16 +14,17 @@ from tf_sparse_attention.ops.gather import (
     segment_ranks,
     stable_order,
     take_numbers,
-    take_positions,
     take_rows,
+    take_slots,
     take_unique_rows,
     token_groups,
-    write_slot,
+    write_slots,
 )
 from tf_sparse_attention.ops.kmeans import normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import (
+    argmax_last_axis,
     fold_groups,
     in_range,
     join,
@@ -38,10 +39,18 @@ from tf_sparse_attention.ops.shapes import (
     unfold_groups,
 )
 from tf_sparse_attention.patterns.arrangement import Arrangement, window_grid
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, CrossCachePolicy, ReadKeys, is_full_size
+from tf_sparse_attention.patterns.cache_policies import (
+    EMPTY,
+    Buckets,
+    CachePolicy,
+    CrossCachePolicy,
+    ReadKeys,
+    is_full_size,
+)
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
     Grouper,
+    NewTokens,
     SelectedKeys,
     Selection,
     SelectionInputs,
@@ -64,6 +73,7 @@ class GroupBand(Pattern):
     """
 
     content_based = True
+    period = 1  # the mask rule has no positions
 
     @property
     def num_groups(self) -> int:
@@ -123,6 +133,23 @@ class GroupSelection(Selection):
         if self.lead:
             of_keys = {name: shift_left(x, -1) for name, x in of_keys.items()}
         return TokenFeatures({"group": self.query, "rank": query_ranks}, of_keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewGroups(GroupSelection):
+    """The groups of new tokens.
+
+    Args:
+        query, key, lead: as in `GroupSelection`, for the new tokens alone.
+        cached: `TokenFeatures` whose ranks include the keys in the cache.
+    """
+
+    cached: TokenFeatures = dataclasses.field(default_factory=lambda: TokenFeatures({}, {}))
+
+    def features(self) -> TokenFeatures:
+        if self.lead == 0:
+            return self.cached
+        return self.cached._replace(key={name: shift_left(x, -1) for name, x in self.cached.key.items()})
 
 
 class GroupSelector(Selector):
@@ -219,34 +246,56 @@ class GroupSelector(Selector):
             state["last_group"] = ops.zeros((batch, heads, 1), dtype="int32")
         return state
 
-    def fill(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    def add(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        groups, state = self.assign(inputs.key, token_positions(inputs.key)), dict(state)
-        if self.reads_successors:
-            last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(groups)[:2], 1))
-            state["last_group"] = take_numbers(groups, last)
-            groups = shift_right(groups, -1, self.num_groups)
-        exists = token_positions(inputs.key)[None] < lengths[:, None, None]
+        groups, exists, changed = self.assign(inputs.key, tokens.positions), tokens.exists[:, None], {}
+        if self.reads_successors:  # the previous key is paired with the value of a token
+            groups, changed["last_group"] = tokens.shift(groups, state["last_group"])
+            exists = ops.logical_and(exists, tokens.positions[:, None] > 0)
+        if tokens.length == 1:
+            ranks = take_numbers(state["count"], groups)
+            changed["count"] = write_slots(state["count"], ranks + 1, groups, exists)
+            return changed, {"group": groups, "rank": ranks}
         groups = ops.where(exists, groups, self.num_groups)
-        state["count"] = group_counts(groups, self.num_groups)
-        starts = ops.pad(ops.cumsum(state["count"], axis=-1), [(0, 0), (0, 0), (1, 0)])  # first rank of each group
-        return state, {"group": groups, "rank": stable_order(groups)[1] - take_numbers(starts, groups)}
+        new = group_counts(groups, self.num_groups)
+        changed["count"] = state["count"] + new
+        # Ranks of new keys among the sorted new keys, minus the first rank of the group, plus the keys before them.
+        first = ops.pad(ops.cumsum(new, axis=-1), [(0, 0), (0, 0), (1, 0)])
+        before = ops.pad(state["count"], [(0, 0), (0, 0), (0, 1)])
+        return changed, {"group": groups, "rank": stable_order(groups)[1] + take_numbers(before - first, groups)}
 
-    def select_next(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
-    ) -> tuple[dict[str, Tensor], TokenFeatures]:
-        state = dict(state)
-        query = self.assign(inputs.query, index[:, None])
-        key = query if inputs.key is inputs.query else self.assign(inputs.key, index[:, None])
-        if self.reads_successors:  # the previous key is paired with the value of this token
-            key, last = state["last_group"], key
-            state["last_group"] = ops.where(kept[..., None], last, key)
-            kept = ops.logical_and(kept, index[:, None] > 0)
-        ranks = take_numbers(state["count"], key)
-        state["count"] = write_slot(state["count"], ranks[..., 0] + 1, key[..., 0], kept)
-        last_ranks = take_numbers(state["count"], query) - 1
-        return state, TokenFeatures({"group": query, "rank": last_ranks}, {"group": key, "rank": ranks})
+    def select_new(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
+    ) -> Selection | TokenFeatures:
+        is_shared = inputs.key is inputs.query and not self.reads_successors
+        if tokens.length == 1:
+            query = added["group"] if is_shared else self.assign(inputs.query, tokens.positions)
+            return TokenFeatures({"group": query, "rank": take_numbers(state["count"], query) - 1}, added)
+        query = self.assign(inputs.query, tokens.positions)
+        new = group_counts(added["group"], self.num_groups)
+        heads = query.shape[1]
+        merged = sort_queries_and_keys(query, repeat_key_heads(added["group"], heads))
+        # The last key up to the query, as a rank among the sorted new keys, becomes a rank in its group.
+        before = state["count"] - new - (ops.cumsum(new, axis=-1) - new)
+        last = take_numbers(merged.last_key, merged.query_slots) + take_numbers(before, query)
+        features = TokenFeatures({"group": query, "rank": last}, added)
+        keys = query if inputs.key is inputs.query else self.assign(inputs.key, tokens.positions)
+        of_queries = token_groups(query, self.num_groups, tokens.exists)
+        of_keys = of_queries if keys is query else token_groups(keys, self.num_groups, tokens.exists)
+        return NewGroups(of_queries, of_keys, cached=features)
+
+    def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
+        batch, heads, num_slots = shape(entry["position"])
+        size, ends = num_slots // self.num_groups, lengths[:, None, None] - EMPTY
+        groups = ops.reshape(entry["position"] >= ends, (batch, heads, self.num_groups, size))
+        changed = {"count": entry["count"] - ops.sum(ops.cast(groups, "int32"), axis=-1)}
+        if self.reads_successors:  # the slot of the next position holds the key of the last token that remains
+            is_next = entry["position"] == ends
+            slot = argmax_last_axis(ops.cast(is_next, "float32"))[..., None]
+            found = ops.any(is_next, axis=-1, keepdims=True)
+            changed["last_group"] = ops.where(found, slot // size, entry["last_group"])
+        return changed
 
 
 def token_positions(heads: Tensor) -> Tensor:
@@ -516,24 +565,31 @@ class GroupRings(CachePolicy):
     def has_room(self, length: Size, num_slots: Size) -> bool | Tensor:
         return is_full_size(self.num_groups * self.size, num_slots) or length <= num_slots // self.num_groups
 
-    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def with_spare(self, count: int) -> CachePolicy:
+        return dataclasses.replace(self, size=self.size + count)
+
+    def spare(self, num_slots: Size) -> int | None:
+        size = num_slots // self.num_groups
+        return size - self.size if is_full_size(self.size, size) else None
+
+    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         groups, size = tokens.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
         order, _ = stable_order(groups)
         count = group_counts(groups, self.num_groups)
         first = ops.cumsum(count, axis=-1) - count
-        ranks = ring_positions(size, count - 1)  # (B, n, K, size)
-        at = ops.reshape(first[..., None] + ranks, (batch, heads, num_slots))
-        positions = take_numbers(order, in_range(at, length))
-        return ops.where(ops.reshape(ranks, (batch, heads, num_slots)) >= 0, positions, -1)
+        before = take_numbers(take_numbers(tokens.rank, order), in_range(first, length))  # keys before the new ones
+        numbers = ring_positions(size, before + count - 1) - before[..., None]  # (B, n, K, size)
+        is_new = ops.logical_and(numbers >= 0, count[..., None] > 0)
+        at = ops.reshape(ops.where(is_new, first[..., None] + numbers, -1), (batch, heads, num_slots))
+        return ops.where(at >= 0, take_numbers(order, in_range(at, length)), -1)
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         size = num_slots // self.num_groups
         return token.group * size + token.rank % size, None
 
-    def read(self, query: TokenInfo, num_slots: Size) -> Tensor:
-        size = num_slots // self.num_groups
-        return query.group[..., None] * size + ops.arange(size, dtype="int32")
+    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
+        return Buckets([query.group], num_slots // self.num_groups)
 
 
 def group_counts(groups: Tensor, num_groups: int) -> Tensor:
@@ -564,17 +620,18 @@ class GroupRange(CrossCachePolicy):
         rows = {"key": take_rows(key, order), "value": take_rows(value, order)}
         return {**rows, "order": order, "group": groups, "rank": inverse}
 
-    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        groups = repeat_key_heads(entry["group"], group.shape[1])  # type: ignore[union-attr]  # not None here
-        earlier = ops.arange(shape(groups)[-1], dtype="int32") <= index[:, None, None]
-        precedes = ops.logical_or(groups < group, ops.logical_and(groups == group, earlier))
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, positions: Tensor) -> dict[str, Tensor]:
+        groups = repeat_key_heads(entry["group"], group.shape[1])[:, :, None]  # type: ignore[union-attr]  # not None
+        earlier = ops.arange(shape(groups)[-1], dtype="int32") <= positions[:, None, :, None]
+        own = group[..., None]  # type: ignore[index]  # not None here
+        precedes = ops.logical_or(groups < own, ops.logical_and(groups == own, earlier))  # (B, n, q, S)
         last = ops.sum(ops.cast(precedes, "int32"), axis=-1) - 1
-        return {"group": group[..., 0], "rank": last}  # type: ignore[index]  # not None here
+        return {"group": group, "rank": last}
 
     def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
         length = shape(entry["key"])[2]
         size = min_if_known(self.size, length)
         at = query.rank[..., None] + ops.arange(1 - size, size, dtype="int32")
-        positions = take_numbers(entry["order"], in_range(at, length))
-        key, value = (take_positions(entry[name], at) for name in ("key", "value"))
+        positions = take_slots(entry["order"], at)
+        key, value = (take_slots(entry[name], at) for name in ("key", "value"))
         return ReadKeys(key, value, positions, ops.logical_and(at >= 0, at < length))

@@ -17,6 +17,22 @@ from tf_sparse_attention.patterns.selection import Selection, Selector, Selector
 from tf_sparse_attention.types import Config, Size, Tensor
 
 
+class Offset(NamedTuple):
+    """Position of the first query and of the first key of a call that continues a sequence.
+
+    Attributes:
+        position: int32 (B,).
+        multiple: integer; `position` is a multiple of it, so rules whose period divides it do not change.
+    """
+
+    position: Tensor
+    multiple: int
+
+    def changes(self, pattern: "Pattern") -> bool:
+        """Return whether the mask rule of a pattern needs the offset."""
+        return pattern.period is None or self.multiple % pattern.period != 0
+
+
 class Call(NamedTuple):
     """Sizes and options of a call, from which a pattern makes an arrangement.
 
@@ -30,6 +46,7 @@ class Call(NamedTuple):
         starts: function that returns the position at which the document of each token begins, int32 (B, 1, T). Queries
             and keys have the same documents. None: no packed documents.
         group_size: number of query heads that share a key head, N / M. Default 1.
+        offset: an `Offset`, if a mask rule depends on it. Default None: the first position is 0.
     """
 
     batch: Size
@@ -39,6 +56,7 @@ class Call(NamedTuple):
     lead: int = 0
     starts: Callable[[], Tensor] | None = None
     group_size: int = 1
+    offset: Offset | None = None
 
     @classmethod
     def from_inputs(cls, pattern: "Pattern", query: Tensor, key: Tensor, causal: bool, masks: TokenMasks) -> Self:

@@ -24,7 +24,7 @@ from tf_sparse_attention.ops.gather import (
     take_numbers,
     take_rows,
     upstream_gradient,
-    write_slot,
+    write_slots,
 )
 from tf_sparse_attention.ops.shapes import (
     are_known,
@@ -37,9 +37,10 @@ from tf_sparse_attention.ops.shapes import (
     take_key_heads,
 )
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything
+from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
+    NewTokens,
     Selection,
     SelectionInputs,
     Selector,
@@ -161,18 +162,12 @@ class SelectedSlots(Everything):
     shares_reads: bool = True
 
     def num_slots(self, max_length: Size) -> Size:
-        # Full blocks, and at least `num_blocks` of them: see `read`.
-        return max_size(count_blocks(max_length, self.block_size), self.num_blocks) * self.block_size
+        return count_blocks(max_length, self.block_size) * self.block_size
 
-    def read(self, query: TokenInfo, num_slots: Size) -> Tensor:
+    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
         selected = list(query.features.values())
-        own = query.position // self.block_size  # (B, 1)
-        blocks = [own if not selected else ops.broadcast_to(own, shape(selected[0]))]
-        # A missing selection reads block `num_blocks` - 1. Only queries of earlier blocks have missing selections, so
-        # the causal mask excludes that block.
-        blocks += [ops.where(block >= 0, block, self.num_blocks - 1) for block in selected]
-        slots = ops.stack(blocks, axis=-1)[..., None] * self.block_size + ops.arange(self.block_size, dtype="int32")
-        return ops.reshape(slots, (*shape(blocks[0]), self.block_size * len(blocks)))
+        own = query.position // self.block_size
+        return Buckets([ops.broadcast_to(own, shape(selected[0])) if selected else own, *selected], self.block_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,35 +203,47 @@ class BlockSelector(Selector):
         batch, heads, slots, size = shape(key)
         return {"block_sum": ops.zeros((batch, heads, slots // self._pattern.block_size, size), "float32")}
 
-    def fill(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    def add(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        key = inputs.rotated_key
-        exists = ops.arange(shape(key)[2], dtype="int32") < lengths[:, None]
-        key = ops.where(exists[:, None, :, None], ops.cast(key, "float32"), 0)
-        blocks = split(key, self._pattern.block_size, -2, shape(state["block_sum"])[2])
-        return {"block_sum": ops.sum(blocks, axis=-2)}, {}
+        sums, key, size = state["block_sum"], ops.cast(inputs.rotated_key, "float32"), self._pattern.block_size
+        batch, heads, num_blocks, channels = shape(sums)
+        block = in_range(tokens.positions // size, num_blocks)
+        if tokens.length == 1:
+            at = ops.broadcast_to(block[:, None], (batch, heads, 1))
+            has_keys = (tokens.positions % size > 0)[:, None, :, None]
+            total = ops.where(has_keys, take_rows(sums, at), 0) + key
+            return {"block_sum": write_slots(sums, total, at, tokens.exists[:, None])}, {}
+        key = ops.where(tokens.exists[:, None, :, None], key, 0)
+        rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * num_blocks + block[:, None]
+        added = ops.segment_sum(
+            ops.reshape(key, (-1, channels)), ops.reshape(rows, (-1,)), num_segments=batch * heads * num_blocks
+        )
+        # Blocks that begin among the new tokens have no keys yet.
+        is_old = ops.arange(num_blocks, dtype="int32") * size < tokens.start[:, None]
+        old = ops.where(is_old[:, None, :, None], sums, 0)
+        return {"block_sum": old + ops.reshape(added, (batch, heads, num_blocks, channels))}, {}
 
-    def select_next(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
-    ) -> tuple[dict[str, Tensor], TokenFeatures]:
-        sums = self._add(state["block_sum"], inputs.rotated_key, index, kept)
-        means = sums / self._pattern.block_size  # of complete blocks
+    def select_new(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
+    ) -> Selection | TokenFeatures:
+        means = state["block_sum"] / self._pattern.block_size  # of complete blocks
         num_blocks = shape(means)[2]
-        earlier = ops.arange(num_blocks, dtype="int32") < (index // self._pattern.block_size)[:, None, None, None]
+        ends = tokens.positions // self._pattern.block_size
+        earlier = ops.arange(num_blocks, dtype="int32") < ends[:, None, :, None]
         query, num_heads = inputs.rotated_query, inputs.rotated_query.shape[1]
         if self._pattern.use_shared_choice:
             query = sum_groups(query, means.shape[1])
         blocks = best_blocks(query, means, earlier, num_selectable(num_blocks, self._pattern.num_blocks - 1))
-        return {"block_sum": sums}, BlockSelection([repeat_key_heads(block, num_heads) for block in blocks]).features()
+        return BlockSelection([repeat_key_heads(block, num_heads) for block in blocks])
 
-    def _add(self, sums, key, index, kept):
-        """Add the key (B, m, 1, H) of the token at `index` (B,) to the sums, in rows `kept` (B, 1)."""
-        size, (batch, heads) = self._pattern.block_size, shape(key)[:2]
-        at = ops.broadcast_to(in_range(index // size, shape(sums)[2])[:, None], (batch, heads))
-        has_keys = (index % size > 0)[:, None, None, None]
-        total = ops.where(has_keys, take_rows(sums, at[..., None]), 0) + ops.cast(key, "float32")
-        return write_slot(sums, total, at, kept)
+    def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
+        size, (batch, heads, num_blocks, _) = self._pattern.block_size, shape(entry["block_sum"])
+        block = ops.broadcast_to(in_range(lengths // size, num_blocks)[:, None, None], (batch, heads, 1))
+        keys = take_blocks(split(entry["key"], size, -2, num_blocks), block)[:, :, 0]  # (B, m, b, H)
+        remain = ops.arange(size, dtype="int32") < (lengths % size)[:, None]
+        total = ops.sum(ops.where(remain[:, None, :, None], ops.cast(keys, "float32"), 0), axis=2, keepdims=True)
+        return {"block_sum": write_slots(entry["block_sum"], total, block, (lengths % size > 0)[:, None, None])}
 
 
 MAX_TILE_SIZE, MIN_TILE_SIZE = 64, 16  # queries per tile

@@ -1,8 +1,9 @@
 """Token information for mask rules, and content-based selection of the groups, keys or blocks that queries attend to.
 
 A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer stores with the weights of the
-selector. `select` selects for a whole sequence. In decoding, `init`, `fill` and `select_next` select token by token,
-and the state is part of the KV cache. The result is a `Selection`, with the features for the mask rule of the pattern.
+selector. `select` selects for a whole sequence. With a KV cache, `add` adds new tokens to the state of the selector,
+which is part of the cache, and `select_new` selects for them. The result is a `Selection`, with the features for the
+mask rule of the pattern.
 """
 
 import dataclasses
@@ -10,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import keras
+from keras import ops
 
+from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import DType, Tensor
 
 
@@ -100,6 +104,53 @@ class SelectionInputs(NamedTuple):
         return [(self.query, self.masks.query_mask), (self.key, self.masks.key_mask)]
 
 
+class NewTokens(NamedTuple):
+    """New tokens that extend the sequences of a KV cache.
+
+    Attributes:
+        positions: int32 (B, q), consecutive positions in each row. Undefined in rows without a token.
+        exists: bool (B, q), True for the leading tokens of each row that are added to the cache.
+        counts: int32 (B,), number of tokens that are added per row.
+        is_first: whether all rows are known to be empty, so that position 0 is first. Default False.
+    """
+
+    positions: Tensor
+    exists: Tensor
+    counts: Tensor
+    is_first: bool = False
+
+    @property
+    def start(self) -> Tensor:
+        """The position of the first new token of each row, int32 (B,)."""
+        return self.positions[:, 0]
+
+    @property
+    def length(self) -> int | None:
+        """q, None if unknown."""
+        return self.positions.shape[1]
+
+    def first_token(self) -> Self:
+        """Return the first new token of each row."""
+        return self._replace(
+            positions=self.positions[:, :1], exists=self.exists[:, :1], counts=ops.minimum(self.counts, 1)
+        )
+
+    def shift(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value of the previous token for each new token, and the value of the last token of each row.
+
+        Args:
+            x: values of the new tokens, (B, m, q) or (B, m, q, H).
+            last: value of the token before the new ones, (B, m, 1) or (B, m, 1, H).
+        """
+        is_number, x = len(x.shape) == 3, ops.cast(x, last.dtype)
+        if self.length == 1:
+            exists = self.exists[:, None] if is_number else self.exists[:, None, :, None]
+            return last, ops.where(exists, x, last)
+        x = ops.concatenate([last, x], axis=2)
+        at = ops.broadcast_to(self.counts[:, None, None], (*shape(x)[:2], 1))
+        return x[:, :, :-1], (take_numbers if is_number else take_rows)(x, at)
+
+
 class Selector:
     """Base class of selectors. A selector that does not decode with a KV cache defines only `select`.
 
@@ -117,37 +168,43 @@ class Selector:
         """Return the initial state, a dictionary of tensors. `key` is the empty key cache (B, m, S, H)."""
         return {}
 
-    def fill(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    def add(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Update the state with a prompt.
+        """Add new tokens to the state.
 
         Args:
-            state: result of `init`.
-            inputs: heads of the prompt.
-            lengths: int32 (B,), number of tokens per row.
+            state: result of `init` or of this method.
+            inputs: heads of the new tokens.
+            tokens: the `NewTokens`.
 
         Returns:
-            Pair of the state and the key features, int32 (B, m, T), each as a dictionary.
+            Pair of the changed state and the key features, int32 (B, m, q), each as a dictionary.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `fill`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `add`.")
 
-    def select_next(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
-    ) -> tuple[dict[str, Tensor], TokenFeatures]:
-        """Select groups, keys or blocks for the next token of each row, and update the state.
+    def select_new(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
+    ) -> Selection | TokenFeatures:
+        """Select groups, keys or blocks for the queries of new tokens.
 
         Args:
-            state: result of `init`, `fill` or this method.
-            inputs: heads of one token per row.
-            index: int32 (B,), positions of the tokens.
-            kept: bool (B, 1), False in rows whose state does not change.
+            state: the state after `add`.
+            inputs: heads of the new tokens.
+            tokens: the `NewTokens`.
+            added: the key features that `add` returned.
 
         Returns:
-            Pair of the state as a dictionary and the `TokenFeatures`, int32 (B, n, 1) for queries and (B, m, 1) for
-            keys.
+            A `Selection` whose features of queries are int32 (B, n, q), or its `TokenFeatures`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `select_next`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `select_new`.")
+
+    def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
+        """Return the changed state after the cache forgets all tokens from position `lengths` (B,) on.
+
+        `entry` is the cache entry before: its keys, positions and the state.
+        """
+        return {}
 
     def select_keys(self, key: Tensor, mask: Tensor | None) -> SelectedKeys:
         """Select among keys (B, m, S, H) for a cross-attention cache. `mask` (B, S) is False for padding."""
@@ -162,7 +219,7 @@ class GivenSelection(Selector):
     """A selection that is computed elsewhere.
 
     Args:
-        selection: the `Selection` of a call, or the `TokenFeatures` of the next token.
+        selection: the `Selection` of a call, or of new tokens.
     """
 
     def __init__(self, selection: Selection | TokenFeatures) -> None:
@@ -171,15 +228,15 @@ class GivenSelection(Selector):
     def select(self, inputs: SelectionInputs) -> Selection:
         return cast(Selection, self._selection)
 
-    def fill(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, lengths: Tensor
+    def add(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return {}, {}
 
-    def select_next(
-        self, state: Mapping[str, Tensor], inputs: SelectionInputs, index: Tensor, kept: Tensor
-    ) -> tuple[dict[str, Tensor], TokenFeatures]:
-        return {}, self._selection.features()
+    def select_new(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
+    ) -> Selection | TokenFeatures:
+        return self._selection
 
 
 class Grouper(Protocol):

@@ -9,9 +9,9 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import ring_positions
 from tf_sparse_attention.ops.shapes import arange, are_known, join, min_if_known, shape, split
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, window_grid
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, is_full_size
+from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, is_full_size
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selection import Selection, TokenInfo
+from tf_sparse_attention.patterns.selection import NewTokens, Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -258,19 +258,27 @@ class PhaseRings(CachePolicy):
         phases = min_if_known(self.stride, num_slots)
         return phases, num_slots // phases
 
-    def slot_contents(self, tokens: TokenInfo, lengths: Tensor, num_slots: Size) -> Tensor:
+    def with_spare(self, count: int) -> CachePolicy:
+        return self if self.size is None else dataclasses.replace(self, size=self.size + -(-count // self.stride))
+
+    def spare(self, num_slots: Size) -> int | None:
+        if self.size is None or not are_known(num_slots):
+            return None
+        _, rows = self._sizes(num_slots)
+        return (rows - self.size) * self.stride if rows >= self.size else None
+
+    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         phases, rows = self._sizes(num_slots)
         phase = ops.arange(phases, dtype="int32")
-        last = (lengths[:, None] - 1 - phase) // self.stride  # last row of each phase, -1 if empty
+        last = (new.start[:, None] + new.counts[:, None] - 1 - phase) // self.stride  # last row per phase, or -1
         positions = phase[:, None] + self.stride * ring_positions(rows, last)  # (B, phases, rows)
-        return ops.reshape(positions, (-1, 1, num_slots))
+        return ops.reshape(positions - new.start[:, None, None], (-1, 1, num_slots))
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         _, rows = self._sizes(num_slots)
         return token.position % self.stride * rows + token.position // self.stride % rows, None
 
-    def read(self, query: TokenInfo, num_slots: Size) -> Tensor | None:
+    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
         if self.stride == 1:
             return None  # copying the whole cache takes longer than attending to it
-        _, rows = self._sizes(num_slots)
-        return query.position[..., None] % self.stride * rows + ops.arange(rows, dtype="int32")
+        return Buckets([query.position % self.stride], self._sizes(num_slots)[1])

@@ -210,21 +210,15 @@ class ClusterKeys(CrossCachePolicy):
         entry |= cluster_sets(membership(members, shape(key)[2]))
         return entry if valid is None else {**entry, "mask": valid}
 
-    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, index: Tensor) -> dict[str, Tensor]:
-        features = single_cluster_sets(group, self.num_groups) | {"group": group}
-        past = _take_cluster(entry["position"], group) <= index[:, None, None]
+    def query(self, entry: Mapping[str, Tensor], group: Tensor | None, positions: Tensor) -> dict[str, Tensor]:
+        past = take_blocks(entry["position"], group) <= positions[:, None, :, None]
         if "mask" in entry:
-            past = ops.logical_and(past, _take_cluster(entry["mask"], group))
+            past = ops.logical_and(past, take_blocks(entry["mask"], group))
         last = ops.sum(ops.cast(past, "int32"), axis=-1) - 1
-        return {"rank": last, **{name: x[..., 0] for name, x in features.items()}}
+        return {"rank": last, "group": group, **single_cluster_sets(group, self.num_groups)}
 
     def read(self, entry: Mapping[str, Tensor], query: TokenInfo) -> ReadKeys:
-        found = {name: _take_cluster(x, query.group[..., None]) for name, x in entry.items() if name not in self.names}
-        ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None]
-        exists = found.get("mask", ops.ones((1, 1, 1), "bool"))
+        found = {name: take_blocks(x, query.group) for name, x in entry.items() if name not in self.names}
+        ranks = ops.arange(shape(found["position"])[-1], dtype="int32")[None, None, None]
+        exists = found.get("mask", ops.ones((1, 1, 1, 1), "bool"))
         return ReadKeys(found["key"], found["value"], found["position"], exists, {"rank": ranks})
-
-
-def _take_cluster(x, group):
-    """Select a cluster (B, n, 1) per head: (B, n, K, ...) to (B, n, ...)."""
-    return take_blocks(x, group)[:, :, 0]

@@ -97,7 +97,7 @@ def test_causal_routing_keeps_the_weights_and_ignores_padding_of_the_source(caus
     encoded, token_ids = causal.encode(INPUTS), INPUTS["decoder_token_ids"]
     cache = causal.decoder.init_cache(2, 30, **encoded)
     for index in range(5):
-        logits, cache = causal.decoder.decode(token_ids[:, index : index + 1], cache, index)
+        logits, cache = causal.decoder.extend(token_ids[:, index : index + 1], cache, index=index)
         np.testing.assert_allclose(logits[:, 0], whole[:, index], atol=1e-4)
 
 

@@ -16,6 +16,7 @@ from tf_sparse_attention.ops.shapes import merge_heads, slice_axis, unmerge_head
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.pattern import Pattern
+from tf_sparse_attention.patterns.selection import NewTokens
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Shape, Tensor
 
@@ -148,13 +149,13 @@ class AllAttention(AttentionLayer):
         output, weights = super().compute_attention(self._window_heads(heads), masks, causal, training, return_weights)
         return self._add_persistent(query, output, weights, Dropout.for_call(self.dropout, self._seeds, training))
 
-    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
-        output, cache = super().decode_attention(self._window_heads(heads), cache, index)
+    def extend_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> tuple[Tensor, Cache]:
+        output, cache = super().extend_attention(self._window_heads(heads), cache, tokens)
         return self._add_persistent(heads[0], output)[0], cache
 
-    def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
+    def decode_cross_attention(self, query: Tensor, cache: Cache, positions: Tensor) -> Tensor:
         (window_query,) = self._window_heads((query,))
-        output = super().decode_cross_attention(window_query, cache, index)
+        output = super().decode_cross_attention(window_query, cache, positions)
         return self._add_persistent(query, output)[0]
 
     def dense_mask(self, heads: ProjectedHeads, masks: TokenMasks, causal: bool) -> Tensor:

@@ -4,7 +4,7 @@ import inspect
 import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -13,9 +13,20 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings
+from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
-from tf_sparse_attention.patterns.engine.kv_cache import NUM_TOKENS, Cache, entry_name, has_room
+from tf_sparse_attention.patterns.engine.kv_cache import (
+    LONGEST,
+    NUM_TOKENS,
+    Cache,
+    entry_name,
+    has_memory,
+    has_room,
+    spare_tokens,
+)
 from tf_sparse_attention.patterns.pattern import primitives
+from tf_sparse_attention.patterns.selection import NewTokens
 from tf_sparse_attention.types import Shape, Size, Tensor
 
 # `key_dim` must be a multiple of these numbers.
@@ -213,10 +224,10 @@ def check_extra_masks(
 
 def check_features(layer: str, sizes: Iterable[int], **shapes: Shape) -> None:
     """Raise a `ValueError` unless inputs, by name, have the numbers of features that a layer was built for."""
-    for (name, shape), size in zip(shapes.items(), sizes, strict=True):
-        if shape[2] != size:
+    for (name, given), size in zip(shapes.items(), sizes, strict=True):
+        if given[2] != size:
             raise ValueError(
-                f"`{name}` must have {size} features, as {layer} was built. Received: {name} of shape {tuple(shape)}."
+                f"`{name}` must have {size} features, as {layer} was built. Received: {name} of shape {tuple(given)}."
             )
 
 
@@ -237,12 +248,11 @@ def check_entries(cache: Any, names: Iterable[str]) -> None:
     """
     if not isinstance(cache, Mapping):
         raise ValueError(
-            "`cache` must be a dictionary, the result of `init_cache`, `prefill` or `decode`. "
-            f"Received: a {type(cache).__name__}."
+            f"`cache` must be a dictionary, the result of `init_cache` or `extend`. Received: a {type(cache).__name__}."
         )
     if set(names) - set(cache):
         raise ValueError(
-            "`cache` must be the result of `init_cache`, `prefill` or `decode` of this layer or model. "
+            "`cache` must be the result of `init_cache` or `extend` of this layer or model. "
             f"Received: entries {sorted(cache)}, without {sorted(set(names) - set(cache))}."
         )
 
@@ -252,30 +262,13 @@ def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan]) -> None:
     check_entries(cache, [entry_name(leaf) for plan in plans for leaf in plan.leaves])
 
 
-def check_cache(x: Tensor, cache: Cache, plans: Iterable[HeadPlan]) -> None:
-    """Raise a `ValueError` unless a cache has the entries of head plans and the batch size of `x`."""
-    check_pattern_entries(cache, plans)
-    check_entries(cache, [NUM_TOKENS])
+def _check_rows(x: Tensor, cache: Cache) -> None:
+    """Raise a `ValueError` unless a cache has the batch size of `x`."""
     rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(
             f"`x` must have the batch size of `cache`. Received: {rows} rows, a cache of {max(kept)} rows."
         )
-
-
-def check_source(name: str, sequence: Tensor, cache: Any) -> None:
-    """Raise a `ValueError` unless a sequence (B, S, D) has the batch size and length of a cross-attention cache."""
-    for leaf in keras.tree.flatten(cache):
-        rows, *middle = leaf.shape
-        is_float = "float" in keras.backend.standardize_dtype(leaf.dtype)
-        length = middle[1] if is_float and len(middle) == 3 else None  # of keys or values (B, n, S, H)
-        pairs = zip(sequence.shape, (rows, length), strict=False)
-        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
-            positions = "" if length is None else f" and {length} positions"
-            raise ValueError(
-                f"`{name}` must be the sequence that `init_cache` had. Received: shape {tuple(sequence.shape)}, "
-                f"a cache of {rows} rows{positions}."
-            )
 
 
 def check_index(x: Tensor, index: Size) -> None:
@@ -305,71 +298,146 @@ def _counts_tokens(cache: Any) -> bool:
     return isinstance(cache, Mapping) and (NUM_TOKENS in cache or any(map(_counts_tokens, cache.values())))
 
 
-def check_prompt_start(cache: Cache, mask: Tensor | None) -> Tensor | None:
-    """Check that a prompt can start in each row: the cache holds no tokens, and padding is on the right.
+class Extension(NamedTuple):
+    """New tokens of a cache, after all checks.
+
+    Attributes:
+        tokens: the `NewTokens`.
+        is_valid: bool (B,), False for rows that get NaN. None: all rows are known to be valid.
+        num_tokens: int32 (B,), number of tokens in the cache after the new ones.
+    """
+
+    tokens: NewTokens
+    is_valid: Tensor | None
+    num_tokens: Tensor
+
+
+def check_extension(
+    plans: Sequence[HeadPlan],
+    cache: Cache,
+    x: Tensor,
+    mask: Tensor | None = None,
+    index: Size | None = None,
+    kept: Size | None = None,
+) -> Extension:
+    """Check the new tokens of a cache.
 
     Args:
+        plans: head plans of a causal call.
         cache: result of `init_cache`.
-        mask: bool (B or 1, T), False for padding, or None.
-
-    Returns:
-        None if the values can be read, otherwise bool (B,), True for rows in which a prompt can start.
+        x: the new tokens, (B, q, D).
+        mask: bool (B or 1, q), False for padding, or None.
+        index: int32 () or (B,), the number of tokens in the cache. None: not checked.
+        kept: number of leading tokens per row to add, at most. None: all.
 
     Raises:
-        ValueError: if the values can be read and a prompt cannot start in some row.
+        ValueError: if values can be read, and padding is not on the right, `index` is not the number of tokens in the
+            cache, or the cache cannot hold the tokens.
     """
-    is_empty = cache[NUM_TOKENS] == 0
-    known = concrete_values(is_empty)
+    check_pattern_entries(cache, plans)
+    check_entries(cache, [NUM_TOKENS])
+    _check_rows(x, cache)
+    if x.shape[1] == 0:
+        raise ValueError(f"`x` must have at least one token. Received: x of shape {tuple(x.shape)}.")
+    batch, length = shape(x)[:2]
+    held: Any = cache[NUM_TOKENS]
+    start = held
+    if index is not None:
+        check_index(x, index)
+        start = _checked_start(held, ops.broadcast_to(ops.cast(index, "int32"), (batch,)))
+    known = concrete_values(start)
+    counts = ops.full((batch,), length, dtype="int32")
+    is_right = _is_padded_on_the_right(mask)
+    if mask is not None:
+        counts = ops.sum(ops.cast(ops.broadcast_to(mask, (batch, length)), "int32"), axis=-1)
+    if kept is not None:
+        counts = ops.minimum(counts, ops.cast(kept, "int32"))
+    known_counts = concrete_values(counts)
+    has_space = has_room(plans, cache, ops.maximum(start, 0) + counts)
+    if known is not None and known_counts is not None and not np.all(concrete_values(has_space)):
+        raise ValueError(
+            "`x` must be at most as many tokens as the cache can still hold. Create a larger cache by `init_cache`. "
+            f"Received: {known_counts.tolist()} new tokens per row, a cache of {known.tolist()} tokens."
+        )
+    fits = merge(is_right, None if has_space is True else has_space)
+    is_valid = merge(start >= 0, fits)
+    num_tokens = held if fits is None else ops.where(merge(start >= 0, ops.logical_not(fits)), -1, held)
+    counts = ops.where(is_valid, counts, 0)
+    positions, exists = start[:, None], (counts > 0)[:, None]
+    if x.shape[1] != 1:
+        number = ops.arange(length, dtype="int32")
+        positions, exists = positions + number, number < counts[:, None]
+    known_index = known if index is None or ops.is_tensor(index) else np.asarray(index)
+    is_first = known_index is not None and not np.any(known_index) and x.shape[1] != 1 and not has_memory(cache)
+    all_known = known is not None and np.all(known >= 0)
+    tokens = NewTokens(positions, exists, counts, is_first)
+    return Extension(tokens, None if all_known else is_valid, num_tokens + counts)
+
+
+def check_rewind(plans: Sequence[HeadPlan], cache: Cache, lengths: Size) -> tuple[Tensor, Tensor]:
+    """Check the number of tokens to keep in a cache.
+
+    Args:
+        plans: head plans of a causal call.
+        cache: the cache of a layer.
+        lengths: int32 () or (B,).
+
+    Returns:
+        Pair of int32 (B,): the positions from which on tokens are forgotten, and the number of tokens in the cache
+        afterwards, -1 in rows that cannot be rewound.
+
+    Raises:
+        ValueError: if values can be read, and `lengths` is out of range, or overwritten tokens are needed.
+    """
+    check_entries(cache, [NUM_TOKENS])
+    held: Any = cache[NUM_TOKENS]
+    lengths = ops.broadcast_to(ops.cast(lengths, "int32"), (shape(held)[0],))
+    is_valid, spare = merge(lengths >= 0, lengths <= held), spare_tokens(plans, cache)
+    limit: Any = cache.get(LONGEST, held)
+    if spare is not None:
+        is_valid = merge(is_valid, lengths >= limit - spare)
+    known = concrete_values(is_valid)
+    if known is not None and not np.all(known):
+        reach = "" if spare is None else f", and the last {spare} of the largest number so far (`init_cache(rewind=n)`)"
+        raise ValueError(
+            f"`lengths` must be numbers of tokens in the cache{reach}. Received: "
+            f"lengths={concrete_values(lengths).tolist()}, a cache of {concrete_values(held).tolist()} tokens per row."  # type: ignore[union-attr]
+        )
+    lengths = ops.where(is_valid, lengths, held)
+    return lengths, ops.where(is_valid, lengths, -1)
+
+
+def _is_padded_on_the_right(mask: Tensor | None) -> Tensor | None:
+    """Return whether padding is on the right in each row, bool (B,); None: it is known to be.
+
+    Raises:
+        ValueError: if values can be read, and padding is not on the right.
+    """
+    if mask is None or mask.shape[1] == 1:
+        return None
+    is_right = ops.all(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:])), axis=1)
+    known = concrete_values(is_right)
     if known is not None and not known.all():
         raise ValueError(
-            "`cache` must hold no tokens before a prompt: `prefill` starts a sequence, `decode` continues it. "
-            f"Received: a cache of {concrete_values(cache[NUM_TOKENS]).tolist()} tokens per row."  # type: ignore[union-attr]
-        )
-    if mask is None or mask.shape[1] == 1:
-        return None if known is not None else is_empty
-    is_right = ops.all(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:])), axis=1)
-    known_right = concrete_values(is_right)
-    if known_right is not None and not known_right.all():
-        raise ValueError(
             "`mask` must have padding on the right: in each row True for all tokens, then False. Received: False "
-            f"before True in rows {np.flatnonzero(~known_right).tolist()}."
+            f"before True in rows {np.flatnonzero(~known).tolist()}."
         )
-    if known is not None and known_right is not None:
-        return None
-    return ops.logical_and(is_empty, is_right)
+    return is_right if known is None else None
 
 
-def next_positions(cache: Cache, index: Tensor) -> Tensor:
-    """Return the positions of the next tokens, int32 (B,), -1 where `index` is not the number of tokens in the cache.
+def _checked_start(num_tokens: Tensor, index: Tensor) -> Tensor:
+    """Return the positions of the first new tokens, int32 (B,), -1 where `index` is not the number of cached tokens.
 
     Raises:
         ValueError: if values can be read and a nonnegative `index` is not the number of tokens in the cache.
     """
-    num_tokens = cache[NUM_TOKENS]
     positions, expected = concrete_values(index), concrete_values(num_tokens)
     if positions is not None and expected is not None and np.any((positions >= 0) & (positions != expected)):
         raise ValueError(
-            "`index` must be the number of tokens in the cache: each token of a row is decoded once, in order. "
+            "`index` must be the number of tokens in the cache: each token of a row is added once, in order. "
             f"Received: index={positions.tolist()}, a cache of {expected.tolist()} tokens per row."
         )
     return ops.where(index == num_tokens, index, -1)
-
-
-def check_space(name: str, plans: Iterable[HeadPlan], cache: Cache, length: int | None) -> None:
-    """Raise a `ValueError` if a cache is too small for a number of positions.
-
-    Args:
-        name: name of the checked argument.
-        plans: head plans of a causal call.
-        cache: result of `init_cache`.
-        length: number of positions from the first token on. None: unknown.
-    """
-    enough = True if length is None else concrete_values(has_room(plans, cache, length))
-    if enough is not None and not np.all(enough):
-        raise ValueError(
-            f"`{name}` must be less than the `max_length` of the cache. Create a larger cache by `init_cache`. "
-            f"Received: {length} positions, which the cache cannot hold."
-        )
 
 
 def warn_once(layer: keras.layers.Layer, reason: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import keras
-import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
@@ -17,7 +16,6 @@ from tf_sparse_attention.layers.parts.call_inputs import (
     as_images,
     as_sequences,
     as_tensor,
-    concrete_values,
     is_image,
     normalize_self_attention,
     sequence_shape,
@@ -26,27 +24,28 @@ from tf_sparse_attention.layers.parts.call_inputs import (
     zero_padding,
 )
 from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, make_gate, make_norms, make_sinks
-from tf_sparse_attention.layers.parts.segment_memory import add_cached_memory, add_memory, memory_keys
+from tf_sparse_attention.layers.parts.segment_memory import add_memory, memory_keys
 from tf_sparse_attention.layers.parts.selectors import find_layers, make_select, make_selectors
 from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, merge
-from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_query_and_key
+from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
-from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cross_pattern, decode_pattern
+from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cross_pattern, extend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.kv_cache import (
+    LONGEST,
     NUM_TOKENS,
+    STREAMING,
     Cache,
     empty_cache,
     fill_cache,
     fill_memory,
-    is_unrotated,
-    memory_entry,
+    rewind_cache,
 )
 from tf_sparse_attention.patterns.pattern import Call, Pattern, cache_unsupported_reason
-from tf_sparse_attention.patterns.selection import SelectionInputs, Selector
+from tf_sparse_attention.patterns.selection import NewTokens, SelectionInputs, Selector
 from tf_sparse_attention.types import Config, Constraint, Initializer, Regularizer, Shape, Size, Tensor
 
 # Queries (B, N, T, H), keys (B, M, S, H) or None where queries are used as keys, and values (B, M, S, Hv). Subclasses
@@ -75,12 +74,12 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     - Constructor arguments after `key_dim` should be passed by name, because their order differs.
     - `compute_attention` is the method to override instead of `_compute_attention`.
 
-    Decoding adds three methods: `init_cache`, `prefill` for a prompt, and `decode` for the next token. A cache is a
-    dictionary of tensors with fixed shapes, as `while_loop` requires. The pattern's cache policy decides which keys and
-    values the cache keeps. "num_tokens", int32 (B,), is the number of tokens per row. The outputs equal the outputs of
-    one causal call on the whole sequence, without dropout. Compiled programs cannot raise errors that depend on tensor
-    values. Instead, a row with an invalid argument gets NaN, and its cache stays unchanged. After an invalid `prefill`,
-    all later outputs of the row are NaN.
+    Decoding adds three methods: `init_cache`, `extend` for the next tokens of each row, a prompt or a single token, and
+    `rewind`, which takes back tokens. A cache is a dictionary of tensors with fixed shapes, as `while_loop` requires.
+    The pattern's cache policy decides which keys and values the cache keeps. "num_tokens", int32 (B,), is the number of
+    tokens per row. The outputs equal the outputs of one causal call on the whole sequence, without dropout. Compiled
+    programs cannot raise errors that depend on tensor values. Instead, a row gets NaN. After padding on the left or
+    more tokens than the cache can hold, "num_tokens" is -1, and all later outputs of the row are NaN.
 
     Cross-attention decoding has two methods: `init_cross_cache` computes keys and values of the source sequence once,
     and `decode_cross` attends to them. The outputs equal `layer(x, value, key)` without a causal mask.
@@ -499,6 +498,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
+        rewind: int = 0,
     ) -> Cache:
         """Create an empty cache.
 
@@ -510,9 +510,11 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
                 keeps position 0. None: no memory.
             memory_mask: bool (B, L), False for empty positions and other documents. None: all are visible.
             positions_in_cache: whether RoPE uses the position in the cache instead of the position in the sequence, as
-                in StreamingLLM (Xiao et al. 2024). Allowed for `Window(w)` and `Window(w) | First(n)`. Positions then
+                in StreamingLLM (Xiao et al. 2024). Allowed for `Window(w)` and `Window(w) | First(n)`. Distances then
                 stay below the size of the cache. Sequences longer than the cache give different results than a call.
-                Prompts longer than the cache raise an error. Default False.
+                Default False.
+            rewind: number of last tokens that `rewind` can take back from caches that overwrite old tokens, such as
+                that of a window. Other caches can take back all tokens. Default 0.
 
         Returns:
             Dictionary of tensors: floats in the compute dtype, int32 counters, and the memory mask, if any.
@@ -530,124 +532,127 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
+        checks.check_count("rewind", rewind, minimum=0)
         length = max_length if memory is None else max_length + shape(memory)[1]
         cache = empty_cache(
-            plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype, self.selectors
+            plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype, self.selectors, rewind
         )
-        if positions_in_cache:
-            cache = streaming_cache.mark_unrotated(self, plans, cache, memory)
         if memory is not None:
             cache = fill_memory(cache, *memory_keys(self, memory, memory_mask, batch_size))
-        return {**cache, NUM_TOKENS: ops.zeros((batch_size,), dtype="int32")}
+        cache[NUM_TOKENS] = ops.zeros((batch_size,), dtype="int32")
+        if positions_in_cache:
+            streaming_cache.check_streaming(self, plans, memory)
+            cache[STREAMING] = ops.zeros((batch_size,), dtype="int32")
+        if rewind:
+            cache[LONGEST] = ops.zeros((batch_size,), dtype="int32")
+        return cache
 
-    def prefill(
-        self, x: Tensor, cache: Cache, mask: Tensor | None = None, kept: Size | None = None
+    def extend(
+        self,
+        x: Tensor,
+        cache: Cache,
+        mask: Tensor | None = None,
+        index: Size | None = None,
+        kept: Size | None = None,
     ) -> tuple[Tensor, Cache]:
-        """Process a prompt in one pass, and fill the cache.
+        """Compute the output for the next tokens of each row, and add them to the cache.
 
         Args:
-            x: float (B, T, D), the prompt, starting at position 0.
-            cache: result of `init_cache`, without tokens.
-            mask: bool (B, T), False for padding, which must be on the right. None: no padding.
-            kept: int32 () or (B,), number of leading tokens per row to keep in the cache. None: all except padding.
+            x: float (B, q, D), the next q >= 1 tokens of each row, such as a prompt.
+            cache: result of `init_cache` or of this method.
+            mask: bool (B, q), False for padding, which must be on the right. Padding is not added. None: no padding.
+            index: int32 () or (B,), the number of tokens in the cache, to be checked. 0: the first tokens of all rows
+                are computed as in a call, which saves reading an empty cache in a compiled program. -1 in a tensor:
+                the row gets no token, its output is NaN, and its cache stays unchanged. None: not checked.
+            kept: int32 () or (B,), number of leading tokens per row to add, at most. None: all except padding.
 
         Returns:
-            Pair of the output (B, T, D) and the cache after the prompt.
+            Pair of the output (B, q, D), arbitrary at padding, and the cache after the tokens.
 
         Raises:
-            ValueError: if the cache belongs to another layer or batch size or already holds tokens, if padding is on
-                the left, or if the cache cannot hold the prompt.
+            ValueError: if the cache belongs to another layer or batch size, if padding is on the left, if `index` is
+                not the number of tokens in the cache, or if the cache cannot hold the tokens.
         """
         check_has_cache(self)
-        attention_checks.check_inputs(self, x)
-        plans = head_plans(self)
-        attention_checks.check_cache(x, cache, plans)
-        attention_checks.check_space("x", plans, cache, x.shape[1])
-        if is_unrotated(cache):
-            streaming_cache.check_prompt(self, plans, x.shape[1])
+        checks.check_static("x", x.shape, ((None,), (None,), (self.num_features,)))
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
-        is_valid = attention_checks.check_prompt_start(cache, masks.query_mask)
+        plans = head_plans(self)
+        tokens, is_valid, num_tokens = attention_checks.check_extension(plans, cache, x, masks.query_mask, index, kept)
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
-        called = (heads, masks) if memory_entry(cache) is None else add_cached_memory(self, cache, heads, masks)
-        output = self.attend(x, *called, causal=True, training=False, return_weights=False)
-        batch, length = shape(x)[:2]
-        lengths = ops.full((batch,), length, dtype="int32")
-        if masks.query_mask is not None:
-            lengths = ops.sum(ops.cast(ops.broadcast_to(masks.query_mask, (batch, length)), "int32"), axis=-1)
-        if kept is not None:
-            lengths = ops.minimum(lengths, ops.cast(kept, "int32"))
-        cache = {**self.fill_attention(heads, cache, lengths), NUM_TOKENS: lengths}
+        if tokens.is_first and STREAMING not in cache:
+            output = self.attend(x, heads, masks, causal=True, training=False, return_weights=False)
+            cache = self.fill_attention(heads, cache, tokens)
+        else:
+            attended, cache = self.extend_attention(heads, cache, tokens)
+            output = _join_heads(self, x, attended)
         if is_valid is not None:
             output = ops.where(is_valid[:, None, None], output, float("nan"))
-            cache[NUM_TOKENS] = ops.where(is_valid, lengths, -1)
-        return output, cache
+        counted = {NUM_TOKENS: num_tokens}
+        if LONGEST in cache:
+            counted[LONGEST] = ops.maximum(cache[LONGEST], num_tokens)
+        return output, {**cache, **counted}
 
-    def decode(self, x: Tensor, cache: Cache, index: Size) -> tuple[Tensor, Cache]:
-        """Compute the output for the next token, and update the cache.
+    def rewind(self, cache: Cache, lengths: Size) -> Cache:
+        """Forget the last tokens of each row.
 
         Args:
-            x: float (B, 1, D).
-            cache: result of `init_cache`, `prefill` or the previous `decode`.
-            index: int32 () or (B,), the position of the token, which equals the number of tokens in the cache. In a
-                tensor, -1 marks rows without a token: their output is NaN and their cache stays unchanged.
+            cache: result of `extend`.
+            lengths: int32 () or (B,), number of tokens to keep.
 
         Returns:
-            Pair of the output (B, 1, D) and the cache after the token.
+            The cache, from which `extend` continues.
 
         Raises:
-            ValueError: if the cache belongs to another layer or batch size, if `index` is not the number of tokens in
-                the cache, or if the cache cannot hold the position.
+            ValueError: if the cache belongs to another layer; if values can be read, and `lengths` is negative or more
+                than the tokens in the cache, or the cache has overwritten tokens that are needed. Compiled programs
+                return a cache with -1 tokens for the row.
         """
         check_has_cache(self)
-        checks.check_static("x", x.shape, ((None,), (1,), (self.num_features,)))
         plans = head_plans(self)
-        attention_checks.check_cache(x, cache, plans)
-        attention_checks.check_index(x, index)
-        known = concrete_values(index)
-        if known is not None:
-            attention_checks.check_space("index", plans, cache, int(np.max(known)) + 1)
-        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        index = attention_checks.next_positions(cache, index)
-        output, new = self.decode_attention(self.project(x), cache, index)
-        num_tokens = cache[NUM_TOKENS] + ops.cast(index >= 0, "int32")
-        return _join_heads(self, x, output), {**new, NUM_TOKENS: num_tokens}
+        attention_checks.check_pattern_entries(cache, plans)
+        lengths, num_tokens = attention_checks.check_rewind(plans, cache, lengths)
+        return {**self.rewind_attention(cache, lengths), NUM_TOKENS: num_tokens}
 
-    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
-        """Write the projected heads of a prompt to the cache.
+    def rewind_attention(self, cache: Cache, lengths: Tensor) -> Cache:
+        """Return the cache without the tokens from position `lengths` (B,) on."""
+        return rewind_cache(head_plans(self), cache, self.selectors, lengths)
+
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
+        """Return the cache after new tokens, without attention.
 
         Args:
             heads: result of `project`.
-            cache: the cache before the prompt.
-            lengths: int32 (B,), number of tokens per row.
-
-        Returns:
-            The cache after the prompt.
+            cache: the cache before the tokens.
+            tokens: the `NewTokens`.
         """
         query, key, value = heads[:3]
-        query_rows, key_rows = scored_rows(self, query, key, is_rotated=not is_unrotated(cache))
-        inputs = SelectionInputs(query, query if key is None else key, query_rows, key_rows)
-        return fill_cache(head_plans(self), cache, key_rows, value, self.selectors, inputs, lengths)
+        scaled, scaled_key = self.score_inputs(query, key)
+        position, at = self.position_encoding, tokens.positions[:, None]
+        rotated = position.rotate(scaled, at)
+        rotated_key = rotated if scaled_key is None else position.rotate(scaled_key, at)
+        inputs = SelectionInputs(query, query if key is None else key, rotated, rotated_key)
+        return fill_cache(head_plans(self), cache, rotated_key, value, self.selectors, inputs, tokens)
 
-    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
-        """Compute attention for the next token, and update the cache.
+    def extend_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> tuple[Tensor, Cache]:
+        """Compute attention for new tokens, and add them to the cache.
 
         Args:
-            heads: result of `project` for one token.
-            cache: the cache before the token.
-            index: int32 (B,), the position of the token.
+            heads: result of `project`.
+            cache: the cache before the tokens.
+            tokens: the `NewTokens`.
 
         Returns:
-            Pair of the attention output per head (B, N, 1, Hv) and the cache after the token.
+            Pair of the attention output per head (B, N, q, Hv) and the cache after the tokens.
         """
         query, key, value = heads[:3]
         compared = query, query if key is None else key
         query, key = self.score_inputs(query, key)
         key = query if key is None else key
-        plans, options = head_plans(self), self.attention_options()
-        if is_unrotated(cache):
-            options = options._replace(position=streaming_cache.position_in_cache(self, plans, index))
-        return decode_pattern(plans, cache, query, key, value, self.selectors, compared, index, options)
+        plans, options, farthest = head_plans(self), self.attention_options(), None
+        if STREAMING in cache:
+            farthest = sum(streaming_cache.cache_sizes(self, plans)) - 1
+        return extend_pattern(plans, cache, query, key, value, self.selectors, compared, tokens, options, farthest)
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
@@ -691,19 +696,20 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
         value, key = zero_padding(value, mask), zero_padding(key, mask)
         key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
-        _, rotated = scored_rows(self, key, key)
+        _, scaled = self.score_inputs(key, key)
+        rotated = rotate_key(self.position_encoding, scaled)
         return cross_cache(head_plans(self), rotated, value, mask, self.selectors, key)
 
     def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
-        """Compute the cross-attention output for one query per row.
+        """Compute the cross-attention output for consecutive queries of each row.
 
         Args:
-            x: float (B, 1, D).
+            x: float (B, q, D).
             cache: result of `init_cross_cache`.
-            index: int32 () or (B,), the position of the query in its sequence.
+            index: int32 () or (B,), the position of the first query in its sequence.
 
         Returns:
-            The output (B, 1, D).
+            The output (B, q, D).
 
         Raises:
             ValueError: if the cache belongs to another layer, or `index` is negative or not an integer.
@@ -711,15 +717,18 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         check_has_cross_cache(self)
         attention_checks.check_pattern_entries(cache, head_plans(self))
         attention_checks.check_index(x, index)
-        index = ops.broadcast_to(ops.cast(index, "int32"), (shape(x)[0],))
-        heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, index)
+        batch, length = shape(x)[:2]
+        positions = ops.broadcast_to(ops.cast(index, "int32"), (batch,))[:, None]
+        if x.shape[1] != 1:
+            positions = positions + ops.arange(length, dtype="int32")
+        heads = self.decode_cross_attention(self.project_heads(self._query, x), cache, positions)
         return _join_heads(self, x, heads)
 
-    def decode_cross_attention(self, query: Tensor, cache: Cache, index: Tensor) -> Tensor:
-        """Compute cross-attention of queries (B, N, 1, H) at positions `index` (B,). Returns (B, N, 1, Hv)."""
+    def decode_cross_attention(self, query: Tensor, cache: Cache, positions: Tensor) -> Tensor:
+        """Compute cross-attention of queries (B, N, q, H) at `positions` (B, q). Returns (B, N, q, Hv)."""
         scaled, _ = self.score_inputs(query, query)
         plans, options = head_plans(self), self.attention_options()
-        return decode_cross_pattern(plans, cache, scaled, self.selectors, query, index, options)
+        return decode_cross_pattern(plans, cache, scaled, self.selectors, query, positions, options)
 
     def compute_output_shape(
         self,
@@ -777,22 +786,6 @@ def _join_heads(layer: Any, query: Tensor, heads: Tensor) -> Tensor:
 def head_plans(layer: Any, pattern: Pattern | None = None) -> list[HeadPlan]:
     """Return the `HeadPlan` of each set of heads of a pattern. Default: the pattern of the layer."""
     return plan_heads(layer.pattern if pattern is None else pattern, layer.num_pattern_heads, layer.num_key_heads)
-
-
-def scored_rows(
-    layer: AttentionLayer, query: Tensor, key: Tensor | None, is_rotated: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Return the scaled queries and keys of the scores, rotated by default.
-
-    Args:
-        layer: an attention layer.
-        query: projected queries (B, N, T, H).
-        key: projected keys (B, M, T, H), or None if queries are used as keys.
-        is_rotated: whether to apply rotary positions. Default True.
-    """
-    query, key = layer.score_inputs(query, key)
-    key = query if key is None else key
-    return rotate_query_and_key(layer.position_encoding, query, key) if is_rotated else (query, key)
 
 
 def check_has_cache(layer: keras.layers.Layer) -> None:

@@ -7,12 +7,13 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
-from tf_sparse_attention.ops.block_selection import convolve_keys, convolve_next
-from tf_sparse_attention.ops.gather import ring_positions, take_positions, write_slot
+from tf_sparse_attention.ops.block_selection import convolve_keys
+from tf_sparse_attention.ops.gather import ring_positions, take_positions
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.ops.shapes import shape
+from tf_sparse_attention.ops.shapes import shape, slice_axis
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
+from tf_sparse_attention.patterns.selection import NewTokens
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 CONVOLUTION = "convolution"  # cache entry
@@ -109,24 +110,36 @@ class BlockSelectedAttention(AttentionLayer):
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.convolve(key, masks), value)
 
-    def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
-        cache = super().init_cache(batch_size, *args, **kwargs)
-        return cache if self._convolution is None else {**cache, CONVOLUTION: self._convolution.empty_cache(batch_size)}
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+        rewind: int = 0,
+    ) -> Cache:
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind)
+        if self._convolution is not None:
+            cache[CONVOLUTION] = self._convolution.empty_cache(batch_size, rewind)
+        return cache
 
-    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
-        # Without masks: padding is on the right, so the convolution of a token's key does not reach it.
-        filled = super().fill_attention(self._convolve(heads, TokenMasks()), cache, lengths)
-        if self._convolution is None:
-            return filled
-        return {**filled, CONVOLUTION: self._convolution.after_prompt(cache[CONVOLUTION], heads[1], lengths)}
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
+        heads, updated = self._convolve_new(heads, cache, tokens)
+        return {**super().fill_attention(heads, cache, tokens), **updated}
 
-    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+    def extend_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> tuple[Tensor, Cache]:
+        heads, updated = self._convolve_new(heads, cache, tokens)
+        output, cache = super().extend_attention(heads, cache, tokens)
+        return output, {**cache, **updated}
+
+    def _convolve_new(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> tuple[ProjectedHeads, Cache]:
+        """Apply the key convolution, if any, to new tokens. Returns the heads and the changed cache entries."""
         if self._convolution is None:
-            return super().decode_attention(heads, cache, index)
+            return heads, {}
         query, key, value = heads
-        key, last_keys = self._convolution.convolve_next(cache[CONVOLUTION], key, index)
-        output, cache = super().decode_attention((query, key, value), cache, index)
-        return output, {**cache, CONVOLUTION: last_keys}
+        key, last_keys = self._convolution.extend(cache[CONVOLUTION], key, tokens)
+        return (query, key, value), {CONVOLUTION: last_keys}
 
     def get_config(self) -> Config:
         names = ("block_size", "num_blocks", "key_convolution", "use_shared_choice", "choice_chunk_size")
@@ -155,30 +168,23 @@ class KeyConvolution(keras.layers.Layer):
         """Convolve the keys (B, M, S, H) of a sequence."""
         return convolve_keys(key, ops.cast(self.kernel, self.compute_dtype), masks)
 
-    def empty_cache(self, batch_size: Size) -> dict[str, Tensor]:
-        """Create an empty cache: "last_keys" (B, M, K - 1, H)."""
+    def empty_cache(self, batch_size: Size, rewind: int) -> dict[str, Tensor]:
+        """Create an empty cache: "last_keys" (B, M, K - 1 + rewind, H), position p in slot p mod its size."""
         _, heads, key_dim = self.kernel.shape
-        return {"last_keys": ops.zeros((batch_size, heads, self.size - 1, key_dim), self.compute_dtype)}
+        slots = 0 if self.size == 1 else self.size - 1 + rewind
+        return {"last_keys": ops.zeros((batch_size, heads, slots, key_dim), self.compute_dtype)}
 
-    def after_prompt(self, cache: dict[str, Tensor], key: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the cache after a prompt with keys (B, M, T, H) and `lengths` (B,) tokens per row."""
-        if self.size == 1:
-            return cache
-        positions = ring_positions(self.size - 1, lengths - 1)[:, None]  # (B, 1, K - 1)
-        return {"last_keys": _zero_missing(take_positions(key, positions), positions)}
-
-    def convolve_next(self, cache: dict[str, Tensor], key: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Convolve the key (B, M, 1, H) of the token at `index` (B,), and update the cache."""
-        count, last_keys = self.size - 1, cache["last_keys"]
+    def extend(self, cache: dict[str, Tensor], key: Tensor, tokens: NewTokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """Convolve the keys (B, M, q, H) of new tokens, and update the cache."""
+        count, kernel = self.size - 1, ops.cast(self.kernel, self.compute_dtype)
         if count == 0:
-            return convolve_next(key, last_keys, ops.cast(self.kernel, self.compute_dtype)), cache
-        positions = index[:, None] - 1 - ops.arange(count, dtype="int32")
-        slots = ops.broadcast_to(((positions + count) % count)[:, None], (*shape(last_keys)[:2], count))
-        before = _zero_missing(take_positions(last_keys, slots), positions[:, None])
-        after = write_slot(last_keys, key, (ops.maximum(index, 0) % count)[:, None], (index >= 0)[:, None])
-        return convolve_next(key, before, ops.cast(self.kernel, self.compute_dtype)), {"last_keys": after}
-
-
-def _zero_missing(rows, positions):
-    """Set rows (B, M, K, H) to zero where `positions` (B, 1, K) are negative."""
-    return ops.where(positions[..., None] >= 0, rows, 0)
+            return convolve_keys(key, kernel), cache
+        last_keys, slots = cache["last_keys"], shape(cache["last_keys"])[2]
+        positions = tokens.start[:, None] - count + ops.arange(count, dtype="int32")
+        before = take_positions(last_keys, ((positions + slots) % slots)[:, None])  # operands are positive
+        before = ops.where(positions[:, None, :, None] >= 0, before, 0)
+        keys = ops.concatenate([ops.cast(before, key.dtype), key], axis=2)
+        convolved = slice_axis(convolve_keys(keys, kernel), -2, count, count + shape(key)[2])
+        number = (ring_positions(slots, tokens.start + tokens.counts - 1) - tokens.start[:, None])[:, None]
+        is_new = ops.logical_and(number >= 0, number < tokens.counts[:, None, None])[..., None]
+        return convolved, {"last_keys": ops.where(is_new, take_positions(key, number), last_keys)}

@@ -241,21 +241,27 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
+        rewind: int = 0,
     ) -> dict[str, Cache]:
         """Create a dictionary of empty caches, keyed by layer name; see `AttentionLayer.init_cache`."""
         check_has_cache(self)
         arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
-        return {name: part.init_cache(*arguments) for name, part in self._named_parts()}
+        return {name: part.init_cache(*arguments, rewind=rewind) for name, part in self._named_parts()}
 
-    def prefill(
-        self, x: Tensor, cache: dict[str, Cache], mask: Tensor | None = None, kept: Size | None = None
+    def extend(
+        self,
+        x: Tensor,
+        cache: dict[str, Cache],
+        mask: Tensor | None = None,
+        index: Size | None = None,
+        kept: Size | None = None,
     ) -> tuple[Tensor, dict[str, Cache]]:
-        """Compute the output (B, T, D) for a prompt, and fill the caches; see `AttentionLayer.prefill`."""
-        return self._sum_with_caches(cache, lambda part, own: part.prefill(x, own, mask, kept))
+        """Compute the output (B, q, D) for new tokens, and update the caches; see `AttentionLayer.extend`."""
+        return self._sum_with_caches(cache, lambda part, own: part.extend(x, own, mask, index, kept))
 
-    def decode(self, x: Tensor, cache: dict[str, Cache], index: Size) -> tuple[Tensor, dict[str, Cache]]:
-        """Compute the output (B, 1, D) for the next token, and update the caches; see `AttentionLayer.decode`."""
-        return self._sum_with_caches(cache, lambda part, own: part.decode(x, own, index))
+    def rewind(self, cache: dict[str, Cache], lengths: Size) -> dict[str, Cache]:
+        """Forget the last tokens of each row; see `AttentionLayer.rewind`."""
+        return {name: part.rewind(own, lengths) for name, part, own in self._parts_with(cache)}
 
     @property
     def cross_cache_unsupported_reason(self) -> str | None:
@@ -276,7 +282,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         return {name: part.init_cross_cache(value, key, value_mask, key_mask) for name, part in self._named_parts()}
 
     def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
-        """Compute the cross-attention output (B, 1, D) for one query per row; see `AttentionLayer.decode_cross`."""
+        """Compute the cross-attention output (B, q, D) for consecutive queries; see `AttentionLayer.decode_cross`."""
         return self._sum([part.decode_cross(x, own, index) for _, part, own in self._parts_with(cache)])
 
     def _named_parts(self) -> list[tuple[str, AttentionLayer]]:

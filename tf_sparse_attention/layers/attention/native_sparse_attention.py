@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans, scored_rows
+from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads, head_plans
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.projections import clone_initializer
 from tf_sparse_attention.ops.attend import Attended, Dropout, score_dtype
@@ -16,16 +16,16 @@ from tf_sparse_attention.ops.compressed_attention import (
     select_blocks_by_weight,
     visible_blocks,
 )
-from tf_sparse_attention.ops.gather import take_rows, write_slot
+from tf_sparse_attention.ops.gather import ring_positions, take_positions, write_slots
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import in_range, shape, split
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
-from tf_sparse_attention.patterns.engine.decoding import decode_pattern
+from tf_sparse_attention.patterns.engine.decoding import extend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
-from tf_sparse_attention.patterns.selection import GivenSelection, SelectionInputs, Selector
+from tf_sparse_attention.patterns.selection import GivenSelection, NewTokens, SelectionInputs, Selector
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Config, Initializer, Shape, Size, Tensor
 
@@ -224,61 +224,77 @@ class NativeSparseAttention(AttentionLayer):
         selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(blocks)], options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
-    def init_cache(self, batch_size: Size, *args: Any, **kwargs: Any) -> Cache:
-        cache = super().init_cache(batch_size, *args, **kwargs)
-        sizes = batch_size, self.num_key_heads, shape(cache[SELECTED]["key"])[2] // self.block_size
+    def init_cache(
+        self,
+        batch_size: Size,
+        max_length: Size | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        positions_in_cache: bool = False,
+        rewind: int = 0,
+    ) -> Cache:
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind)
+        sizes = batch_size, self.num_key_heads, shape(cache[SELECTED]["key"])[2] // self.block_size, rewind
         return {
             **cache,
             COMPRESSED_KEY: self._key_pooling.empty_cache(*sizes),
             COMPRESSED_VALUE: self._value_pooling.empty_cache(*sizes),
         }
 
-    def fill_attention(self, heads: ProjectedHeads, cache: Cache, lengths: Tensor) -> Cache:
+    def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
         projected = _Heads(*heads)
 
         def fill(pattern, entry, key, value):
-            query, rotated = scored_rows(self, projected.query, key)
-            inputs = SelectionInputs(projected.query, key, query, rotated)
-            filled = fill_cache(head_plans(self, pattern), {PART: entry}, rotated, value, [None], inputs, lengths)
-            return filled[PART]
+            query, scaled_key = self.score_inputs(projected.query, key)
+            position, at = self.position_encoding, tokens.positions[:, None]
+            inputs = SelectionInputs(projected.query, key, position.rotate(query, at), position.rotate(scaled_key, at))
+            plans = head_plans(self, pattern)
+            return fill_cache(plans, {PART: entry}, inputs.rotated_key, value, [None], inputs, tokens)[PART]
 
         return {
             **cache,
             SELECTED: fill(self._selected, cache[SELECTED], projected.key, projected.value),
             WINDOW: fill(self._window, cache[WINDOW], projected.window_key, projected.window_value),
-            COMPRESSED_KEY: self._key_pooling.fill_cache(cache[COMPRESSED_KEY], projected.compressed_key, lengths),
-            COMPRESSED_VALUE: self._value_pooling.fill_cache(
-                cache[COMPRESSED_VALUE], projected.compressed_value, lengths
+            **self._extend_compressed(projected, cache, tokens),
+        }
+
+    def _extend_compressed(self, projected: _Heads, cache: Cache, tokens: NewTokens) -> Cache:
+        """Return the cache entries of the compressed keys and values after new tokens."""
+        return {
+            COMPRESSED_KEY: self._key_pooling.extend_cache(cache[COMPRESSED_KEY], projected.compressed_key, tokens),
+            COMPRESSED_VALUE: self._value_pooling.extend_cache(
+                cache[COMPRESSED_VALUE], projected.compressed_value, tokens
             ),
         }
 
-    def decode_attention(self, heads: ProjectedHeads, cache: Cache, index: Tensor) -> tuple[Tensor, Cache]:
+    def extend_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> tuple[Tensor, Cache]:
         projected, options = _Heads(*heads), self.attention_options()
-        valid = ops.logical_and(index >= 0, index < shape(cache[SELECTED]["key"])[2])[:, None]
-        keys = self._key_pooling.update_cache(cache[COMPRESSED_KEY], projected.compressed_key, index, valid)
-        values = self._value_pooling.update_cache(cache[COMPRESSED_VALUE], projected.compressed_value, index, valid)
-        compressed, blocks = self._decode_compressed(projected.query, keys["block"], values["block"], index)
-
-        def attend(pattern, entry, key, value, selector):
-            (query, key), plans = self.score_inputs(projected.query, key), head_plans(self, pattern)
-            rows = {PART: entry}, query, key, value, [selector], (query, key)
-            output, cached = decode_pattern(plans, *rows, index, options)
-            return Attended(output), cached[PART]
-
-        selector = GivenSelection(BlockSelection(blocks))
-        selected, entry = attend(self._selected, cache[SELECTED], projected.key, projected.value, selector)
-        window, window_entry = attend(self._window, cache[WINDOW], projected.window_key, projected.window_value, None)
-        updated = {SELECTED: entry, WINDOW: window_entry, COMPRESSED_KEY: keys, COMPRESSED_VALUE: values}
-        return _gated_sum(projected.gates, compressed, selected, window), {**cache, **updated}
-
-    def _decode_compressed(self, query, key, value, index):
-        """Attend to compressed blocks from the token at `index` (B,), and select blocks by their weights."""
-        query, _ = self.score_inputs(query, key)
+        updated = self._extend_compressed(projected, cache, tokens)
+        query, _ = self.score_inputs(projected.query, projected.key)
+        key, value = (updated[name]["block"] for name in (COMPRESSED_KEY, COMPRESSED_VALUE))
         blocks = ops.arange(shape(key)[2], dtype="int32")
         visible, selectable = (
-            (blocks < (end // self.block_size)[:, None])[:, None, None] for end in (index + 1, index)
-        )  # (B, 1, 1, G)
-        return self._attend_and_select(query, key, value, visible, selectable)
+            (blocks < (ends // self.block_size)[:, :, None])[:, None]
+            for ends in (tokens.positions + 1, tokens.positions)
+        )  # (B, 1, q, G)
+        compressed, selected_blocks = self._attend_and_select(query, key, value, visible, selectable)
+
+        def attend(pattern, name, key, value, selector):
+            (query, key), plans = self.score_inputs(projected.query, key), head_plans(self, pattern)
+            rows = {PART: cache[name]}, query, key, value, [selector], (query, key)
+            output, cached = extend_pattern(plans, *rows, tokens, options)
+            updated[name] = cached[PART]
+            return Attended(output)
+
+        selector = GivenSelection(BlockSelection(selected_blocks))
+        selected = attend(self._selected, SELECTED, projected.key, projected.value, selector)
+        window = attend(self._window, WINDOW, projected.window_key, projected.window_value, None)
+        return _gated_sum(projected.gates, compressed, selected, window), {**cache, **updated}
+
+    def rewind_attention(self, cache: Cache, lengths: Tensor) -> Cache:
+        rewound = super().rewind_attention(cache, lengths)
+        pooled = {COMPRESSED_KEY: self._key_pooling, COMPRESSED_VALUE: self._value_pooling}
+        return {**rewound, **{name: pooling.rewind_cache(cache[name], lengths) for name, pooling in pooled.items()}}
 
     def get_config(self) -> Config:
         names = ("block_size", "num_blocks", "window")
@@ -333,39 +349,75 @@ class BlockPooling(keras.layers.Layer):
         inner = sums if self.inner_bias is None else sums + ops.cast(self.inner_bias, self.compute_dtype)
         return ops.matmul(ops.silu(inner), ops.cast(self.outer_kernel, self.compute_dtype))
 
-    def empty_cache(self, batch_size: Size, num_heads: int, num_blocks: Size) -> dict[str, Tensor]:
+    def empty_cache(self, batch_size: Size, num_heads: int, num_blocks: Size, rewind: int) -> dict[str, Tensor]:
         """Create an empty cache.
 
         Returns:
             "block": pooled vectors (B, M, G, H), and "sum": the sum of the incomplete block, float32 or float64
-            (B, M, 1, H).
+            (B, M, 1, H). To take back tokens, "recent": the last b + rewind vectors (B, M, b + rewind, H), position p
+            in slot p mod their number.
         """
         size = self.outer_kernel.shape[0]
         block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)
-        return {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), score_dtype(self.compute_dtype))}
+        cache = {"block": block, "sum": ops.zeros((batch_size, num_heads, 1, size), score_dtype(self.compute_dtype))}
+        if rewind:
+            sizes = batch_size, num_heads, self.block_size + rewind, size
+            cache["recent"] = ops.zeros(sizes, self.compute_dtype)
+        return cache
 
-    def fill_cache(self, cache: dict[str, Tensor], x: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the cache after a prompt with vectors (B, M, T, H) and `lengths` (B,) tokens per row."""
-        num_blocks = shape(cache["block"])[2]
-        exists = ops.arange(num_blocks * self.block_size, dtype="int32") < lengths[:, None]
-        counted = ops.reshape(exists, (-1, num_blocks, self.block_size))
-        sums = self.sum_blocks(x, counted, num_blocks)
-        last = in_range((lengths - 1) // self.block_size, num_blocks)[:, None, None]
-        last = ops.broadcast_to(last, (*shape(x)[:2], 1))
-        return {"block": self.pool(sums), "sum": ops.cast(take_rows(sums, last), cache["sum"].dtype)}
-
-    def update_cache(self, cache: dict[str, Tensor], x: Tensor, index: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Add a vector (B, M, 1, H) at `index` (B,) to the rows of the cache where `valid` (B, 1) is True.
+    def extend_cache(self, cache: dict[str, Tensor], x: Tensor, tokens: NewTokens) -> dict[str, Tensor]:
+        """Return the cache after the vectors (B, M, q, H) of new tokens.
 
         The pooled vector of an incomplete block is preliminary. No query attends to it.
         """
+        updated = (self._add_one if tokens.length == 1 else self._add_several)(cache, x, tokens)
+        if "recent" in cache:
+            recent = cache["recent"]
+            number = ring_positions(shape(recent)[2], tokens.start + tokens.counts - 1) - tokens.start[:, None]
+            number = number[:, None]
+            is_new = ops.logical_and(number >= 0, number < tokens.counts[:, None, None])
+            updated["recent"] = ops.where(is_new[..., None], take_positions(x, number), recent)
+        return updated
+
+    def _add_several(self, cache: dict[str, Tensor], x: Tensor, tokens: NewTokens) -> dict[str, Tensor]:
+        """Return the cache after the vectors (B, M, q, H) of several tokens per row."""
+        size, num_blocks, (batch, _, length, _) = self.block_size, shape(cache["block"])[2], shape(x)
+        shift, first_block = tokens.start % size, tokens.start // size
+        count = (length - 1 + size - 1) // size + 1  # blocks that may have new tokens
+        at = ops.arange(count * size, dtype="int32") - shift[:, None]
+        is_new = ops.logical_and(at >= 0, at < tokens.counts[:, None])
+        sums = self.sum_blocks(take_positions(x, at[:, None]), ops.reshape(is_new, (batch, count, size)), count)
+        sums = ops.cast(sums, cache["sum"].dtype)
+        partial = ops.where((shift > 0)[:, None, None, None], cache["sum"], 0)  # of the first block
+        sums = ops.concatenate([sums[:, :, :1] + partial, sums[:, :, 1:]], axis=2)
+        numbers = (ops.arange(num_blocks, dtype="int32") - first_block[:, None])[:, None]  # (B, 1, G)
+        last = ((tokens.start + tokens.counts - 1) // size - first_block)[:, None, None]
+        is_changed = ops.logical_and(numbers >= 0, numbers <= last)
+        is_changed = ops.logical_and(is_changed, (tokens.counts > 0)[:, None, None])
+        pooled = take_positions(self.pool(ops.cast(sums, self.compute_dtype)), numbers)
+        total = ops.where((tokens.counts > 0)[:, None, None, None], take_positions(sums, last), cache["sum"])
+        return {"block": ops.where(is_changed[..., None], pooled, cache["block"]), "sum": total}
+
+    def _add_one(self, cache: dict[str, Tensor], x: Tensor, tokens: NewTokens) -> dict[str, Tensor]:
+        """Return the cache after the vector (B, M, 1, H) of one token per row."""
+        index, exists = tokens.start, tokens.exists
         at = in_range(index % self.block_size, self.block_size)
         position, kernel = (
             ops.cast(ops.take(weight, at, axis=0), self.compute_dtype) for weight in (self.position, self.inner_kernel)
         )
         new = ops.matmul(x + position[:, None, None], kernel[:, None])  # (B, M, 1, H)
         total = ops.where((at > 0)[:, None, None, None], cache["sum"], 0) + ops.cast(new, cache["sum"].dtype)
-        total = ops.where(valid[..., None, None], total, cache["sum"])
-        block = in_range(index // self.block_size, shape(cache["block"])[2])[:, None]
+        total = ops.where(exists[..., None, None], total, cache["sum"])
+        block = (index // self.block_size)[:, None, None]
         new = self.pool(ops.cast(total, self.compute_dtype))
-        return {"block": write_slot(cache["block"], new, block, valid), "sum": total}
+        return {"block": write_slots(cache["block"], new, block, exists[:, None]), "sum": total}
+
+    def rewind_cache(self, cache: dict[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
+        """Return the cache without the tokens from position `lengths` (B,) on."""
+        if "recent" not in cache:  # no token is taken back
+            return cache
+        size, slots = self.block_size, shape(cache["recent"])[2]
+        positions = (lengths // size * size)[:, None] + ops.arange(size, dtype="int32")
+        block = take_positions(cache["recent"], (positions % slots)[:, None])
+        total = self.sum_blocks(block, (positions < lengths[:, None])[:, None], 1)
+        return {**cache, "sum": ops.cast(total, cache["sum"].dtype)}

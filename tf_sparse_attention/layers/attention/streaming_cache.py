@@ -1,13 +1,16 @@
-"""Streaming decoding: bounded caches, and rotary positions counted inside the cache."""
+"""Streaming decoding: bounded caches, and rotary positions counted inside the cache.
+
+With s first tokens and a window of w, positions in the cache (Xiao et al. 2024, section 3.2) keep the distances in the
+window. Only the distance to the first tokens changes: a query at position i is rotated to min(i, s + w - 1) for them.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from tf_sparse_attention.ops.positions import NoPosition, Rotary, StreamingRotary
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan
-from tf_sparse_attention.patterns.engine.kv_cache import UNROTATED, Cache, cache_policy
+from tf_sparse_attention.patterns.engine.kv_cache import cache_policy
 from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.window import Window
 from tf_sparse_attention.types import Tensor
@@ -31,12 +34,8 @@ def unbounded_length(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> in
     return MAX_LENGTH
 
 
-def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: Cache, memory: Tensor | None) -> Cache:
-    """Mark an empty cache as one that holds unrotated keys, which are rotated by their slots when read.
-
-    Raises:
-        ValueError: for a memory, or another position encoding or pattern.
-    """
+def check_streaming(layer: keras.layers.Layer, plans: Sequence[HeadPlan], memory: Tensor | None) -> None:
+    """Raise a `ValueError` if a layer cannot decode with positions in the cache."""
     if memory is not None:
         raise ValueError("`memory` must be None with `positions_in_cache`. Received: a memory.")
     if layer.position not in (None, "rotary"):
@@ -45,7 +44,6 @@ def mark_unrotated(layer: keras.layers.Layer, plans: Sequence[HeadPlan], cache: 
             f"position={layer.position!r}."
         )
     cache_sizes(layer, plans)
-    return {name: {**entry, UNROTATED: entry["position"][:, 0, :1]} for name, entry in cache.items()}
 
 
 def cache_sizes(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tuple[int, int]:
@@ -67,21 +65,3 @@ def cache_sizes(layer: keras.layers.Layer, plans: Sequence[HeadPlan]) -> tuple[i
             f"for all heads. Received: {layer.name} with {layer.pattern}."
         )
     return sizes
-
-
-def check_prompt(layer: keras.layers.Layer, plans: Sequence[HeadPlan], length: int | None) -> None:
-    """Raise a `ValueError` unless the cache can hold the whole prompt."""
-    first, window = cache_sizes(layer, plans)
-    if length is None or length > first + window:
-        raise ValueError(
-            f"`x` must be at most {first + window} tokens, the size of the cache of {layer.name}, with "
-            f"`positions_in_cache`. Decode further tokens one by one. Received: {length} tokens."
-        )
-
-
-def position_in_cache(layer: keras.layers.Layer, plans: Sequence[HeadPlan], index: Tensor) -> NoPosition:
-    """Return the position encoding of a token at `index` (B,) and of cached keys, counted inside the cache."""
-    position = layer.position_encoding
-    if not isinstance(position, Rotary):
-        return position
-    return StreamingRotary(position.settings, *cache_sizes(layer, plans), index)

@@ -66,14 +66,14 @@ class CachesInUse:
         """Compute the output (B, T, D) of an attention layer for a prompt, or for the token at `index`."""
         self.called.append(id(layer))
         if self.prompt is None:
-            output, self.caches[id(layer)] = layer.decode(x, self.caches[id(layer)], index)
+            output, self.caches[id(layer)] = layer.extend(x, self.caches[id(layer)], index=index)
             return output
         prompt, (rows, length, _) = self.prompt, shape(x)
         max_length = length if prompt.max_length is None else prompt.max_length
         if isinstance(length, int) and isinstance(max_length, int) and length != max_length:
             prompt.fits = False  # the first decoded token would not follow the prompt
         cache = layer.init_cache(rows, max_length)
-        output, self.caches[id(layer)] = layer.prefill(x, cache, kept=prompt.kept + length - prompt.length)
+        output, self.caches[id(layer)] = layer.extend(x, cache, index=0, kept=prompt.kept + length - prompt.length)
         return output
 
 

@@ -10,8 +10,8 @@ from tf_sparse_attention.layers.attention.attention_checks import (
     can_be_causal,
     check_entries,
     check_extra_masks,
-    check_source,
     describe_pattern,
+    num_cached_tokens,
     warn_once,
 )
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, check_has_cache
@@ -273,11 +273,12 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         encoder_sequence: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
         positions_in_cache: bool = False,
+        rewind: int = 0,
     ) -> dict[str, Any]:
         """Create a dictionary of empty caches, keyed by layer name, and compute the cross-attention cache.
 
         Args:
-            batch_size, max_length, memory_mask, positions_in_cache: as in `AttentionLayer.init_cache`.
+            batch_size, max_length, memory_mask, positions_in_cache, rewind: as in `AttentionLayer.init_cache`.
             memory: float (B, L, D), inputs of this block.
             encoder_sequence, encoder_padding_mask: as in the call.
 
@@ -290,84 +291,58 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         if memory is not None and is_before(self.norm):
             memory = self._attention_norm(memory)
         arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
-        cache = {self.attention.name: self.attention.init_cache(*arguments)}
+        cache: dict[str, Any] = {self.attention.name: self.attention.init_cache(*arguments, rewind=rewind)}
         if self.cross_attention is not None:
             cross_cache = self.cross_attention.init_cross_cache(encoder_sequence, value_mask=encoder_padding_mask)
             cache[self.cross_attention.name] = cross_cache
         return cache
 
-    def prefill(
+    def extend(
         self,
         inputs: Tensor,
         cache: dict[str, Any],
         mask: Tensor | None = None,
-        encoder_sequence: Tensor | None = None,
-        encoder_padding_mask: Tensor | None = None,
+        index: Size | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the output for a prompt in one pass, and fill the cache.
+        """Compute the output for the next tokens of each row, and add them to the cache.
 
         Args:
-            inputs: float (B, T, D), the prompt, starting at position 0.
-            cache: result of `init_cache`.
-            mask: bool (B, T), False for padding, which must be on the right. None: the mask that `inputs` carries.
-            encoder_sequence: the same as in `init_cache`.
-            encoder_padding_mask: the same as in `init_cache`.
+            inputs: float (B, q, D), the next q >= 1 tokens of each row, such as a prompt.
+            cache: result of `init_cache` or of this method.
+            mask: bool (B, q), False for padding, which must be on the right. None: the mask that `inputs` carries.
+            index: as in `AttentionLayer.extend`.
 
         Returns:
-            Pair of the output (B, T, D) and the cache after the prompt.
+            Pair of the output (B, q, D), arbitrary at padding, and the cache after the tokens.
 
         Raises:
-            ValueError: as in `AttentionLayer.prefill`, and if the batch size or length of `encoder_sequence` differs
-                from `init_cache`.
+            ValueError: as in `AttentionLayer.extend`.
         """
-        self._check_encoder_sequence(encoder_sequence)
-        mask = token_mask("mask", mask, inputs)
-        inputs = finite_padding(inputs, mask)
-
-        def cross_attend(x, cross_cache):
-            check_source("encoder_sequence", encoder_sequence, cross_cache)
-            masks = {"query_mask": mask, "value_mask": encoder_padding_mask}
-            return self.cross_attention(x, encoder_sequence, training=False, **masks)  # type: ignore[misc]
-
-        return self._decode_sublayers(inputs, cache, lambda x, own: self.attention.prefill(x, own, mask), cross_attend)
-
-    def decode(self, inputs: Tensor, cache: dict[str, Any], index: Size) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the output for the next token, and update the cache.
-
-        Args:
-            inputs: float (B, 1, D).
-            cache: result of `init_cache`, `prefill` or the previous `decode`.
-            index: int32 () or (B,), the position of the token: the number of tokens in the cache.
-
-        Returns:
-            Pair of the output (B, 1, D) and the cache after the token.
-
-        Raises:
-            ValueError: as in `AttentionLayer.decode`.
-        """
-        return self._decode_sublayers(
-            inputs,
-            cache,
-            lambda x, own: self.attention.decode(x, own, index),
-            lambda x, own: self.cross_attention.decode_cross(x, own, index),  # type: ignore[union-attr]
-        )
-
-    def _decode_sublayers(self, inputs, cache, attend, cross_attend):
-        """Compute the output of the block and the new cache, with functions for attention and cross-attention."""
         check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
-        name, new, inputs = self.attention.name, dict(cache), ops.cast(inputs, self.compute_dtype)
+        mask = token_mask("mask", mask, inputs)
+        inputs = ops.cast(finite_padding(inputs, mask), self.compute_dtype)
+        name, new = self.attention.name, dict(cache)
 
-        def attend_and_update(x):
-            output, new[name] = attend(x, cache[name])
+        def attend(x):
+            output, new[name] = self.attention.extend(x, cache[name], mask, index)
             return output
 
-        x = self._residual(inputs, attend_and_update, self._attention_norm, training=False)
+        def cross_attend(x):
+            start = num_cached_tokens(cache[name]) if index is None else index
+            return self.cross_attention.decode_cross(x, cache[self.cross_attention.name], start)  # type: ignore[union-attr]
+
+        x = self._residual(inputs, attend, self._attention_norm, training=False)
         if self.cross_attention is not None:
-            cross_cache = cache[self.cross_attention.name]  # constant
-            x = self._residual(x, lambda x: cross_attend(x, cross_cache), self._cross_attention_norm, training=False)
+            x = self._residual(x, cross_attend, self._cross_attention_norm, training=False)
         if self.feed_forward is not None:
             x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
         return x, new
+
+    def rewind(self, cache: dict[str, Any], lengths: Size) -> dict[str, Any]:
+        """Forget the last tokens of each row; see `AttentionLayer.rewind`."""
+        name = self.attention.name
+        check_entries(cache, [name])
+        return {**cache, name: self.attention.rewind(cache[name], lengths)}
 
     def compute_output_shape(self, inputs_shape: Shape, **other_shapes: Shape | None) -> Shape:
         return inputs_shape

@@ -1,7 +1,5 @@
 """Transformer-XL segment memory: keys from earlier segments."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -9,7 +7,6 @@ from tf_sparse_attention.checks import check_static
 from tf_sparse_attention.layers.parts.call_inputs import as_integers, as_tensor, token_mask, zero_padding
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.patterns.engine.kv_cache import memory_entry
 from tf_sparse_attention.types import Size, Tensor
 
 
@@ -89,33 +86,6 @@ def memory_keys(
     _, key, value = layer.project(memory)
     positions = ops.arange(sizes[1], dtype="int32") - sizes[1]
     return layer.position_encoding.rotate(key, positions), value, seen
-
-
-def add_cached_memory(
-    layer: keras.layers.Layer, cache: dict[str, Any], heads: tuple[Tensor, Tensor, Tensor], masks: TokenMasks
-) -> tuple[tuple[Tensor, Tensor, Tensor], TokenMasks]:
-    """Add the segment memory of a cache to the projected heads and masks of a prompt.
-
-    Args:
-        layer: the attention layer.
-        cache: cache of the layer with a memory and without tokens. Its R slots hold the positions -R .. -1.
-        heads: queries, keys and values of the prompt, (B, N, T, H) each.
-        masks: the `TokenMasks` of the prompt.
-
-    Returns:
-        Pair of heads and masks.
-    """
-    entry = memory_entry(cache) or {}
-    query, key, value = heads
-    batch, length = shape(query)[0], shape(query)[2]
-    size = entry["key"].shape[2]
-    # Cached keys are rotated by their positions, while the call rotates all keys by their slots.
-    unrotated = layer.position_encoding.rotate(entry["key"], size - ops.arange(size, dtype="int32"))
-    own = ops.ones((batch, length), dtype="bool") if masks.key_mask is None else masks.key_mask
-    own = ops.broadcast_to(own, (batch, length))
-    key, value = ops.concatenate([unrotated, key], axis=2), ops.concatenate([entry["value"], value], axis=2)
-    key_mask = ops.concatenate([entry["remembered"], own], axis=1)
-    return (query, key, value), masks._replace(key_mask=key_mask, num_memory=size)
 
 
 def latest(x: Tensor | None, count: int) -> Tensor | None:

@@ -161,7 +161,8 @@ def attend_arranged(
         return arrangement.combine(
             [attend_arranged(part, leaf, inputs, call, dropout, **returns) for part in arrangement.parts]
         )
-    fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns)
+    # Kernels do not know the offset.
+    fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns) if call.offset is None else None
     return attend_plain(arrangement, leaf, inputs, call, dropout, **returns) if fused is None else fused
 
 
@@ -252,6 +253,9 @@ def arranged_conditions(
 ) -> tuple[Tensor, ...]:
     """Evaluate the mask rule of a pattern for the pairs of an arrangement, see `rule_conditions`."""
     positions = arrangement.rule_positions(pattern.period)
+    if call.offset is not None and call.offset.changes(pattern):
+        first = call.offset.position[:, None, None, None, None]
+        positions = tuple(first + ops.convert_to_tensor(x, "int32") for x in arrangement.rule_positions(None))
     features = TokenFeatures({}, {}) if selection is None else arrangement.features(selection)
     starts: list[Callable[[], Tensor] | None] = [None, None]
     if call.starts is not None:

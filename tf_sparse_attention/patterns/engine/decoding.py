@@ -1,53 +1,70 @@
-"""Decoding: attention of the next token of each row to cached keys, under any pattern.
+"""Decoding: attention of new tokens to cached keys and to each other, under any pattern.
 
-A step is an arrangement, `CachedGroup`: one group with the query and the slots that it reads. `attend_plain`
-computes it like any other arrangement. Cross-attention reads the cache of a complete source sequence in the same way.
+New tokens are written to the cache first, and then read from it with the other keys (`CachedKeys`, `CachedTiles`). If
+the cache would overwrite keys that the first new tokens can see, the new tokens attend to the cache before it changes,
+and to each other in an arrangement of the pattern; the log-sum-exp merges both. Cross-attention reads the cache of a
+complete source sequence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from keras import ops
 
-from tf_sparse_attention.ops.attend import combine_attended
-from tf_sparse_attention.ops.gather import take_positions, write_slot
+from tf_sparse_attention.ops.attend import Attended, combine_attended, lowest
+from tf_sparse_attention.ops.gather import take_positions, take_slots
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.shapes import in_range, repeat_key_heads, shape, take_key_heads
+from tf_sparse_attention.ops.shapes import are_known, pad_axis, repeat_key_heads, shape, slice_axis, take_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.engine.attention import attend_plain, join_results
+from tf_sparse_attention.patterns.cache_policies import EMPTY, Buckets
+from tf_sparse_attention.patterns.engine.attention import attend_arranged, attend_plain, join_results
 from tf_sparse_attention.patterns.engine.head_plans import (
     AttentionOptions,
     HeadPlan,
     Inputs,
     Leaf,
+    Selections,
     slice_inputs,
     take_heads,
 )
 from tf_sparse_attention.patterns.engine.kv_cache import (
-    EMPTY,
+    MAX_SCATTERED,
     Cache,
     Entry,
     Selectors,
+    add_tokens,
     cache_policy,
     entry_name,
-    feature_names,
-    has_room,
+    write_tokens,
 )
-from tf_sparse_attention.patterns.pattern import Call
-from tf_sparse_attention.patterns.selection import SelectionInputs, Selector, TokenFeatures, TokenInfo
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.patterns.first import First
+from tf_sparse_attention.patterns.pattern import Call, Offset
+from tf_sparse_attention.patterns.selected_blocks import SelectedTiles
+from tf_sparse_attention.patterns.selection import (
+    NewTokens,
+    Selection,
+    SelectionInputs,
+    Selector,
+    TokenFeatures,
+    TokenInfo,
+)
+from tf_sparse_attention.types import Size, Tensor
+
+MIN_TILED = 16  # new tokens; fewer tokens gather their slots one by one and attend to each other in one group
 
 
 class ReadSlots(NamedTuple):
-    """The slots of a cache that a query reads.
+    """The slots of a cache that q queries read, in G groups: all queries in one, or one query each.
 
     Attributes:
-        key: (B, M, s, H), rotated by positions.
-        value: (B, M, s, Hv).
-        positions: int32 (1 or B, 1 or M or N, s); of successors the positions of the values. Undefined in empty slots.
+        key: (B, M, G, s, H), rotated by positions.
+        value: (B, M, G, s, Hv).
+        positions: int32 (1 or B, 1 or M or N, G, s); of successors the positions of the values. Undefined in empty
+            slots.
         exists: bool, as `positions`, False in empty slots.
-        features: for the leaf and for those that it excludes, by index, its `TokenFeatures`, (B, n, 1) and (B, m, s).
+        features: for the leaf and for those that it excludes, by index, its `TokenFeatures`, (B, n, q) of queries and
+            (B, m, G, s) of keys.
     """
 
     key: Tensor
@@ -57,26 +74,84 @@ class ReadSlots(NamedTuple):
     features: Mapping[int, TokenFeatures]
 
 
-class CachedGroup(Arrangement):
-    """Arrangement of a decoding step: one group per row with the query and the cache slots that it reads.
+class CachedArrangement(Arrangement):
+    """Base class of arrangements of new queries with cached keys, whose positions are read from the cache.
+
+    Args:
+        leaf: the `Leaf` that the slots belong to.
+        features: the `TokenFeatures` of the leaf.
+    """
+
+    is_exact = False
+
+    def __init__(self, leaf: Leaf, features: TokenFeatures) -> None:
+        self.lead = -1 if leaf.reads_successors else 0
+        self._ranks = features if "rank" in features.key else None
+
+    def causal_mask(self) -> Tensor:
+        queries, keys = self.pairs()
+        return keys - self.lead <= queries
+
+    def distances(self) -> Distances:
+        tokens = self.relative_positions()
+        ranks = tokens - self.lead
+        if self._ranks is not None:
+            queries, keys = self.features(self._ranks)
+            ranks = keys["rank"] - queries["rank"]
+        return Distances(ranks=ranks, tokens=tokens, pairs=self.pairs)
+
+
+class CachedKeys(CachedArrangement):
+    """Groups of new queries with the cache slots that they read.
 
     Args:
         leaf: the `Leaf` that the slots belong to.
         slots: the `ReadSlots`.
-        index: int32 (B,), the position of each query.
+        positions: int32 (B, q), the position of each query.
         num_heads: N, heads of queries.
     """
 
-    def __init__(self, leaf: Leaf, slots: ReadSlots, index: Tensor, num_heads: int) -> None:
+    def __init__(self, leaf: Leaf, slots: ReadSlots, positions: Tensor, num_heads: int) -> None:
         def spread(x):
             return x if x.shape[1] == 1 else repeat_key_heads(x, num_heads)
 
-        self.lead = -1 if leaf.reads_successors else 0
-        self.key_length = shape(slots.key)[2]
-        self._queries, self._keys = index[:, None, None, None], spread(slots.positions)[:, :, None] + self.lead
-        self._exists = spread(slots.exists)[:, :, None, None]
-        features = slots.features[leaf.index]
-        self._ranks = features if "rank" in features.key else None
+        super().__init__(leaf, slots.features[leaf.index])
+        _, _, num_groups, self.key_length, _ = shape(slots.key)
+        self._is_one_group = isinstance(num_groups, int) and num_groups == 1
+        self._queries, self._keys = self.queries(positions[:, None], -1), spread(slots.positions) + self.lead
+        self._exists = spread(slots.exists)[..., None, :]
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(x, axis - 1 if self._is_one_group else axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return x  # already in groups
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.squeeze(x, axis - 1 if self._is_one_group else axis)
+
+    def query_positions(self) -> Tensor:
+        return self._queries
+
+    def key_positions(self) -> Tensor:
+        return self._keys
+
+    def key_exists(self) -> Tensor:
+        return self._exists
+
+
+class NewGroup(CachedArrangement):
+    """New tokens in one group, in which they attend to each other.
+
+    Args:
+        leaf: the `Leaf`.
+        features: the `TokenFeatures` of the leaf, (B, n, q) and (B, m, q).
+        positions: int32 (B, q), the position of each token.
+    """
+
+    def __init__(self, leaf: Leaf, features: TokenFeatures, positions: Tensor) -> None:
+        super().__init__(leaf, features)
+        self.key_length, self._positions = shape(positions)[1], positions[:, None, None]
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return ops.expand_dims(x, axis - 1)
@@ -88,28 +163,56 @@ class CachedGroup(Arrangement):
         return ops.squeeze(x, axis - 1)
 
     def query_positions(self) -> Tensor:
+        return self._positions
+
+    def key_positions(self) -> Tensor:
+        return self._positions
+
+
+class CachedTiles(CachedArrangement, SelectedTiles):
+    """New queries sorted by the bucket that they read, in tiles of one bucket; see `SelectedTiles`.
+
+    Args:
+        leaf: the `Leaf` that the slots belong to.
+        buckets: the `Buckets` of the queries, int32 (B, N, q) each.
+        features: the `TokenFeatures` of the leaf, (B, n, q) and (B, m, S).
+        positions: int32 (B, q), the position of each query.
+        slot_positions: int32 (B, 1 or m, S), the position in each slot, `EMPTY` in empty slots.
+        group_size: number of consecutive heads that read the same buckets.
+    """
+
+    def __init__(
+        self,
+        leaf: Leaf,
+        buckets: Buckets,
+        features: TokenFeatures,
+        positions: Tensor,
+        slot_positions: Tensor,
+        group_size: int,
+    ) -> None:
+        SelectedTiles.__init__(self, buckets.indices, buckets.size, shape(slot_positions)[2], group_size)
+        CachedArrangement.__init__(self, leaf, features)
+        self._queries, self._slot_positions = self.queries(positions[:, None], -1), slot_positions
+
+    def _max_tiles(self, size: Size) -> Size:
+        return (self._query_length * self._num_choices + (size - 1) * self._num_blocks) // size
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        if axis == -1 and x.shape[1] != 1:
+            x = repeat_key_heads(x, self._sizes[1])
+        return super().keys(x, axis)
+
+    def query_positions(self) -> Tensor:
         return self._queries
 
     def key_positions(self) -> Tensor:
-        return self._keys
+        return self.keys(self._slot_positions, -1) + self.lead
 
     def key_exists(self) -> Tensor:
-        return self._exists
-
-    def causal_order(self) -> tuple[Tensor, Tensor]:
-        queries, keys = self.pairs()
-        return queries, keys - self.lead
-
-    def distances(self) -> Distances:
-        tokens = self.relative_positions()
-        ranks = tokens - self.lead
-        if self._ranks is not None:
-            queries, keys = self.features(self._ranks)
-            ranks = keys["rank"] - queries["rank"]
-        return Distances(ranks=ranks, tokens=tokens, pairs=self.pairs)
+        return (self.keys(self._slot_positions, -1) > EMPTY)[..., None, :]
 
 
-def decode_pattern(
+def extend_pattern(
     plans: Sequence[HeadPlan],
     cache: Cache,
     query: Tensor,
@@ -117,148 +220,206 @@ def decode_pattern(
     value: Tensor,
     selectors: Selectors,
     heads: tuple[Tensor, Tensor],
-    index: Tensor,
+    tokens: NewTokens,
     options: AttentionOptions,
+    farthest_first: int | None = None,
 ) -> tuple[Tensor, Cache]:
-    """Compute attention of the next token to itself and to the keys in the cache, and add it to the cache.
+    """Compute attention of new tokens to the keys in the cache and to each other, and add them to the cache.
 
     Args:
         plans: of `plan_heads`.
         cache: of `empty_cache`, `fill_cache` or this function.
-        query: scaled queries (B, N, 1, H), not rotated.
-        key: keys (B, M, 1, H), not rotated.
-        value: values (B, M, 1, Hv).
+        query: scaled queries (B, N, q, H), not rotated.
+        key: keys (B, M, q, H), not rotated.
+        value: values (B, M, q, Hv).
         selectors: for each leaf its `Selector`, or None.
-        heads: pair of queries (B, N, 1, H) and keys (B, M, 1, H) as selectors compare them, see `SelectionInputs`.
-        index: int32 (B,), the position of the token; -1 in rows without a token.
+        heads: pair of queries (B, N, q, H) and keys (B, M, q, H) as selectors compare them, see `SelectionInputs`.
+        tokens: the `NewTokens`.
         options: an `AttentionOptions`.
+        farthest_first: largest position to which queries are rotated for `First` keys, as in StreamingLLM (Xiao et al.
+            2024, section 3.2). None: no limit.
 
     Returns:
-        Pair of the output (B, N, 1, Hv) and the cache. Where `index` is -1 or beyond the slots of the cache, the output
-        is NaN and the cache is unchanged.
+        Pair of the output (B, N, q, Hv), arbitrary for tokens that are not added, and the cache.
     """
-    at, held = index[:, None, None], has_room(plans, cache, index + 1)
-    kept = (index >= 0 if held is True else ops.logical_and(held, index >= 0))[:, None]
-    rotated, key = options.position.rotate(query, at), options.position.rotate_for_cache(key, at)
-    inputs = SelectionInputs(*heads, rotated, key)
-    cache, features = dict(cache), {}
+    at = tokens.positions[:, None]
+    inputs = SelectionInputs(*heads, options.position.rotate(query, at), options.position.rotate(key, at))
+    near = None if farthest_first is None else options.position.rotate(query, ops.minimum(at, farthest_first))
+    cache, added, results = dict(cache), dict[int, Mapping[str, Tensor]](), []
+    selections: dict[int, Selection | TokenFeatures | None] = dict.fromkeys(range(len(selectors)))
     for plan in plans:
-        own_inputs = slice_inputs(plan, inputs)
-        own_value = take_heads(value, plan.key_heads)
+        own_inputs, own_value = slice_inputs(plan, inputs), take_heads(value, plan.key_heads)
+        own_options, parts = options.slice_heads(plan.heads), []
         for leaf in plan.leaves:
-            entry, own_key, is_kept = dict(cache[entry_name(leaf)]), own_inputs.rotated_key, kept
-            selector = selectors[leaf.index]
+            name, selector = entry_name(leaf), selectors[leaf.index]
+            own_key = own_inputs.rotated_key
+            entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, own_key, tokens, selectors, added)
             if selector is not None:
-                state, features[leaf.index] = selector.select_next(entry, own_inputs, index, kept)
-                _check_features(selector, features[leaf.index])
-                entry |= state
-            if leaf.reads_successors:  # the key of the previous token comes with the value of this one
-                own_key, last = entry["last_key"], ops.cast(own_key, entry["last_key"].dtype)
-                entry["last_key"] = ops.where(kept[..., None, None], last, own_key)
-                is_kept = merge(kept, index[:, None] > 0)
-            columns = {at: features[i].key[name] for at, (i, name) in feature_names(leaf, selectors).items()}
-            own_features = {} if selector is None else features[leaf.index].key
-            cache[entry_name(leaf)] = _write(leaf, entry, own_key, own_value, own_features, columns, index, is_kept)
+                selection = selector.select_new(entry, own_inputs, tokens, added[leaf.index])
+                selections[leaf.index] = _checked(selector, selection, new.features)
+            is_first = near is not None and isinstance(leaf.pattern, First)
+            own_query = take_heads(near, plan.heads) if is_first else own_inputs.rotated_query
+            reader = Inputs(own_query, own_key, own_value, selections, TokenMasks(), own_options)
+            spare, length = cache_policy(leaf).spare(shape(entry["key"])[2]), tokens.length
+            if spare is None or (length is not None and length <= spare + 1):
+                in_place = length is not None and length <= MAX_SCATTERED
+                entry = write_tokens(leaf, entry, new, in_place)
+                parts += _attend_slots(leaf, entry, reader, selectors, tokens)
+            else:
+                # With successor values, the first token completes the pair of the last cached key and its value.
+                before = write_tokens(leaf, entry, new.first_token(), True) if leaf.reads_successors else entry
+                parts += _attend_slots(leaf, before, reader, selectors, tokens)
+                parts.append(_attend_new(leaf, reader, tokens))
+                entry = write_tokens(leaf, entry, new, in_place=False)
+            cache[name] = entry
+        results.append(combine_attended(parts))
+    return join_results(results, plans, query, options).output, cache
 
-    def read(leaf):
-        slots = _read(leaf, cache[entry_name(leaf)], features, selectors, index)
-        return slots._replace(key=options.position.rotate_from_cache(slots.key, slots.positions))
 
-    output = attend_read(plans, query, rotated, read, index, options, causal=True)
-    return ops.where(kept[..., None, None], output, float("nan")), cache
-
-
-def _check_features(selector: Selector, features: TokenFeatures) -> None:
-    """Raise a `ValueError` unless a selector returned its features for one token per row."""
-    for name, x in (*features.query.items(), *features.key.items()):
+def _checked(
+    selector: Selector, selection: Selection | TokenFeatures, added: Mapping[str, Tensor]
+) -> Selection | TokenFeatures:
+    """Return a selection of new tokens, or raise a `ValueError` for features of the wrong rank."""
+    for name, x in (*selection.features().query.items(), *added.items()):
         if len(x.shape) != 3:
             raise ValueError(
-                f"`select_next` of {type(selector).__name__} must return features of queries (B, n, 1) and keys "
-                f"(B, m, 1). Received: {name!r} of shape {tuple(x.shape)}."
+                f"`add` and `select_new` of {type(selector).__name__} must return features of queries (B, n, q) and "
+                f"keys (B, m, q). Received: {name!r} of shape {tuple(x.shape)}."
             )
+    return selection
 
 
-def attend_read(
-    plans: Sequence[HeadPlan],
-    query: Tensor,
-    rotated: Tensor,
-    read: Callable[[Leaf], ReadSlots],
-    index: Tensor,
-    options: AttentionOptions,
-    causal: bool,
-) -> Tensor:
-    """Compute attention of one query per row to the slots that it reads, (B, N, 1, Hv).
+def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors, tokens: NewTokens) -> list[Attended]:
+    """Compute attention of new queries to the slots of an entry. Parts of one softmax."""
+    (batch, num_heads, length, _), (_, key_heads, num_slots, _) = shape(inputs.query), shape(entry["key"])
+    policy, positions, features = cache_policy(leaf), tokens.positions, _query_features(leaf, inputs.selections)
+    own = features[leaf.index]
+    buckets = policy.buckets(TokenInfo(positions[:, None], own), num_slots)
+    options = inputs.options._replace(hide_self=None) if leaf.reads_successors else inputs.options
 
-    Args:
-        plans: of `plan_heads`.
-        query: scaled queries (B, N, 1, H).
-        rotated: the queries rotated by their positions.
-        read: function of a `Leaf` that returns its `ReadSlots`.
-        index: int32 (B,), positions of the queries.
-        options: an `AttentionOptions`.
-        causal: whether later keys are masked.
-    """
-    results = []
-    for plan in plans:
-        own, queries, parts = options.slice_heads(plan.heads), take_heads(rotated, plan.heads), []
-        batch, heads = shape(queries)[:2]
-        for leaf in plan.leaves:
-            slots = read(leaf)
-            arrangement = CachedGroup(leaf, slots, index, heads)
-            hidden = own._replace(hide_self=None) if leaf.reads_successors else own
-            inputs = Inputs(queries, slots.key, slots.value, slots.features, TokenMasks(), hidden)
-            call = Call(batch, 1, arrangement.key_length, causal)
-            parts.append(attend_plain(arrangement, leaf, inputs, call, return_weights=False, return_log_sum_exp=True))
-        results.append(combine_attended(parts))
-    return join_results(results, plans, query, options).output
+    def attend(arrangement, queries, key, value, known):
+        given = Inputs(queries, key, value, known, TokenMasks(), options)
+        call = Call(batch, shape(queries)[2], arrangement.key_length, causal=True)
+        return attend_plain(arrangement, leaf, given, call, return_weights=False, return_log_sum_exp=True)
+
+    if buckets is not None and are_known(length, buckets.size) and length >= MIN_TILED:
+        known = _slot_features(leaf, features, selectors, lambda name: entry[name])
+        group_size = num_heads // key_heads if policy.shares_reads or buckets.indices[0].shape[1] == 1 else 1
+        indices = [ops.broadcast_to(x, (batch, num_heads, length)) for x in buckets.indices]
+        slot_positions = entry["position"] + EMPTY
+        tiles = CachedTiles(
+            leaf, buckets._replace(indices=indices), known[leaf.index], positions, slot_positions, group_size
+        )
+        attended = tiles.split_choices(attend(tiles, inputs.query, entry["key"], entry["value"], known))
+        sums = cast(Tensor, attended.log_sum_exp)
+        return [
+            Attended(attended.output[:, :, choice], log_sum_exp=sums[:, :, choice]) for choice in range(len(indices))
+        ]
+    # Queries beyond the number of slots of a ring see none of its keys.
+    visible = length
+    if buckets is None and policy.spare(num_slots) is not None and are_known(length, num_slots):
+        visible = min(length, num_slots)
+        positions, own = positions[:, :visible], {name: x[..., :visible] for name, x in own.items()}
+        features = {index: {name: x[..., :visible] for name, x in y.items()} for index, y in features.items()}
+    slots = _read(leaf, entry, features, selectors, buckets, policy.shares_reads)
+    arrangement = CachedKeys(leaf, slots, positions, num_heads)
+    query = slice_axis(inputs.query, -2, 0, visible)
+    output, _, log_sum_exp = attend(arrangement, query, slots.key, slots.value, slots.features)
+    if visible != length:
+        missing = length - visible
+        output = pad_axis(output, -2, 0, missing)
+        log_sum_exp = ops.pad(log_sum_exp, ((0, 0), (0, 0), (0, missing)), constant_values=lowest(log_sum_exp.dtype))
+    return [Attended(output, log_sum_exp=log_sum_exp)]
 
 
-def _write(
-    leaf: Leaf,
-    entry: Entry,
-    key: Tensor,
-    value: Tensor,
-    features: Mapping[str, Tensor],
-    columns: Mapping[str, Tensor],
-    index: Tensor,
-    kept: Tensor,
-) -> Entry:
-    """Write the key and value (B, m, 1, H) of the token at `index` (B,) to an entry, in rows `kept` (B, 1).
+def _query_features(leaf: Leaf, selections: Selections) -> dict[int, Mapping[str, Tensor]]:
+    """Return the features of new queries, (B, n, q) by name, for a leaf and those that it excludes, by index."""
+    found = {each.index: selections[each.index] for each in (leaf, *leaf.excluded)}
+    return {index: {} if selection is None else selection.features().query for index, selection in found.items()}
 
-    Its features and the entries of features are int32 (B, m, 1) by name.
-    """
-    num_slots = shape(entry["key"])[2]
-    token = TokenInfo(index[:, None], {name: x[..., 0] for name, x in features.items()})
-    at, kept_slot = cache_policy(leaf).slot(token, num_slots)
-    at = in_range(at, num_slots)  # a slot beyond the last one would be one of the next head
-    new = {"key": key, "value": value, "position": index[:, None] - EMPTY}
-    new |= {name: x[..., 0] for name, x in columns.items()}
-    return {**entry, **{name: write_slot(entry[name], x, at, merge(kept_slot, kept)) for name, x in new.items()}}
+
+def _slot_features(
+    leaf: Leaf, features: Mapping[int, Mapping[str, Tensor]], selectors: Selectors, take: Callable[[str], Tensor]
+) -> dict[int, TokenFeatures]:
+    """Return the `TokenFeatures` of a leaf and those that it excludes. `take` returns an entry of key features."""
+    known = {}
+    for each in (leaf, *leaf.excluded):
+        selector = selectors[each.index]
+        names = () if selector is None else selector.key_features
+        known[each.index] = TokenFeatures(features[each.index], {name: take(f"{name}_{each.index}") for name in names})
+    return known
 
 
 def _read(
-    leaf: Leaf, entry: Entry, features: Mapping[int, TokenFeatures], selectors: Selectors, index: Tensor
+    leaf: Leaf,
+    entry: Entry,
+    features: Mapping[int, Mapping[str, Tensor]],
+    selectors: Selectors,
+    buckets: Buckets | None,
+    is_shared: bool,
 ) -> ReadSlots:
-    """Return the `ReadSlots` of the query at `index` (B,), given the features of the token for each leaf by index."""
-    policy, (_, heads, num_slots, _) = cache_policy(leaf), shape(entry["key"])
-    own = {} if leaf.index not in features else {name: x[..., 0] for name, x in features[leaf.index].query.items()}
-    at = policy.read(TokenInfo(index[:, None], own), num_slots)
-    if policy.shares_reads and at is not None:
-        at = take_key_heads(at, heads)
+    """Return the `ReadSlots` of new queries: all slots, or gathered buckets."""
+    if buckets is None:
 
-    def rows(name):
-        return entry[name] if at is None else take_positions(entry[name], at)
+        def take(name):
+            return entry[name][:, :, None]
 
-    def numbers(name):
-        return entry[name] if at is None else take_positions(entry[name][..., None], at)[..., 0]
+        positions = take("position") + EMPTY
+        exists = positions > EMPTY
+    else:
+        number = ops.stack(buckets.indices, axis=-1)[..., None]  # (B, 1 or n, q, choices, 1)
+        if is_shared:
+            number = take_key_heads(number, entry["key"].shape[1])
+        at = number * buckets.size + ops.arange(buckets.size, dtype="int32")
+        merged = (*shape(at)[:3], len(buckets.indices) * buckets.size)
+        at = ops.reshape(at, merged)
 
-    positions, read = numbers("position") + EMPTY, {}
-    for each in (leaf, *leaf.excluded):
-        of_query = features[each.index].query if each.index in features else {}
-        selector = selectors[each.index]
-        names = () if selector is None else selector.key_features
-        read[each.index] = TokenFeatures(of_query, {name: numbers(f"{name}_{each.index}") for name in names})
-    return ReadSlots(rows("key"), rows("value"), positions, positions > EMPTY, read)
+        def take(name):
+            return take_slots(entry[name], at)
+
+        positions = take("position") + EMPTY
+        exists = merge(positions > EMPTY, at >= 0)
+    known = _slot_features(leaf, features, selectors, take)
+    return ReadSlots(take("key"), take("value"), positions, exists, known)
+
+
+def _attend_new(leaf: Leaf, inputs: Inputs, tokens: NewTokens) -> Attended:
+    """Compute attention of new tokens to each other, in an arrangement of the pattern."""
+    (batch, heads, length, _), period = shape(inputs.query), leaf.pattern.period
+    if leaf.reads_successors:
+        inputs = inputs.shift_to_successors()
+    selection: Any = inputs.selections[leaf.index]
+    call = Call(batch, length, length, causal=True, group_size=heads // inputs.key.shape[1])
+    if tokens.length is not None and (period is None or tokens.length < MIN_TILED):
+        features = TokenFeatures({}, {}) if selection is None else leaf.features(selection)
+        known = cast(Mapping, inputs.selections)
+        inputs = inputs._replace(selections={**known, leaf.index: features})
+        return _attend_from(leaf, NewGroup(leaf, features, tokens.positions), inputs, call)
+    if period is None:
+        raise ValueError(f"`x` must have a known length with {type(leaf.pattern).__name__}. Received: unknown length.")
+    if period == 1:
+        return _attend_from(leaf, leaf.arrange(call, selection), inputs, call, Offset(tokens.start, 1))
+    # The arrangement begins at a multiple of the period.
+    shift = tokens.start % period
+    at = ops.arange(length + period - 1, dtype="int32") - shift[:, None]  # (B, T')
+    query, key, value = (take_positions(x, at[:, None]) for x in (inputs.query, inputs.key, inputs.value))
+    masks = TokenMasks(key_mask=ops.logical_and(at >= 0, at < length))
+    inputs = inputs._replace(query=query, key=key, value=value, masks=masks)
+    call = call._replace(query_length=length + period - 1, key_length=length + period - 1)
+    arrangement, offset = leaf.arrange(call, selection), Offset(tokens.start - shift, period)
+    attended = _attend_from(leaf, arrangement, inputs, call, offset)
+    back = (ops.arange(length, dtype="int32") + shift[:, None])[:, None]
+    log_sum_exp = take_positions(cast(Tensor, attended.log_sum_exp)[..., None], back)[..., 0]
+    return Attended(take_positions(attended.output, back), log_sum_exp=log_sum_exp)
+
+
+def _attend_from(
+    leaf: Leaf, arrangement: Arrangement, inputs: Inputs, call: Call, offset: Offset | None = None
+) -> Attended:
+    """Compute attention of new tokens. The arrangement begins at an offset; None: it has the positions of the cache."""
+    if offset is not None and any(offset.changes(each.pattern) for each in (leaf, *leaf.excluded)):
+        call = call._replace(offset=offset)
+    return attend_arranged(arrangement, leaf, inputs, call, None, return_weights=False, return_log_sum_exp=True)
 
 
 def cross_cache(
@@ -295,53 +456,61 @@ def decode_cross_pattern(
     query: Tensor,
     selectors: Selectors,
     heads: Tensor,
-    index: Tensor,
+    positions: Tensor,
     options: AttentionOptions,
 ) -> Tensor:
-    """Compute attention of one query per row to the source sequence, (B, N, 1, Hv).
+    """Compute attention of queries to the source sequence, (B, N, q, Hv).
 
     Args:
         plans: of `plan_heads`.
         cache: of `cross_cache`.
-        query: scaled queries (B, N, 1, H), not rotated.
+        query: scaled queries (B, N, q, H), not rotated.
         selectors: for each leaf its `Selector`, or None.
-        heads: (B, N, 1, H), queries as selectors compare them, see `SelectionInputs`.
-        index: int32 (B,), the positions of the queries in their sequence.
+        heads: (B, N, q, H), queries as selectors compare them, see `SelectionInputs`.
+        positions: int32 (B, q), the positions of the queries in their sequence.
         options: an `AttentionOptions`.
     """
-    groups = _assign(plans, selectors, heads, index)
-    rotated = options.position.rotate(query, index[:, None, None])
-
-    def read(leaf):
-        return _read_cross(leaf, cache, groups, index)
-
-    return attend_read(plans, query, rotated, read, index, options, causal=False)
+    groups = _assign(plans, selectors, heads, positions)
+    rotated = options.position.rotate(query, positions[:, None])
+    results = []
+    for plan in plans:
+        own, queries, parts = options.slice_heads(plan.heads), take_heads(rotated, plan.heads), []
+        batch, num_heads, length, _ = shape(queries)
+        for leaf in plan.leaves:
+            slots = _read_cross(leaf, cache, groups, positions)
+            arrangement = CachedKeys(leaf, slots, positions, num_heads)
+            inputs = Inputs(queries, slots.key, slots.value, slots.features, TokenMasks(), own)
+            call = Call(batch, length, arrangement.key_length)
+            parts.append(attend_plain(arrangement, leaf, inputs, call, return_weights=False, return_log_sum_exp=True))
+        results.append(combine_attended(parts))
+    return join_results(results, plans, query, options).output
 
 
 def _assign(
-    plans: Sequence[HeadPlan], selectors: Selectors, heads: Tensor, index: Tensor
+    plans: Sequence[HeadPlan], selectors: Selectors, heads: Tensor, positions: Tensor
 ) -> Mapping[int, Tensor | None]:
-    """Return the groups of the queries, int32 (B, n, 1), for each leaf by index, None for leaves without a selector."""
+    """Return the groups of the queries, int32 (B, n, q), for each leaf by index, None for leaves without a selector."""
     groups: dict[int, Tensor | None] = {}
     for plan in plans:
         own = take_heads(heads, plan.heads)
         for leaf in plan.leaves:
             selector = selectors[leaf.index]
-            groups[leaf.index] = None if selector is None else selector.assign(own, index[:, None])
+            groups[leaf.index] = None if selector is None else selector.assign(own, positions)
     return groups
 
 
-def _read_cross(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], index: Tensor) -> ReadSlots:
-    """Return the `ReadSlots` of the queries at `index` (B,)."""
+def _read_cross(leaf: Leaf, cache: Cache, groups: Mapping[int, Tensor | None], positions: Tensor) -> ReadSlots:
+    """Return the `ReadSlots` of queries at `positions` (B, q)."""
     queries = {
-        each.index: each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], index)
+        each.index: each.pattern.cross_cache().query(cache[entry_name(each)], groups[each.index], positions)
         for each in (leaf, *leaf.excluded)
     }
-    found = leaf.pattern.cross_cache().read(cache[entry_name(leaf)], TokenInfo(index[:, None], queries[leaf.index]))
+    policy, entry = leaf.pattern.cross_cache(), cache[entry_name(leaf)]
+    found = policy.read(entry, TokenInfo(positions[:, None], queries[leaf.index]))
     features = {}
     for each in (leaf, *leaf.excluded):
-        entry, names = cache[entry_name(each)], each.pattern.cross_cache().names
-        known = {name: take_positions(entry[name][..., None], found.positions)[..., 0] for name in names}
+        own, names = cache[entry_name(each)], each.pattern.cross_cache().names
+        known = {name: take_slots(own[name], found.positions) for name in names}
         known |= found.features if each is leaf else {}
-        features[each.index] = TokenFeatures({name: x[..., None] for name, x in queries[each.index].items()}, known)
+        features[each.index] = TokenFeatures(queries[each.index], known)
     return ReadSlots(found.key, found.value, found.positions, found.exists, features)

@@ -1,4 +1,4 @@
-"""KV caches: the slots for keys and values, empty and filled by a prompt.
+"""KV caches: the slots for keys and values, empty and with new tokens.
 
 A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1", ...: "key" (B, m, S, H) of its m
 heads of keys, rotated by positions, "value" (B, m, S, Hv), "position" int32 (B, 1 or m, S), minus `EMPTY`, the features
@@ -9,23 +9,21 @@ token, whose value is not yet known.
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from keras import ops
 
-from tf_sparse_attention.ops.gather import take_positions
-from tf_sparse_attention.ops.shapes import max_over, shape, shift_right
-from tf_sparse_attention.patterns.cache_policies import CachePolicy
+from tf_sparse_attention.ops.gather import take_positions, take_rows, write_slots
+from tf_sparse_attention.ops.masks import merge
+from tf_sparse_attention.ops.shapes import argmax_last_axis, max_over, shape
+from tf_sparse_attention.patterns.cache_policies import EMPTY, CachePolicy
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, slice_inputs, take_heads
-from tf_sparse_attention.patterns.selection import SelectionInputs, Selector, TokenInfo
+from tf_sparse_attention.patterns.selection import NewTokens, SelectionInputs, Selector, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
-# The position of an empty slot, less than any position of a token. Caches store positions minus this number, so that an
-# empty cache is all zeros: some export formats initialize state with zeros.
-EMPTY = -(2**30)
-
-NUM_TOKENS = "num_tokens"  # in the cache of a layer: tokens per row, int32 (B,), -1 after an invalid prompt
-UNROTATED = "unrotated"  # name in the entries of a cache with unrotated keys, whose rotation counts slots
+NUM_TOKENS = "num_tokens"  # in the cache of a layer: tokens per row, int32 (B,), -1 after an invalid extension
+LONGEST = "longest"  # in the cache of a layer that can take back tokens: the largest number of tokens, int32 (B,)
+STREAMING = "streaming"  # in the cache of a layer with positions in the cache; zeros (B,)
 
 Entry: TypeAlias = dict[str, Tensor]
 Cache: TypeAlias = dict[str, Entry]  # the cache of a layer has `NUM_TOKENS`, too
@@ -49,6 +47,7 @@ def empty_cache(
     max_length: Size,
     dtype: DType,
     selectors: Selectors,
+    rewind: int = 0,
 ) -> Cache:
     """Return the cache before the first token.
 
@@ -59,12 +58,14 @@ def empty_cache(
         max_length: the largest number of tokens of a sequence, an integer or a scalar tensor.
         dtype: dtype of keys and values.
         selectors: for each leaf its `Selector`, or None.
+        rewind: number of tokens that can be taken back. Default 0.
     """
     cache = {}
     for plan in plans:
         heads = len(plan.key_heads)
         for leaf in plan.leaves:
-            slots, selector = cache_policy(leaf).num_slots(max_length), selectors[leaf.index]
+            slots = cache_policy(leaf).with_spare(rewind).num_slots(max_length)
+            selector = selectors[leaf.index]
             entry = {
                 name: ops.zeros((batch_size, heads, slots, size), dtype=dtype)
                 for name, size in zip(("key", "value"), sizes, strict=True)
@@ -91,6 +92,31 @@ def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]
     }
 
 
+def spare_tokens(plans: Iterable[HeadPlan], cache: Cache) -> int | None:
+    """Return how many tokens a cache can take back, None for all tokens; see `CachePolicy.spare`."""
+    found = [
+        cache_policy(leaf).spare(shape(cache[entry_name(leaf)]["key"])[2]) for plan in plans for leaf in plan.leaves
+    ]
+    return min((spare for spare in found if spare is not None), default=None)
+
+
+def rewind_cache(plans: Iterable[HeadPlan], cache: Cache, selectors: Selectors, lengths: Tensor) -> Cache:
+    """Return a cache without the tokens from position `lengths` (B,) on."""
+    cache, ends = dict(cache), lengths[:, None, None] - EMPTY
+    for plan in plans:
+        for leaf in plan.leaves:
+            entry, selector = cache[entry_name(leaf)], selectors[leaf.index]
+            changed = {} if selector is None else selector.rewind(entry, lengths)
+            if leaf.reads_successors:  # the slot of the next position holds the key of the last token that remains
+                is_next = ops.broadcast_to(entry["position"] == ends, shape(entry["key"])[:3])
+                key = take_rows(entry["key"], argmax_last_axis(ops.cast(is_next, "float32"))[..., None])
+                found = ops.any(is_next, axis=-1, keepdims=True)[..., None]
+                changed["last_key"] = ops.where(found, key, entry["last_key"])
+            changed["position"] = ops.where(entry["position"] < ends, entry["position"], 0)
+            cache[entry_name(leaf)] = {**entry, **changed}
+    return cache
+
+
 def has_room(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Tensor:
     """Return whether a cache has enough slots for a number of positions.
 
@@ -112,14 +138,9 @@ def has_room(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Te
     return functools.reduce(ops.logical_and, tensors) if all_known_hold and tensors else all_known_hold
 
 
-def is_unrotated(cache: Mapping[str, Any]) -> bool:
-    """Return whether the cache of a layer holds unrotated keys."""
-    return any(UNROTATED in entry for entry in cache.values() if isinstance(entry, Mapping))
-
-
-def memory_entry(cache: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
-    """Return the entry of a cache that holds a segment memory, or None."""
-    return next((entry for entry in cache.values() if isinstance(entry, Mapping) and "remembered" in entry), None)
+def has_memory(cache: Mapping[str, Any]) -> bool:
+    """Return whether a cache holds a segment memory."""
+    return any("remembered" in entry for entry in cache.values() if isinstance(entry, Mapping))
 
 
 def _remembered(entry):
@@ -130,6 +151,66 @@ def _remembered(entry):
     return max_over(ops.where(entry["remembered"], slots - ops.arange(slots, dtype="int32"), 0), axis=1)
 
 
+MAX_SCATTERED = 32  # new tokens that are written one by one; more tokens rewrite all slots
+
+
+class NewKeys(NamedTuple):
+    """The keys and values of new tokens for the cache entry of a leaf.
+
+    Attributes:
+        tokens: the `NewTokens`.
+        features: int32 (B, m, q) by name, the key features of the leaf.
+        written: by name of the entry, for each new token its key (B, m, q, H), value (B, m, q, Hv), and the key
+            features int32 (B, m, q) of `feature_names`.
+        last_key: (B, m, 1, H), with successor values the key of the last token; else None.
+    """
+
+    tokens: NewTokens
+    features: Mapping[str, Tensor]
+    written: Mapping[str, Tensor]
+    last_key: Tensor | None
+
+    def first_token(self) -> Self:
+        """Return the first new token of each row, without `last_key`."""
+        features, written = ({name: x[:, :, :1] for name, x in y.items()} for y in (self.features, self.written))
+        return self._replace(tokens=self.tokens.first_token(), features=features, written=written, last_key=None)
+
+
+def add_tokens(
+    leaf: Leaf,
+    entry: Entry,
+    inputs: SelectionInputs,
+    value: Tensor,
+    key: Tensor,
+    tokens: NewTokens,
+    selectors: Selectors,
+    added: dict[int, Mapping[str, Tensor]],
+) -> tuple[Entry, NewKeys]:
+    """Add new tokens to the selector of a leaf.
+
+    Args:
+        leaf: a `Leaf`.
+        entry: its entry.
+        inputs: the `SelectionInputs` of the new tokens.
+        value: (B, m, q, Hv).
+        key: (B, m, q, H), as the cache holds it.
+        tokens: the `NewTokens`.
+        selectors: for each leaf its `Selector`, or None.
+        added: for each leaf its key features; gets those of this leaf.
+
+    Returns:
+        Pair of the entry with the new state of the selector, and the `NewKeys`.
+    """
+    last_key, selector = None, selectors[leaf.index]
+    if leaf.reads_successors:  # the key of the previous token comes with the value of a token
+        key, last_key = tokens.shift(key, entry["last_key"])
+    if selector is not None:
+        state, added[leaf.index] = selector.add(entry, inputs, tokens)
+        entry = {**entry, **state}
+    columns = {at: added[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
+    return entry, NewKeys(tokens, added.get(leaf.index, {}), {"key": key, "value": value, **columns}, last_key)
+
+
 def fill_cache(
     plans: Iterable[HeadPlan],
     cache: Cache,
@@ -137,55 +218,60 @@ def fill_cache(
     value: Tensor,
     selectors: Selectors,
     inputs: SelectionInputs,
-    lengths: Tensor,
+    tokens: NewTokens,
 ) -> Cache:
-    """Return the cache after a prompt.
+    """Return the cache after new tokens, without attention.
 
     Args:
         plans: of `plan_heads`.
-        cache: of `empty_cache`, with or without a segment memory.
-        key: (B, M, T, H), as the cache holds them.
-        value: (B, M, T, Hv).
+        cache: of `empty_cache`.
+        key: (B, M, q, H), rotated by positions.
+        value: (B, M, q, Hv).
         selectors: for each leaf its `Selector`, or None.
-        inputs: the `SelectionInputs` of the prompt, whose keys are not None where there are selectors.
-        lengths: int32 (B,), number of tokens per row.
+        inputs: the `SelectionInputs` of the tokens, whose keys are not None where there are selectors.
+        tokens: the `NewTokens`.
     """
-    tokens = ops.arange(shape(key)[2], dtype="int32")[None, None]
-    cache, features = dict(cache), {}
+    cache, added = dict(cache), dict[int, Mapping[str, Tensor]]()
     for plan in plans:
         own_inputs = slice_inputs(plan, inputs)
-        keys, own_value = (take_heads(x, plan.key_heads) for x in (key, value))
+        own_key, own_value = (take_heads(x, plan.key_heads) for x in (key, value))
         for leaf in plan.leaves:
-            entry, own_key, selector = dict(cache[entry_name(leaf)]), keys, selectors[leaf.index]
-            if leaf.reads_successors:
-                last = ops.broadcast_to(ops.maximum(lengths - 1, 0)[:, None, None], (*shape(keys)[:2], 1))
-                entry["last_key"] = ops.cast(take_positions(keys, last), entry["key"].dtype)
-                own_key = shift_right(keys, -2)
-            if selector is not None:
-                state, features[leaf.index] = selector.fill(entry, own_inputs, lengths)
-                entry |= state
-            policy, token = cache_policy(leaf), TokenInfo(tokens, features.get(leaf.index, {}))
-            positions = policy.slot_contents(token, lengths, shape(entry["key"])[2])
-            if leaf.reads_successors:  # no token comes before the first
-                positions = ops.where(positions > 0, positions, -1)
-            columns = {at: features[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
-            cache[entry_name(leaf)] = _fill(entry, own_key, own_value, positions, columns)
+            name = entry_name(leaf)
+            entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, own_key, tokens, selectors, added)
+            cache[name] = write_tokens(leaf, entry, new, in_place=False)
     return cache
 
 
-def _fill(entry: Entry, key: Tensor, value: Tensor, positions: Tensor, columns: Mapping[str, Tensor]) -> Entry:
-    """Write a sequence to an entry: slot s gets the token at `positions` (B, 1 or n, S), if not negative."""
-    batch, shared, slots = shape(entry["position"])
-    positions = ops.broadcast_to(positions, (batch, shared, slots))
-    is_new = positions >= 0
-    new = {"key": take_positions(key, positions), "value": take_positions(value, positions)}
-    new = {name: ops.where(is_new[..., None], ops.cast(x, entry[name].dtype), entry[name]) for name, x in new.items()}
-    heads = shape(entry["key"])[1]
-    rows = ops.broadcast_to(positions, (batch, heads, slots))
-    for name, x in columns.items():
-        taken = take_positions(x[..., None], rows)[..., 0]
-        new[name] = ops.where(is_new, taken, entry[name])
-    return {**entry, **new, "position": ops.where(is_new, positions - EMPTY, entry["position"])}
+def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, in_place: bool) -> Entry:
+    """Return an entry with new tokens.
+
+    Args:
+        leaf: the `Leaf` of the entry.
+        entry: the entry before the tokens.
+        new: the `NewKeys`.
+        in_place: whether tokens are written one by one; they must have different slots. False: all slots are rewritten.
+    """
+    tokens, positions = new.tokens, new.tokens.positions[:, None]
+    token, written = TokenInfo(positions, new.features), {**new.written, "position": positions - EMPTY}
+    if in_place:
+        at, kept = cache_policy(leaf).slot(token, shape(entry["key"])[2])
+        # With successor values, no token comes before the first.
+        kept = merge(kept, tokens.exists[:, None], positions > 0 if leaf.reads_successors else None)
+        entry = {**entry, **{name: write_slots(entry[name], x, at, kept) for name, x in written.items()}}
+    else:
+        at = cache_policy(leaf).new_in_slots(token, tokens, shape(entry["key"])[2])
+        is_new = merge(at >= 0, at < tokens.counts[:, None, None])
+        if leaf.reads_successors:
+            is_new = merge(is_new, at + tokens.start[:, None, None] > 0)
+        entry = {**entry, **{name: _rewrite(entry[name], x, at, is_new) for name, x in written.items()}}
+    return entry if new.last_key is None else {**entry, "last_key": new.last_key}
+
+
+def _rewrite(slots: Tensor, x: Tensor, at: Tensor, is_new: Tensor) -> Tensor:
+    """Replace the slots (B, n, S) or (B, n, S, H) with tokens `at` (B, 1 or n, S) where `is_new`."""
+    if len(slots.shape) == 4:
+        return ops.where(is_new[..., None], ops.cast(take_positions(x, at), slots.dtype), slots)
+    return ops.where(is_new, take_positions(x[..., None], at)[..., 0], slots)
 
 
 def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache:
@@ -203,7 +289,9 @@ def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache
     (name, entry), length = *cache.items(), shape(key)[2]
     batch, _, slots = shape(entry["position"])
     positions = ops.arange(slots, dtype="int32") - slots  # slot s holds position s - S
-    index = ops.broadcast_to((positions + length)[None, None], (batch, 1, slots))
-    entry = _fill(entry, key, value, index, {})
-    seen = ops.logical_and(ops.take(seen, ops.maximum(index[0, 0], 0), axis=1), index[:, 0] >= 0)
-    return {name: {**entry, "position": ops.where(seen, positions - EMPTY, 0)[:, None], "remembered": seen}}
+    at = ops.broadcast_to((positions + length)[None, None], (batch, 1, slots))
+    is_new = at >= 0
+    new = {part: _rewrite(entry[part], x, at, is_new) for part, x in (("key", key), ("value", value))}
+    seen = ops.logical_and(ops.take(seen, ops.maximum(at[0, 0], 0), axis=1), is_new[:, 0])
+    position = ops.where(seen, positions - EMPTY, 0)[:, None]
+    return {name: {**entry, **new, "position": position, "remembered": seen}}
