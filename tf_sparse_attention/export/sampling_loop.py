@@ -10,7 +10,7 @@ from tf_sparse_attention.export.saved_model import Input
 from tf_sparse_attention.export.token_rows import maximum
 from tf_sparse_attention.generation import bucket_length, generate, row_keys, sample
 from tf_sparse_attention.models import LanguageModel
-from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
+from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder, read_prompts
 from tf_sparse_attention.types import Tensor
 
 MAX_TOKENS = 2**16  # per row
@@ -51,7 +51,7 @@ class SamplingLoop:
                 return sample(logits, keys, temperature, top_p=top_p)
 
             encoded = None if encode is None else encode(source)
-            state = decoder.start(prompt_ids, prompt_lengths, tf.shape(buffer)[1], encoded)
+            state = read_prompts(decoder, prompt_ids, prompt_lengths, tf.shape(buffer)[1], encoded)
             rows = generate(step, buffer, prompt_lengths, limits, sampler, keys, stop_token_ids, start_id, state)
             return rows.token_ids, rows.lengths, tf.reduce_sum(rows.log_probs, axis=1)
 

@@ -15,6 +15,7 @@ from tf_sparse_attention.generation.samplers import (
     keep_top_k,
     sample,
 )
+from tf_sparse_attention.generation.speculative import Speculative, SpeculativeState, speculate
 from tf_sparse_attention.generation.strategies import (
     BeamSearch,
     DecodingConfig,
@@ -30,6 +31,8 @@ __all__ = [
     "Generated",
     "Progress",
     "Sampling",
+    "Speculative",
+    "SpeculativeState",
     "Transcript",
     "advance",
     "beam_search",
@@ -49,6 +52,7 @@ __all__ = [
     "penalize_repetition",
     "row_keys",
     "sample",
+    "speculate",
     "uniform",
 ]
 __dir__ = __all__.copy  # without the submodules

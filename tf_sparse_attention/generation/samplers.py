@@ -61,8 +61,23 @@ def sample(
         >>> ids = sample(ops.zeros((2, 258)), keys, temperature=0.8, top_p=0.9)
     """
     check_settings(temperature, top_k, top_p, min_p)
-    logits = ops.cast(logits, "float32")
-    temperature = _a_row(temperature)
+    scaled = restrict(logits, temperature, top_k, top_p, min_p)
+    noise = -ops.log(-ops.log(uniform(keys, ops.shape(logits)[-1])))
+    # XLA compiles `top_k` separately. It fuses an argmax with noise and restrictions into one loop, which takes minutes
+    # to compile on CPUs if the vocabulary size is a small multiple of 8.
+    drawn = ops.top_k(scaled + noise, 1)[1][:, 0]
+    return ops.where(_a_row(temperature)[:, 0] > 0, drawn, greedy(logits))
+
+
+def restrict(
+    logits: Tensor,
+    temperature: float | Tensor = 1.0,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
+) -> Tensor:
+    """Return logits / temperature, float32 (B, V), with the lowest float32 outside of the restrictions of `sample`."""
+    logits, temperature = ops.cast(logits, "float32"), _a_row(temperature)
     # Scale first: the nucleus refers to the scaled distribution. For temperature 0, the divisor is arbitrary.
     scaled = logits / ops.where(temperature > 0, temperature, 1.0)
     if top_k is not None:
@@ -71,11 +86,7 @@ def sample(
         scaled = keep_nucleus(scaled, top_p)
     if min_p is not None:
         scaled = keep_likely(scaled, min_p)
-    noise = -ops.log(-ops.log(uniform(keys, ops.shape(logits)[-1])))
-    # XLA compiles `top_k` separately. It fuses an argmax with noise and restrictions into one loop, which takes minutes
-    # to compile on CPUs if the vocabulary size is a small multiple of 8.
-    drawn = ops.top_k(scaled + noise, 1)[1][:, 0]
-    return ops.where(temperature[:, 0] > 0, drawn, greedy(logits))
+    return scaled
 
 
 def keep_top_k(logits: Tensor, top_k: int | Tensor) -> Tensor:

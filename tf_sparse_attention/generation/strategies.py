@@ -7,12 +7,14 @@ so changing them needs no new compilation.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
-from tf_sparse_attention.generation.samplers import check_settings, greedy, sample
+from tf_sparse_attention.generation.samplers import check_settings, greedy, restrict, sample
 from tf_sparse_attention.types import Tensor
 
 CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}
@@ -130,6 +132,15 @@ class Sampling(DecodingConfig):
             return greedy
         return functools.partial(sample, **{name: values[name] for name in ("temperature", *self._cuts)})
 
+    def probabilities(self, logits: Tensor, values: dict[str, Tensor]) -> Tensor:
+        """Return the distribution that `sampler` samples from, float32 (B, V). The temperature must not be 0.
+
+        Args:
+            logits: float (B, V).
+            values: as for `sampler`.
+        """
+        return ops.softmax(restrict(logits, **{name: values[name] for name in ("temperature", *self._cuts)}), axis=-1)
+
     @property
     def _cuts(self):
         return [name for name in CUTS if getattr(self, name) is not None]
@@ -197,19 +208,19 @@ class CustomSampler:
 NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": BeamSearch()}
 
 
-def get_strategy(strategy: str | DecodingConfig | Callable) -> DecodingConfig | CustomSampler:
-    """Return the strategy for a name ("random", "greedy" or "beam"), a sampling function or a `DecodingConfig`.
+def get_strategy(strategy: Any) -> Any:
+    """Return the strategy for a name ("random", "greedy" or "beam") or a sampling function; strategies are unchanged.
 
     Raises:
         ValueError: If `strategy` is anything else.
     """
     if isinstance(strategy, str) and strategy in NAMED:
         return NAMED[strategy]
-    if isinstance(strategy, DecodingConfig):
+    if isinstance(strategy, DecodingConfig) or hasattr(strategy, "num_draft_tokens"):
         return strategy
     if callable(strategy) and not isinstance(strategy, type):
         return CustomSampler(strategy)
     raise ValueError(
-        f"`strategy` must be one of {', '.join(NAMED)}, a `Sampling`, a `BeamSearch` or a function (logits, keys) -> "
-        f"ids. Received: strategy={strategy!r}."
+        f"`strategy` must be one of {', '.join(NAMED)}, a `Sampling`, a `BeamSearch`, a `Speculative` or a function "
+        f"(logits, keys) -> ids. Received: strategy={strategy!r}."
     )

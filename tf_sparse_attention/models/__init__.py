@@ -7,6 +7,7 @@ from tf_sparse_attention.models.backbone_options import (
     EmbeddingOptions,
     NormOptions,
 )
+from tf_sparse_attention.models.chat_session import ChatSession
 from tf_sparse_attention.models.encoder import Encoder
 from tf_sparse_attention.models.encoder_tasks import SequenceClassifier, SpanAnswerer, TokenClassifier
 from tf_sparse_attention.models.generator import Generator
@@ -29,6 +30,7 @@ __all__ = [
     "Backbone",
     "BitsPerByte",
     "CTCLoss",
+    "ChatSession",
     "DropoutOptions",
     "EmbeddingOptions",
     "Encoder",

@@ -430,6 +430,8 @@ class Backbone(CheckedInputs, Model):
         positions = ops.broadcast_to(ops.cast(start, "int32"), (batch,))[:, None]
         if x.shape[1] != 1:
             positions = positions + ops.arange(length, dtype="int32")
+        if self.max_length is not None:  # padding may go beyond the last position
+            positions = ops.clip(positions, 0, self.max_length - 1)
         x, new = self.embed(x, positions=positions), {}
         for block in self.blocks:
             x, new[block.name] = block.extend(x, cache[block.name], mask, index)

@@ -1,13 +1,19 @@
 """Text generation with a language model: `generate` and `stream`."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import DecodingConfig
+from tf_sparse_attention.models.chat_session import ChatSession
 from tf_sparse_attention.models.generator import END_ID, Generator, Row
 from tf_sparse_attention.models.prompts import Prompts, parse_prompts
 from tf_sparse_attention.types import Tensor
+
+CHUNK_SIZE = 64  # tokens per call of the program, without pieces
 
 
 class Generation:
@@ -36,6 +42,7 @@ class Generation:
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         padding_mask: Tensor | None = None,
         return_log_probs: bool = False,
+        cache: ChatSession | None = None,
     ) -> Any:
         """Generate continuations of prompts.
 
@@ -58,6 +65,9 @@ class Generation:
             return_log_probs: whether to also return the log-probability of each new token, including a stop id.
                 Probabilities are normalized over all ids of the `tokenizer`, or of the model without a tokenizer,
                 except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
+            cache: a `ChatSession` of this model, which one prompt continues. The session gets the prompt and the
+                continuation, and counts in addition to `max_length`. `seed` and `stop_token_ids` are those of the
+                session. Default None: a new sequence.
 
         Returns:
             The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes
@@ -74,6 +84,11 @@ class Generation:
         """
         checks.check_switch("return_log_probs", return_log_probs)
         parsed = parse_prompts(prompts, self.backbone.vocabulary_size, tokenizer, padding_mask)
+        if cache is not None:
+            if return_log_probs:
+                raise ValueError("`return_log_probs` must be False with `cache`. Received: True.")
+            ids = np.concatenate([*self._continue(cache, parsed, max_length, strategy, CHUNK_SIZE)])
+            return parsed.unwrap([ids if tokenizer is None else tokenizer.detokenize(ids)])
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
         return format_results(parsed, rows, tokenizer, return_log_probs)
@@ -88,6 +103,7 @@ class Generation:
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         chunk_size: int = 1,
         positions_in_cache: bool = False,
+        cache: ChatSession | None = None,
     ) -> Iterator[Any]:
         """Iterate over pieces of the continuation of one prompt during generation.
 
@@ -99,12 +115,11 @@ class Generation:
             max_length: as for `generate`. None: generate until a stop id, with constant memory. This requires caches of
                 constant size (see `init_cache`), prompts of ids without a tokenizer, and no `repetition_penalty` or
                 `no_repeat_ngram`.
-            tokenizer, seed, stop_token_ids: as for `generate`.
+            tokenizer, seed, stop_token_ids, cache: as for `generate`.
             strategy: as for `generate`, without beam search.
             chunk_size: tokens per piece; larger pieces cost less. Default 1.
             positions_in_cache: if `max_length` is None: whether rotary positions are positions in the cache, so that
-                distances stay within the training length; see `init_cache`. The prompt is then processed token by
-                token. Default False.
+                distances stay within the training length; see `init_cache`. Default False.
 
         Yields:
             Nonempty pieces: `str` with a tokenizer, otherwise int32 arrays.
@@ -117,18 +132,20 @@ class Generation:
             ...     print(piece, end="", flush=True)
         """
         checks.check_count("chunk_size", chunk_size)
-        checks.check_switch("positions_in_cache", positions_in_cache)
         parsed = parse_prompts(prompt, self.backbone.vocabulary_size, tokenizer)
         if len(parsed.rows) > 1:
             raise ValueError(f"`prompt` must be one prompt. Received: {len(parsed.rows)}.")
-        if max_length is None:
+        if max_length is None or cache is not None:
             if tokenizer is not None:
                 raise ValueError(
-                    "`tokenizer` must be None if `max_length` is None: tokenize the prompt and detokenize the results "
-                    "yourself. Received: a tokenizer."
+                    "`tokenizer` must be None if `max_length` is None or `cache` is given: tokenize the prompt and "
+                    "detokenize the results yourself, or call `ChatSession.generate`. Received: a tokenizer."
                 )
-            settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
-            return self.generator.stream_unbounded(parsed.rows[0], *settings)
+            if cache is None:
+                options: Any = seed, stop_token_ids, positions_in_cache
+                cache = ChatSession(self, None, strategy, None, *options)
+            return self._continue(cache, parsed, max_length, strategy, chunk_size)
+        checks.check_switch("positions_in_cache", positions_in_cache)
         if positions_in_cache:
             raise ValueError(
                 "`positions_in_cache` must be False unless `max_length` is None. Received: positions_in_cache=True, "
@@ -137,6 +154,45 @@ class Generation:
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
         return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
+
+    def _continue(
+        self, session: ChatSession, parsed: Prompts, max_length: int | None, strategy: Any, chunk_size: int
+    ) -> Iterator[Tensor]:
+        """Iterate over the ids of a prompt, unless it is empty, and of its continuation in a session."""
+        if not isinstance(session, ChatSession) or session.model is not self:
+            raise ValueError(f"`cache` must be a `ChatSession` of this model. Received: cache={session!r}.")
+        if len(parsed.rows) > 1:
+            raise ValueError(f"`prompts` must be one prompt with `cache`. Received: {len(parsed.rows)}.")
+        (prompt,) = parsed.rows
+        new = None if max_length is None else max_length - len(prompt)
+        if new is not None and new < 0:
+            raise ValueError(
+                "`max_length` must be at least the number of tokens of the prompt. "
+                f"Received: max_length={max_length}, a prompt of {len(prompt)} tokens."
+            )
+        session.append(np.asarray(prompt, "int32"))
+        chunks = session.iterate_ids(new, strategy, chunk_size) if new != 0 else iter(())
+        return itertools.chain([np.asarray(prompt, "int32")] if len(prompt) else [], chunks)
+
+    def chat_session(
+        self,
+        max_length: int | None,
+        strategy: str | DecodingConfig | Callable = "random",
+        tokenizer: Any = None,
+        seed: int = 0,
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
+        positions_in_cache: bool = False,
+    ) -> ChatSession:
+        """Create a `ChatSession`, a conversation that keeps its KV cache; the arguments are those of the class."""
+        return ChatSession(self, max_length, strategy, tokenizer, seed, stop_token_ids, positions_in_cache)
+
+    def compile_stats(self) -> dict[str, int]:
+        """Return the number of compiled programs of generation by name.
+
+        "read" reads prompts, "advance" generates in a buffer of all tokens, "stream" in a window, "search" with beams,
+        and "start" creates caches from encoder outputs. At the logging level DEBUG, each compilation is logged.
+        """
+        return self.generator.compile_stats()
 
 
 def format_results(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:

@@ -12,20 +12,24 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.generation import (
     BeamSearch,
     DecodingConfig,
+    Progress,
+    Speculative,
+    SpeculativeState,
     advance,
     beam_search,
-    begin,
     bucket_length,
     get_strategy,
     row_keys,
+    speculate,
 )
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
-from tf_sparse_attention.models.steps import limit_vocabulary, make_decoder
-from tf_sparse_attention.models.unbounded import stream_unbounded
+from tf_sparse_attention.models.steps import CachedModel, limit_vocabulary, make_decoder
 from tf_sparse_attention.types import Tensor
 
 END_ID = 1
+READ_SIZES = 64, 512  # inputs per program that reads prompts
 
 
 class Row(NamedTuple):
@@ -47,10 +51,10 @@ class Task(NamedTuple):
 
     Attributes:
         strategy: result of `tf_sparse_attention.generation.get_strategy`.
-        prompt_ids: int32 (B, P), padded on the right.
+        inputs: int32 (B, L + 1), the start id and the tokens of the prompts, padded on the right.
         prompt_lengths: int32 (B,).
         max_length: int32 (), maximum number of tokens in a row.
-        size: size of the buffer in tokens.
+        size: L, size of the buffer in tokens.
         keys: uint32 (B, 2), random keys.
         stop_token_ids: int32 (S,).
         num_ids: see `Generator.iterate`.
@@ -58,31 +62,27 @@ class Task(NamedTuple):
     """
 
     strategy: Any
-    prompt_ids: Tensor
-    prompt_lengths: Tensor
-    max_length: Tensor
+    inputs: np.ndarray
+    prompt_lengths: np.ndarray
+    max_length: np.ndarray
     size: int
-    keys: Tensor
-    stop_token_ids: Tensor
-    num_ids: int | None
-    encoded: dict[str, Tensor]
+    keys: np.ndarray
+    stop_token_ids: np.ndarray
+    num_ids: int | None = None
+    encoded: dict[str, Tensor] | None = None
 
     @property
     def kind(self) -> tuple:
         """Key of the compiled program."""
         return *self.strategy.kind, self.num_ids
 
-    @property
-    def prompts(self) -> tuple:
-        """Prompts, prompt lengths, maximum length and encoder outputs."""
-        return self.prompt_ids, self.prompt_lengths, self.max_length, self.encoded
-
 
 class Generator:
     """Generation from prompts of ids, for `LanguageModel.generate` and `stream`.
 
-    Prompts and results are padded to a few sizes, see `tsa.generation.bucket_length`. One program is compiled per batch
-    size, pair of sizes and kind of strategy, and is reused for other prompts and settings.
+    Buffers and caches have a few sizes, see `tsa.generation.bucket_length`. Prompts are read in pieces of two sizes. So
+    two programs read prompts of any length, for a batch size and a size of the buffer, and one program per kind of
+    strategy generates.
 
     Args:
         model: a causal `LanguageModel`.
@@ -142,77 +142,131 @@ class Generator:
         keys = ops.convert_to_numpy(row_keys(check_seeds(seed, len(prompts)), len(prompts)))
         self._check_length(prompts, max_length)
         task = self._task(prompts, max_length, get_strategy(strategy), keys, stop_token_ids, num_ids, encoded or {})
+        if isinstance(task.strategy, Speculative):
+            self._check_draft(task.strategy, task.size, encoded)
         if not isinstance(task.strategy, BeamSearch):
             return self._generate_rows(task, chunk_size)
         if chunk_size is not None:
             raise ValueError("`strategy` must not be a beam search with `chunk_size`. Received: a beam search.")
         return iter([self._best_beams(task)])
 
-    def stream_unbounded(
-        self,
-        prompt: Tensor,
-        strategy: str | DecodingConfig | Callable = "random",
-        seed: int | Sequence[int] | Tensor = 0,
-        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
-        chunk_size: int = 1,
-        positions_in_cache: bool = False,
-    ) -> Iterator[np.ndarray]:
-        """Iterate over the prompt, unless it is empty, and then chunks of ids, int32 (n,), until a stop id.
+    def start(self, batch_size: int, size: int | None, encoded: dict[str, Tensor] | None = None, **options: Any) -> Any:
+        """Return the state of empty sequences of at most `size` tokens; options as in `Backbone.init_cache`."""
+        if not encoded:
+            return self.decoder.start(batch_size, size, **options)
 
-        Args:
-            prompt: int (T,), without the start id.
-            strategy, seed, stop_token_ids, chunk_size, positions_in_cache: see `LanguageModel.stream`.
+        def start(encoded):
+            return self.decoder.start(batch_size, size, encoded, **options)
+
+        return self._programs.get(("start", batch_size, size, *sorted(options.items())), lambda: start)(encoded)
+
+    def read(self, state: Any, inputs: np.ndarray, counts: np.ndarray) -> Any:
+        """Return the state after the first `counts` (B,) inputs of each row, int32 (B, T).
+
+        Inputs are read in pieces of two sizes, so that two programs read inputs of any length.
         """
-        settings = strategy, seed, stop_token_ids, chunk_size, positions_in_cache
-        return stream_unbounded(self.model, self._programs, prompt, *settings)
+        if self.decoder.read is None:
+            return state
+        read = self.decoder.read
+        program, start = self._programs.get(("read",), lambda: read), 0
+        while start < counts.max():
+            size = READ_SIZES[int(counts.max() - start > READ_SIZES[1] // 2)]
+            piece = np.zeros((len(inputs), size), "int32")
+            given = inputs[:, start : start + size]
+            piece[:, : given.shape[1]] = given
+            state = program(state, piece, np.clip(counts - start, 0, size).astype("int32"))
+            start += size
+        return state
+
+    def program(self, kind: tuple, make: Callable[[], Callable]) -> Callable:
+        """Return a compiled program of the model; see `Programs.get`."""
+        return self._programs.get(kind, make)
+
+    def compile_stats(self) -> dict[str, int]:
+        """Return the number of compiled programs by name; see `LanguageModel.compile_stats`."""
+        return dict(self._programs.counts)
 
     def _task(self, prompts, max_length, strategy, keys, stop_token_ids, num_ids, encoded):
         if num_ids is not None and num_ids >= self.model.backbone.vocabulary_size:
             num_ids = None  # use the program for all ids
-        size = self._buffer_length(max_length)
+        size = self.buffer_length(max_length)
         starts = np.array([len(prompt) for prompt in prompts], "int32")
-        prompt_ids = pad_prompts(prompts, min(bucket_length(max(starts)), size))
+        inputs = pad_prompts([[0, *prompt] for prompt in prompts], size + 1)  # the start id is 0
         limit = np.array(max_length, "int32")
-        return Task(strategy, prompt_ids, starts, limit, size, keys, stop_token_ids, num_ids, encoded)
+        return Task(strategy, inputs, starts, limit, size, keys, stop_token_ids, num_ids, encoded)
 
     def _generate_rows(self, task, chunk_size):
-        progress = self._programs.get(("begin", task.size), lambda: functools.partial(self._begin, task.size))(
-            *task.prompts
-        )
-        step = limit_vocabulary(self.decoder.step, task.num_ids)
-        advance_by = self._programs.get(task.kind, lambda: functools.partial(_advance, step, task.strategy))
+        progress = self._begin(task)
         amount = np.array(task.size if chunk_size is None else chunk_size, "int32")
         done = False
         while not done:
             if chunk_size is not None:
                 yield _rows(progress.token_ids, progress.lengths, progress.log_probs, task)
-            progress = advance_by(progress, task.keys, task.stop_token_ids, amount, task.strategy.values)
+            progress = self.advance(progress, task, amount)
             done = bool(ops.convert_to_numpy(progress.finished).all())
         yield _rows(progress.token_ids, progress.lengths, progress.log_probs, task)
 
-    def _begin(self, size, prompt_ids, prompt_lengths, max_length, encoded):
-        state = self.decoder.start(prompt_ids, prompt_lengths, size, encoded)
-        return begin(_extend(prompt_ids, size), prompt_lengths, max_length, state=state)
+    def _begin(self, task):
+        """Return the `Progress` after the prompts, whose last tokens the first step processes."""
+        if not isinstance(task.strategy, Speculative):
+            state = self.read(self._start(task), task.inputs, task.prompt_lengths)
+            return make_progress(task.inputs, task.prompt_lengths, task.max_length, state)
+        generators, rewind = (self, task.strategy.draft.generator), task.strategy.num_draft_tokens + 1
+        caches = [
+            each.read(each.start(len(task.inputs), task.size, rewind=rewind), task.inputs, task.prompt_lengths)
+            for each in generators
+        ]
+        state = SpeculativeState(*caches, *map(ops.convert_to_tensor, (task.prompt_lengths, 0 * task.prompt_lengths)))
+        return make_progress(task.inputs, task.prompt_lengths, task.max_length, state)
+
+    def _start(self, task):
+        return self.start(len(task.inputs), task.size, task.encoded)
+
+    def _check_draft(self, strategy, size, encoded):
+        """Raise a `ValueError` unless the model and the draft model of a `Speculative` match."""
+        check_has_cache(self.model)
+        check_has_cache(strategy.draft)
+        own, other = self.model.vocabulary_size, strategy.draft.vocabulary_size
+        if own != other or encoded:
+            received = "a model with cross-attention" if encoded else f"vocabularies of {own} and {other} ids"
+            raise ValueError(
+                "`draft` must have the vocabulary of the model, which must have no cross-attention. "
+                f"Received: {received}."
+            )
+        strategy.draft.generator.check_size(size)
+
+    def advance(self, progress: Progress, task: Task, amount: Tensor) -> Progress:
+        """Add up to `amount` tokens, int32 (), to each row, by the strategy, keys and stop ids of a `Task`."""
+        if isinstance(task.strategy, Speculative):
+            draft = task.strategy.draft
+            target, other = (CachedModel(model, task.num_ids) for model in (self.model, draft))
+            run = functools.partial(_speculate, target, other, task.strategy)
+            program = self._programs.get(("speculate", *task.kind), lambda: run, [draft])
+        else:
+            step = limit_vocabulary(self.decoder.step, task.num_ids)
+            make = functools.partial(_advance, step, task.strategy)
+            program = self._programs.get(("advance", *task.kind), lambda: make)
+        return program(progress, task.keys, task.stop_token_ids, amount, task.strategy.values)
 
     def _best_beams(self, task):
-        size, strategy, step = task.size, task.strategy, limit_vocabulary(self.decoder.step, task.num_ids)
+        strategy, step = task.strategy, limit_vocabulary(self.decoder.step, task.num_ids)
 
-        def search(prompt_ids, prompt_lengths, max_length, encoded, stop_token_ids, values):
+        def search(state, inputs, prompt_lengths, max_length, stop_token_ids, values):
             return beam_search(
                 step,
-                _extend(prompt_ids, size),
+                inputs[:, 1:],
                 prompt_lengths,
                 max_length,
                 strategy.num_beams,
                 values["length_penalty"],
                 stop_token_ids,
-                state=self.decoder.start(prompt_ids, prompt_lengths, size, encoded),
+                state=state,
                 adjust=strategy.adjust(values),
             )
 
-        beams = self._programs.get((*task.kind, size), lambda: search)(
-            *task.prompts, task.stop_token_ids, strategy.values
-        )
+        state = self.read(self._start(task), task.inputs, task.prompt_lengths)
+        given = task.inputs, task.prompt_lengths, task.max_length, task.stop_token_ids, strategy.values
+        beams = self._programs.get(("search", *task.kind), lambda: search)(state, *given)
         return _rows(beams.inputs[:, 0, 1:], beams.lengths[:, 0], beams.log_probs[:, 0], task)
 
     def _check_length(self, prompts, max_length):
@@ -226,13 +280,18 @@ class Generator:
                 f"Received: max_length={max_length}, a prompt of {longest} tokens."
             )
 
-    def _buffer_length(self, max_length):
+    def check_size(self, max_length: int) -> None:
+        """Raise a `ValueError` if the model has fewer positions than a maximum length."""
         limit = self.model.backbone.max_length
         if limit is not None and max_length > limit:
             raise ValueError(
                 f"`max_length` must be at most the {limit} positions of the model. Received: max_length={max_length}."
             )
-        length = bucket_length(max_length)
+
+    def buffer_length(self, max_length: int) -> int:
+        """Return the number of tokens of the buffer and the cache for sequences of at most `max_length` tokens."""
+        self.check_size(max_length)
+        limit, length = self.model.backbone.max_length, bucket_length(max_length)
         return length if limit is None else min(length, limit)
 
 
@@ -244,12 +303,28 @@ def pad_prompts(prompts: Sequence[Tensor], size: int) -> np.ndarray:
     return buffer
 
 
-def _extend(prompt_ids, size):
-    return ops.pad(prompt_ids, [(0, 0), (0, size - prompt_ids.shape[1])])
+def make_progress(inputs: np.ndarray, lengths: np.ndarray, max_length: Tensor, state: Any) -> Progress:
+    """Return a `Progress`, without operations of the backend, each of which JAX would compile per shape.
+
+    Args:
+        inputs: int32 (B, L + 1), the start id and the tokens so far.
+        lengths: int32 (B,), number of tokens per row.
+        max_length: maximum number of tokens in a row.
+        state: state of the step.
+    """
+    limits = np.broadcast_to(np.asarray(max_length, "int32"), lengths.shape)
+    arrays = inputs, np.zeros((len(inputs), inputs.shape[1] - 1), "float32"), lengths, lengths >= limits, limits
+    inputs, log_probs, lengths, finished, limits = map(ops.convert_to_tensor, arrays)
+    return Progress(inputs, log_probs, lengths, finished, limits, state)
 
 
 def _advance(step, strategy, progress, keys, stop_token_ids, num_tokens, values):
     return advance(progress, step, strategy.sampler(values), keys, stop_token_ids, num_tokens, strategy.adjust(values))
+
+
+def _speculate(target, draft, strategy, progress, keys, stop_token_ids, num_tokens, values):
+    settings = strategy.strategy, values, strategy.num_draft_tokens
+    return speculate(progress, target, draft, *settings, keys, stop_token_ids, num_tokens)
 
 
 def _rows(token_ids, lengths, log_probs, task):

@@ -1,23 +1,27 @@
 """Compiled functions of a model."""
 
-from collections.abc import Callable
+import collections
+import logging
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
 
+from tf_sparse_attention.types import Tensor
 
-def compiled(function: Callable, model: keras.Model) -> Callable:
-    """Compile a function that reads the current weights of a model in each call.
+
+def compiled(function: Callable, models: Sequence[keras.Model]) -> Callable:
+    """Compile a function that reads the current weights of models in each call.
 
     Args:
-        function: function of nested tensors. It may run the model, but not change its weights.
-        model: a Keras model.
+        function: function of nested tensors. It may run the models, but not change their weights.
+        models: Keras models.
 
     Returns:
         Function of arrays or tensors. Each new shape compiles a program, which takes seconds. Other backends than
         TensorFlow and JAX run `function` without compilation.
     """
-    program = _PROGRAMS.get(keras.backend.backend(), lambda function, model: function)(function, model)
+    program = _PROGRAMS.get(keras.backend.backend(), lambda function, models: function)(function, models)
     return lambda *arguments: program(*keras.tree.map_structure(ops.convert_to_tensor, arguments))
 
 
@@ -27,6 +31,9 @@ class Programs:
     Args:
         model: a Keras model.
         run_eagerly: whether to run without compilation, for tests and debugging. Default False.
+
+    Attributes:
+        counts: number of compiled programs by name.
     """
 
     def __init__(self, model: keras.Model, run_eagerly: bool = False) -> None:
@@ -34,33 +41,56 @@ class Programs:
         self._run_eagerly = run_eagerly
         self._made: dict[tuple, Callable] = {}
         self._weights: tuple[int, ...] = ()
+        self.counts: collections.Counter[str] = collections.Counter()
 
-    def get(self, kind: tuple, make: Callable[[], Callable]) -> Callable:
-        """Return the program with the key `kind`; a missing program is compiled from the result of `make`."""
+    def get(self, kind: tuple, make: Callable[[], Callable], models: Sequence[keras.Model] = ()) -> Callable:
+        """Return the program with the key `kind`; a missing program is compiled from the result of `make`.
+
+        Args:
+            kind: hashable key, whose first entry is the name of the program.
+            make: function that returns the function to compile.
+            models: further models that the function runs.
+        """
         weights = tuple(map(id, self._model.variables))
         if weights != self._weights:  # replaced after tracing, such as by `enable_lora` or `quantize`
             self._made, self._weights = {}, weights
-        kind = (*kind, *self._model.computed_windows)
+        name, models = kind[0], (self._model, *models)
+        kind = (*kind, *(window for model in models for window in model.computed_windows), *map(id, models))
         if kind not in self._made:
-            self._made[kind] = make() if self._run_eagerly else compiled(make(), self._model)
+            function = make()
+            self._made[kind] = function if self._run_eagerly else compiled(self._counted(name, function), models)
         return self._made[kind]
 
+    def _counted(self, name: str, function: Callable) -> Callable:
+        """Count and log each compilation of a function, which runs once per program."""
 
-def _on_tensorflow(function, model):
+        def traced(*arguments: Tensor) -> Tensor:
+            self.counts[name] += 1
+            shapes = [tuple(x.shape) for x in keras.tree.flatten(arguments[0])][:1]
+            logging.debug("%s compiles program %d of %r, %s.", self._model.name, self.counts[name], name, shapes)
+            return function(*arguments)
+
+        return traced
+
+
+def _on_tensorflow(function, models):
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-def _on_jax(function, model):
+def _on_jax(function, models):
     import jax
+
+    def variables():
+        return list({id(variable): variable for model in models for variable in model.variables}.values())
 
     @jax.jit
     def program(values, arguments):
-        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+        with keras.StatelessScope(state_mapping=list(zip(variables(), values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: program([variable.value for variable in model.variables], arguments)
+    return lambda *arguments: program([variable.value for variable in variables()], arguments)
 
 
 _PROGRAMS = {"tensorflow": _on_tensorflow, "jax": _on_jax}

@@ -28,6 +28,10 @@ class SourceGeneration:
         """The `Generator` of the decoder, with its compiled programs."""
         return self.decoder.generator
 
+    def compile_stats(self) -> dict[str, int]:
+        """Return the number of compiled programs of the decoder by name; see `LanguageModel.compile_stats`."""
+        return self.generator.compile_stats()
+
     def generate(
         self,
         sources: Any,

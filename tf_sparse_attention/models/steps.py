@@ -16,27 +16,45 @@ PAD_ID = 0
 
 
 class Decoder(NamedTuple):
-    """Functions of a model for `tf_sparse_attention.generation.generate`.
+    """Functions of a model for generation.
 
     Attributes:
-        step: the argument `step`.
-        start: function that returns the initial `state`; arguments as in `prefill_prompts`, without the model.
+        step: the argument `step` of `tf_sparse_attention.generation.generate`.
+        start: function (batch_size, max_length, encoded, **options) that returns the `state` of empty sequences.
+        read: function (state, inputs, counts) that adds the first `counts` (B,) inputs of each row, int32 (B, T), to
+            the state. None: the step reads all inputs itself.
     """
 
     step: Callable
     start: Callable
+    read: Callable | None
 
 
 def make_decoder(model: keras.Model) -> Decoder:
     """Create the `Decoder` of a model: with a KV cache, or if unsupported, with a full pass per token."""
     if model.cache_unsupported_reason is None:
-        return Decoder(cached_step(model), functools.partial(prefill_prompts, model))
+
+        def start(batch_size, max_length, encoded=None, **options):
+            return model.init_cache(batch_size, max_length, **(encoded or {}), **options)
+
+        return Decoder(cached_step(model), start, functools.partial(read_inputs, model))
     logging.warning(
         "%s decodes without a cache because %s: every token needs a pass over the whole sequence.",
         model.name,
         model.cache_unsupported_reason,
     )
-    return Decoder(full_pass_step(model), lambda prompt_ids, prompt_lengths, max_length, encoded=None: encoded or {})
+    return Decoder(full_pass_step(model), lambda batch_size, max_length, encoded=None: encoded or {}, None)
+
+
+def read_inputs(
+    model: keras.Model, cache: dict[str, Any], inputs: Tensor, counts: Tensor, index: int | None = None
+) -> dict[str, Any]:
+    """Return the cache after the first `counts` (B,) inputs of each row, int32 (B, T).
+
+    `index` is the argument of `Backbone.extend`.
+    """
+    is_token = ops.arange(ops.shape(inputs)[1], dtype="int32")[None, :] < counts[:, None]
+    return model.backbone.extend(ops.where(is_token, inputs, PAD_ID), cache, is_token, index)[1]
 
 
 def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
@@ -61,30 +79,27 @@ def cached_step(model: keras.Model, first: int | Tensor = 0) -> Callable:
     return step
 
 
-def prefill_prompts(
-    model: keras.Model,
+def read_prompts(
+    decoder: Decoder,
     prompt_ids: Tensor,
     prompt_lengths: Tensor,
-    max_length: int | Tensor | None,
+    max_length: int | Tensor,
     encoded: dict[str, Tensor] | None = None,
-    positions_in_cache: bool = False,
-) -> dict[str, Any]:
-    """Return the cache for all tokens of the prompts except the last one, which the first step processes.
+) -> Any:
+    """Return the state after all tokens of the prompts except the last one, which the first step processes.
 
     Args:
-        model: `LanguageModel` that can decode with a cache.
-        prompt_ids: int32 (B, P), padded on the right; costs a pass over P positions.
+        decoder: a `Decoder`.
+        prompt_ids: int32 (B, P), padded on the right.
         prompt_lengths: int32 (B,), tokens of each prompt, at most P.
-        max_length: maximum number of tokens in a row, an integer or a scalar tensor. None: unbounded, for a model with
-            caches of constant size.
+        max_length: maximum number of tokens in a row, an integer or a scalar tensor.
         encoded: with `cross_attention`: "encoder_sequence" and optionally "encoder_padding_mask".
-        positions_in_cache: as in `Backbone.init_cache`. Default False.
     """
-    batch_size, length = ops.shape(prompt_ids)
+    state = decoder.start(ops.shape(prompt_ids)[0], max_length, encoded)
+    if decoder.read is None:
+        return state
     inputs = ops.pad(ops.cast(prompt_ids, "int32"), [(0, 0), (1, 0)])[:, :-1]  # the start id is 0
-    is_token = ops.arange(length, dtype="int32")[None, :] < prompt_lengths[:, None]
-    cache = model.init_cache(batch_size, max_length, positions_in_cache=positions_in_cache, **(encoded or {}))
-    return model.backbone.extend(ops.where(is_token, inputs, PAD_ID), cache, is_token, index=0)[1]
+    return decoder.read(state, inputs, prompt_lengths, index=0)
 
 
 def full_pass_step(model: keras.Model) -> Callable:
@@ -121,6 +136,29 @@ def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
         return ops.where(ops.arange(logits.shape[-1]) < num_ids, logits, lowest(logits.dtype)), state
 
     return limited_step
+
+
+class CachedModel:
+    """A model as `tf_sparse_attention.generation.speculate` uses it.
+
+    Args:
+        model: `LanguageModel` that can decode with a cache.
+        num_ids: see `limit_vocabulary`.
+    """
+
+    def __init__(self, model: keras.Model, num_ids: int | None) -> None:
+        self._model, self._num_ids = model, num_ids
+
+    def extend(self, inputs: Tensor, cache: dict[str, Any], mask: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Return the logits (B, q, V) of the next tokens, and the cache with them."""
+        logits, cache = self._model.extend(ops.where(mask, inputs, PAD_ID), cache, mask)
+        ids = ops.arange(logits.shape[-1])
+        allowed = ids != PAD_ID if self._num_ids is None else (ids != PAD_ID) & (ids < self._num_ids)
+        return ops.where(allowed, logits, lowest(logits.dtype)), cache
+
+    def rewind(self, cache: dict[str, Any], lengths: Tensor) -> dict[str, Any]:
+        """Return the cache with the first `lengths` (B,) tokens of each row."""
+        return self._model.rewind(cache, lengths)
 
 
 def _with_lowest_padding(logits):

@@ -1,0 +1,229 @@
+"""Speculative decoding: a cheap draft model proposes tokens, and the target model verifies them in one pass."""
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.generation.loop import Progress, is_stop, log_prob_of
+from tf_sparse_attention.generation.strategies import DecodingConfig, Sampling, get_strategy
+from tf_sparse_attention.ops.random_bits import fold_in, uniform
+from tf_sparse_attention.types import Tensor
+
+# Uses of the key of a position: drafts, acceptance, and tokens in place of rejected drafts.
+DRAFT, ACCEPT, REPLACE = 1, 2, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Speculative:
+    """Speculative decoding (Leviathan et al. 2023, algorithm 1).
+
+    The draft model proposes `num_draft_tokens` tokens. The target model computes their probabilities in one pass, and
+    accepts each with probability min(1, p / q). After a rejection, the next token is sampled from max(p - q, 0). So
+    tokens follow the distribution of the target model exactly, whatever the draft model is. With "greedy", a draft is
+    accepted if it is the target's most likely token.
+
+    The draft model can be a smaller model with the same vocabulary, or the target model with sparser attention and the
+    same weights (self-speculation).
+
+    Args:
+        draft: a causal `LanguageModel` with a KV cache, and the vocabulary of the target model.
+        num_draft_tokens: number of proposed tokens per pass of the target model. Default 4.
+        strategy: "greedy", "random" or a `Sampling` without repetition settings. Default "greedy".
+
+    Raises:
+        ValueError: if an argument is invalid.
+
+    Example:
+        >>> strategy = tsa.generation.Speculative(draft, num_draft_tokens=4, strategy="random")
+        >>> model.generate("def main():", max_length=300, tokenizer=ByteTokenizer(), strategy=strategy)
+    """
+
+    draft: Any
+    num_draft_tokens: int = 4
+    strategy: str | DecodingConfig = "greedy"
+
+    def __post_init__(self) -> None:
+        checks.check_count("num_draft_tokens", self.num_draft_tokens)
+        chosen = get_strategy(self.strategy)
+        if not isinstance(chosen, Sampling) or chosen.adjust(chosen.values) is not None:
+            raise ValueError(
+                "`strategy` must be 'greedy', 'random' or a `Sampling` without repetition settings. "
+                f"Received: strategy={self.strategy!r}."
+            )
+        object.__setattr__(self, "strategy", chosen)
+        for name in ("extend", "rewind", "init_cache"):
+            if not hasattr(self.draft, name):
+                raise ValueError(f"`draft` must be a language model with `{name}`. Received: draft={self.draft!r}.")
+
+    @property
+    def kind(self) -> tuple:
+        """Hashable settings that determine the program."""
+        return Speculative, self.num_draft_tokens, *self.strategy.kind  # type: ignore[union-attr]  # a `Sampling`
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """Settings that are inputs of the program, a dictionary of scalar arrays."""
+        return self.strategy.values  # type: ignore[union-attr]
+
+
+class CachedModel(Protocol):
+    """A model with a KV cache, as `speculate` uses it."""
+
+    def extend(self, inputs: Tensor, cache: Any, mask: Tensor) -> tuple[Tensor, Any]:
+        """Return the logits (B, q, V) of the next tokens, and the cache with them."""
+
+    def rewind(self, cache: Any, lengths: Tensor) -> Any:
+        """Return the cache with the first `lengths` (B,) tokens of each row."""
+
+
+class SpeculativeState(NamedTuple):
+    """State of speculative decoding in a `Progress`.
+
+    Attributes:
+        target: cache of the target model: all inputs before the last one.
+        draft: cache of the draft model: all inputs before the last one or the last two.
+        num_draft: int32 (B,), number of inputs in the cache of the draft model.
+        num_passes: int32 (B,), passes of the target model that added tokens to the row.
+    """
+
+    target: Any
+    draft: Any
+    num_draft: Tensor
+    num_passes: Tensor
+
+
+def speculate(
+    progress: Progress,
+    target: CachedModel,
+    draft: CachedModel,
+    sampling: Sampling,
+    values: dict[str, Tensor],
+    num_draft_tokens: int,
+    keys: Tensor,
+    stop_token_ids: Tensor,
+    num_tokens: int | Tensor | None = None,
+) -> Progress:
+    """Generate tokens by speculative decoding, see `Speculative`.
+
+    Args:
+        progress: a `Progress` with a `SpeculativeState`.
+        target, draft: models with the same vocabulary. Logits of ids that must not occur are the minimum.
+        sampling: a `Sampling` without repetition settings.
+        values: `sampling.values`, or scalar tensors with the same keys.
+        num_draft_tokens: k.
+        keys: uint32 (B, 2), one key per row.
+        stop_token_ids: int (S,), ids that end a row.
+        num_tokens: the loop ends when every row has at least so many new tokens, or is finished. None: no limit.
+
+    Returns:
+        The updated `Progress`. Rows may have up to k more new tokens than `num_tokens`.
+    """
+    begin, size = progress.lengths, ops.shape(progress.inputs)[1]
+
+    def condition(progress):
+        going_on = ops.logical_not(progress.finished)
+        if num_tokens is not None:
+            going_on = ops.logical_and(going_on, progress.lengths - begin < num_tokens)
+        return ops.any(going_on)
+
+    def add(progress):
+        inputs, log_probs, lengths, finished, limits, state = progress
+        # Number of tokens that the row may still get; drafts beyond it are masked.
+        room = ops.where(finished, 0, ops.minimum(limits - lengths, num_draft_tokens + 1))
+        drafts, draft_logits, draft_cache = _draft(
+            draft, state, inputs, lengths, room, sampling, values, keys, num_draft_tokens
+        )
+        last = ops.take_along_axis(inputs, lengths[:, None], axis=1)
+        verified = ops.concatenate([last, drafts], axis=1)  # (B, k + 1)
+        logits, target_cache = target.extend(verified, state.target, _first(num_draft_tokens + 1, room))
+        tokens, num_accepted = _verify(logits, drafts, draft_logits, lengths, sampling, values, keys)
+        # Row by row: tokens up to the first stop id, and not more than fit.
+        count = ops.minimum(num_accepted + 1, room)
+        stops = is_stop(tokens, stop_token_ids)
+        before_stop = ops.cumsum(ops.cast(stops, "int32"), axis=1) - ops.cast(stops, "int32") == 0
+        is_new = ops.logical_and(_first(num_draft_tokens + 1, count), before_stop)
+        count = ops.sum(ops.cast(is_new, "int32"), axis=1)
+        has_stop = ops.any(ops.logical_and(stops, is_new), axis=1)
+        number = ops.arange(size, dtype="int32")[None] - (lengths[:, None] + 1)  # of the new token at each position
+        at = ops.clip(number, 0, num_draft_tokens)
+        writes = ops.logical_and(number >= 0, number < count[:, None])
+        of_tokens = [log_prob_of(logits[:, i], tokens[:, i]) for i in range(num_draft_tokens + 1)]
+        new_log_probs = ops.stack(of_tokens, axis=1)
+        inputs = ops.where(writes, ops.take_along_axis(tokens, at, axis=1), inputs)
+        log_probs = ops.where(writes[:, 1:], ops.take_along_axis(new_log_probs, at[:, 1:], axis=1), log_probs)
+        after = lengths + count
+        # The target has read the last input and all drafts, the draft model all of them except the last draft.
+        num_draft = ops.minimum(lengths + ops.minimum(room, num_draft_tokens), after)
+        num_draft = ops.where(room > 0, num_draft, state.num_draft)
+        state = SpeculativeState(
+            target.rewind(target_cache, after),
+            draft.rewind(draft_cache, num_draft),
+            num_draft,
+            state.num_passes + ops.cast(count > 0, "int32"),
+        )
+        finished = finished | (after >= limits) | has_stop
+        return (Progress(inputs, log_probs, after, finished, limits, state),)
+
+    return ops.while_loop(condition, add, (progress,))[0]
+
+
+def _first(size: int, counts: Tensor) -> Tensor:
+    """Return a mask of the first `counts` (B,) of `size` tokens, bool (B, size)."""
+    return ops.arange(size, dtype="int32")[None] < counts[:, None]
+
+
+def _draft(draft, state, inputs, lengths, room, sampling, values, keys, num_draft_tokens):
+    """Propose tokens: int32 (B, k), their logits (B, k, V), and the cache of the draft model with all but the last."""
+    # The draft model has not read the last input, and after k accepted drafts the one before.
+    pending = lengths + 1 - state.num_draft
+    at = ops.minimum(state.num_draft[:, None] + ops.arange(2, dtype="int32"), lengths[:, None])
+    given = ops.take_along_axis(inputs, at, axis=1)
+    mask = _first(2, ops.where(room > 0, pending, 0))
+    logits, cache = draft.extend(given, state.draft, mask)
+    last = ops.take_along_axis(logits, ops.clip(pending - 1, 0, 1)[:, None, None], axis=1)[:, 0]
+    drafts: list[Tensor] = []
+    all_logits = []
+    for number in range(num_draft_tokens):
+        if number:
+            # Draft number n continues the row only if it may get more than n tokens.
+            logits, cache = draft.extend(drafts[-1][:, None], cache, (room > number)[:, None])
+            last = logits[:, 0]
+        key = fold_in(fold_in(keys, lengths + number), ops.full_like(lengths, DRAFT))
+        drafts.append(ops.cast(sampling.sampler(values)(last, key), "int32"))
+        all_logits.append(last)
+    return ops.stack(drafts, axis=1), ops.stack(all_logits, axis=1), cache
+
+
+def _verify(logits, drafts, draft_logits, lengths, sampling, values, keys):
+    """Return the tokens that follow, int32 (B, k + 1), and the number of accepted drafts, int32 (B,).
+
+    Only the accepted drafts and one token after them are valid.
+    """
+    num_drafts = drafts.shape[1]
+    if sampling.temperature == 0:
+        best = ops.cast(ops.argmax(logits, axis=-1), "int32")  # (B, k + 1)
+        accepted = ops.cast(best[:, :num_drafts] == drafts, "int32")
+        return best, ops.sum(ops.cumprod(accepted, axis=1), axis=1)
+    accepted, replacements = [], []
+    for number in range(num_drafts + 1):
+        key = fold_in(keys, lengths + number)
+        probabilities = sampling.probabilities(logits[:, number], values)
+        remaining = probabilities
+        if number < num_drafts:
+            draft = drafts[:, number, None]
+            proposed = sampling.probabilities(draft_logits[:, number], values)
+            p, q = (ops.take_along_axis(x, draft, axis=1)[:, 0] for x in (probabilities, proposed))
+            chance = uniform(fold_in(key, ops.full_like(lengths, ACCEPT)), 1)[:, 0]
+            accepted.append(ops.cast(chance * q < p, "int32"))
+            remaining = ops.maximum(probabilities - proposed, 0)
+            has_rest = ops.any(remaining > 0, axis=-1, keepdims=True)  # not if both are equal up to rounding
+            remaining = ops.where(has_rest, remaining, probabilities)
+        noise = -ops.log(-ops.log(uniform(fold_in(key, ops.full_like(lengths, REPLACE)), ops.shape(logits)[-1])))
+        scores = ops.where(remaining > 0, ops.log(ops.maximum(remaining, 1e-38)) + noise, -1e38)
+        replacements.append(ops.cast(ops.top_k(scores, 1)[1][:, 0], "int32"))
+    num_accepted = ops.sum(ops.cumprod(ops.stack(accepted, axis=1), axis=1), axis=1)
+    is_draft = _first(num_drafts + 1, num_accepted)
+    padded = ops.concatenate([drafts, drafts[:, :1]], axis=1)
+    return ops.where(is_draft, padded, ops.stack(replacements, axis=1)), num_accepted

@@ -1,0 +1,300 @@
+"""Chat sessions: a KV cache that is continued turn by turn, forked, and stored in a file."""
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from tf_sparse_attention import checks
+from tf_sparse_attention.atomic_files import atomic_file
+from tf_sparse_attention.generation import (
+    BeamSearch,
+    DecodingConfig,
+    Progress,
+    Speculative,
+    advance,
+    get_strategy,
+    row_keys,
+)
+from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
+from tf_sparse_attention.models.generator import END_ID, Task, make_progress, pad_prompts
+from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids, parse_prompts
+from tf_sparse_attention.models.steps import cached_step, limit_vocabulary
+from tf_sparse_attention.types import Tensor
+
+
+class ChatSession:
+    """Conversation with a language model. Each turn reads only its own tokens; `LanguageModel.chat_session` creates it.
+
+    The session holds the tokens so far and their KV cache. All turns share the same few programs.
+
+    Args:
+        model: a causal `LanguageModel` that can decode with a cache.
+        max_length: maximum number of tokens of the conversation. None: unbounded, for models whose caches have a
+            constant size, and strategies that do not depend on the whole sequence.
+        strategy: as for `LanguageModel.generate`, without beam search. Default "random".
+        tokenizer: tokenizer of the training data. None: turns and answers are ids.
+        seed: integer seed of the samples. Default 0.
+        stop_token_ids: an id, or several, after which an answer ends. Default 1, the end of a document.
+        positions_in_cache: as in `AttentionLayer.init_cache`, if `max_length` is None. Default False.
+
+    Raises:
+        ValueError: if an argument is invalid, or the model cannot decode with this cache.
+
+    Example:
+        >>> session = model.chat_session(max_length=2000, tokenizer=tokenizer)
+        >>> session.append("User: How are you?\\nModel: ")
+        >>> for piece in session.generate(max_new_tokens=100):
+        ...     print(piece, end="", flush=True)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        max_length: int | None,
+        strategy: str | DecodingConfig | Callable = "random",
+        tokenizer: Any = None,
+        seed: int = 0,
+        stop_token_ids: int | Tensor | None = (END_ID,),
+        positions_in_cache: bool = False,
+    ) -> None:
+        check_has_cache(model)
+        checks.check_switch("positions_in_cache", positions_in_cache)
+        if max_length is not None:
+            checks.check_count("max_length", max_length)
+            if positions_in_cache:
+                raise ValueError(
+                    "`positions_in_cache` must be False unless `max_length` is None. Received: "
+                    f"positions_in_cache=True, max_length={max_length}."
+                )
+        self.model, self.max_length, self.tokenizer = model, max_length, tokenizer
+        self._strategy = self._checked_strategy(strategy)
+        self._keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
+        self._stops = check_stop_token_ids(stop_token_ids, model.vocabulary_size)
+        self._generator = model.generator
+        self._size: Any = None if max_length is None else self._generator.buffer_length(max_length)
+        self._positions_in_cache = positions_in_cache
+        self._ids: list[int] = []
+        self._num_read = 0  # inputs in the cache: the start id and the tokens before the last one
+        self._cache = self._generator.start(1, self._size, positions_in_cache=positions_in_cache)
+
+    def _checked_strategy(self, strategy):
+        chosen = get_strategy(strategy)
+        if isinstance(chosen, (BeamSearch, Speculative)):
+            raise ValueError(
+                "`strategy` must not be a beam search or speculative in a session. Received: a "
+                f"{type(chosen).__name__}."
+            )
+        if self.max_length is None and chosen.adjust(chosen.values) is not None:
+            raise ValueError(
+                "`strategy` must not have `repetition_penalty` or `no_repeat_ngram` if `max_length` is None. Received: "
+                f"strategy={strategy!r}."
+            )
+        return chosen
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """The tokens of all turns and answers, int32 (T,)."""
+        return np.array(self._ids, "int32")
+
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the KV cache in bytes, constant over the session."""
+        return sum(int(np.asarray(ops.convert_to_numpy(x)).nbytes) for x in keras.tree.flatten(self._cache))
+
+    def append(self, prompt: Any) -> None:
+        """Add a turn to the conversation.
+
+        Args:
+            prompt: `str`, `bytes` or a sequence of ids.
+
+        Raises:
+            ValueError: if the prompt is invalid, or the conversation would exceed `max_length`.
+        """
+        parsed = parse_prompts(prompt, self.model.vocabulary_size, self.tokenizer, name="prompt")
+        if len(parsed.rows) > 1:
+            raise ValueError(f"`prompt` must be one prompt. Received: {len(parsed.rows)}.")
+        ids = [int(token) for token in parsed.rows[0]]
+        if self.max_length is not None and len(self._ids) + len(ids) > self.max_length:
+            raise ValueError(
+                f"`prompt` must fit into the {self.max_length} tokens of the session. Received: {len(ids)} tokens "
+                f"after {len(self._ids)}."
+            )
+        self._ids += ids
+        inputs = [0, *self._ids][self._num_read : len(self._ids)]  # the start id is 0
+        counts = np.array([len(inputs)], "int32")
+        self._cache = self._generator.read(self._cache, np.array([inputs], "int32"), counts)
+        self._num_read += len(inputs)
+
+    def generate(
+        self,
+        max_new_tokens: int | None = None,
+        strategy: str | DecodingConfig | Callable | None = None,
+        chunk_size: int = 1,
+    ) -> Iterator[Any]:
+        """Iterate over pieces of an answer during generation. The answer becomes part of the conversation.
+
+        Pieces of text never split a UTF-8 character, or a word of a subword tokenizer. A consumer that stops early
+        keeps the tokens so far.
+
+        Args:
+            max_new_tokens: maximum number of tokens of the answer. None: until a stop id or `max_length`.
+            strategy: as in the constructor. None: the strategy of the session.
+            chunk_size: tokens per piece; larger pieces cost less. Default 1.
+
+        Yields:
+            Nonempty pieces: `str` with a tokenizer, otherwise int32 arrays.
+
+        Raises:
+            ValueError: if an argument is invalid.
+        """
+        chunks = self.iterate_ids(max_new_tokens, strategy, chunk_size)
+        return chunks if self.tokenizer is None else self._text(chunks, len(self._ids))
+
+    def iterate_ids(
+        self, max_new_tokens: int | None, strategy: str | DecodingConfig | Callable | None, chunk_size: int
+    ) -> Iterator[np.ndarray]:
+        """Iterate over the ids of an answer, int32 (n,) per piece; see `generate`."""
+        checks.check_optional_count("max_new_tokens", max_new_tokens)
+        checks.check_count("chunk_size", chunk_size)
+        chosen = self._strategy if strategy is None else self._checked_strategy(strategy)
+        ends = [] if max_new_tokens is None else [len(self._ids) + max_new_tokens]
+        ends += [] if self.max_length is None else [self.max_length]
+        return self._chunks(chosen, min(ends, default=None), chunk_size)
+
+    def _text(self, chunks, start):
+        """Yield the new text of the stable prefix of the tokens from `start` on, and finally the remaining text."""
+        yielded = 0
+        for _ in chunks:
+            stable = self.tokenizer.stable_prefix(self.token_ids[start:])
+            if len(stable) > yielded:
+                yield stable[yielded:]
+                yielded = len(stable)
+        if len(text := self.tokenizer.detokenize(self.token_ids[start:])) > yielded:
+            yield text[yielded:]
+
+    def _chunks(self, strategy, limit, chunk_size):
+        """Yield the ids of each chunk until a stop id or `limit` tokens."""
+        num_ids = None if self.tokenizer is None else min(self.tokenizer.vocabulary_size, self.model.vocabulary_size)
+        num_ids = None if num_ids == self.model.vocabulary_size else num_ids
+        add = self._add_in_window if self._size is None else self._add_in_buffer
+        while limit is None or len(self._ids) < limit:
+            count = chunk_size if limit is None else min(chunk_size, limit - len(self._ids))
+            new, self._cache = add(strategy, num_ids, chunk_size, count)
+            self._ids += [int(token) for token in new]
+            self._num_read = len(self._ids)
+            yield new
+            if new[-1] in self._stops:
+                return
+
+    def _add_in_buffer(self, strategy, num_ids, chunk_size, count):
+        """Add `count` tokens in a buffer of all tokens. Returns the new tokens and the cache."""
+        inputs = pad_prompts([[0, *self._ids]], self._size + 1)
+        lengths, limit = np.array([len(self._ids)], "int32"), np.array(self.max_length, "int32")
+        task = Task(strategy, inputs, lengths, limit, self._size, self._keys, self._stops, num_ids)
+        progress = make_progress(inputs, lengths, limit, self._cache)
+        progress = self._generator.advance(progress, task, np.array(count, "int32"))
+        end = int(ops.convert_to_numpy(progress.lengths)[0])
+        return ops.convert_to_numpy(progress.token_ids)[0, len(self._ids) : end], progress.state
+
+    def _add_in_window(self, strategy, num_ids, chunk_size, count):
+        """Add `count` tokens in a buffer of `chunk_size` tokens. Returns the new tokens and the cache."""
+        model = self.model
+
+        def add(progress, position, keys, stop_token_ids, values):
+            step = limit_vocabulary(cached_step(model, position), num_ids)
+            return advance(progress, step, strategy.sampler(values), keys, stop_token_ids, first=position)
+
+        inputs, lengths = np.zeros((1, chunk_size + 1), "int32"), np.zeros(1, "int32")
+        inputs[0, 0] = self._ids[-1] if self._ids else 0
+        program = self._generator.program(("stream", chunk_size, *strategy.kind, num_ids), lambda: add)
+        position = np.array(len(self._ids), "int32")
+        progress: Progress = program(
+            make_progress(inputs, lengths, count, self._cache), position, self._keys, self._stops, strategy.values
+        )
+        end = int(ops.convert_to_numpy(progress.lengths)[0])
+        return ops.convert_to_numpy(progress.token_ids)[0, :end], progress.state
+
+    def fork(self) -> Self:
+        """Return a copy that continues separately. Both share the tensors of the cache until they are extended."""
+        session = copy.copy(self)
+        session._ids = list(self._ids)
+        return session
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the conversation and its cache to a file, atomically.
+
+        Args:
+            path: name of the file, by convention with the extension ".npz".
+        """
+        content: dict[str, Any] = {
+            "token_ids": self.token_ids,
+            "header": np.array(json.dumps(self._header())),
+            **{f"cache_{number}": _as_bytes(x) for number, x in enumerate(keras.tree.flatten(self._cache))},
+        }
+        with atomic_file(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, **content)
+
+    def load(self, path: str | os.PathLike) -> None:
+        """Replace the conversation by one that `save` wrote.
+
+        Args:
+            path: name of the file.
+
+        Raises:
+            ValueError: if the file belongs to a model with another architecture or other weights, or to a session with
+                another `max_length` or `positions_in_cache`.
+        """
+        with np.load(path) as file:
+            header, expected = json.loads(str(file["header"])), self._header()
+            for name, value in expected.items():
+                if header.get(name) != value:
+                    raise ValueError(
+                        f"`path` must be a session with the same {name}. Received: {header.get(name)!r}, expected "
+                        f"{value!r}."
+                    )
+            token_ids = [int(token) for token in file["token_ids"]]
+            tensors = [
+                ops.convert_to_tensor(_from_bytes(file[f"cache_{number}"], x), x.dtype)
+                for number, x in enumerate(keras.tree.flatten(self._cache))
+            ]
+        self._ids, self._num_read = token_ids, len(token_ids)
+        self._cache = keras.tree.pack_sequence_as(self._cache, tensors)
+
+    def _header(self):
+        """Return what a stored session must have in common with this one, as plain data."""
+        return {
+            "fingerprint": fingerprint(self.model),
+            "max_length": self.max_length,
+            "positions_in_cache": self._positions_in_cache,
+            "cache": [[*map(int, x.shape), str(x.dtype)] for x in keras.tree.flatten(self._cache)],
+        }
+
+
+def fingerprint(model: keras.Model) -> str:
+    """Return a hash of the architecture and the weights of a model."""
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        value = np.ascontiguousarray(ops.convert_to_numpy(variable))
+        digest.update(f"{value.shape} {value.dtype}".encode())
+        digest.update(value.tobytes())
+    config = keras.saving.serialize_keras_object(model)
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def _as_bytes(x: Tensor) -> np.ndarray:
+    """Return a tensor as bytes: NumPy files have no bfloat16."""
+    return np.frombuffer(np.ascontiguousarray(ops.convert_to_numpy(x)).tobytes(), "uint8")
+
+
+def _from_bytes(content: np.ndarray, like: Tensor) -> np.ndarray:
+    """Return the array of a tensor with the dtype and shape of another tensor."""
+    dtype = ops.convert_to_numpy(like).dtype
+    return np.frombuffer(content.tobytes(), dtype).reshape(tuple(like.shape))
