@@ -18,7 +18,7 @@ from tests.trainers import task_runs
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.trainers import generate
-from tf_sparse_attention.trainers.shared import sample_sources, sampling, workdir
+from tf_sparse_attention.trainers.shared import chat, sample_sources, sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
@@ -196,6 +196,19 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
 
 
 @pytest.mark.full
+def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
+    shown = []
+    chat.chat(source, ["a\n", "b\n"], shown.append, length=3, seed=1, settings={"temperature": 0.5})
+    session = source.model.chat_session(4096, Sampling(temperature=0.5), source.tokenizer, 1, (1,))
+    expected = []
+    for turn in ("a\n", "b\n"):
+        session.append(turn)
+        expected.append("".join(session.generate(3)))
+    assert "".join(shown) == "".join(f"{sampling.printable(text)}\n" for text in expected)
+    with pytest.raises(ValueError, match="`chat` must be False"):
+        chat.chat(sample_sources.PrefixSource(source.model, source.tokenizer), ["a"], print)
+
+
 def test_the_program_prints_utf_8_in_any_locale(run):
     flags, ascii_only = ["--prompt_file=-", "--length=5", "--seed=2"], {**os.environ, "PYTHONIOENCODING": "ascii"}
     printed, _ = task_runs.run_program("generate", f"--workdir={run}", *flags, input=b"\xffabc\n", env=ascii_only)

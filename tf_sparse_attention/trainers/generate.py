@@ -13,6 +13,7 @@ variable KERAS_BACKEND=jax.
 Examples:
   tsa-generate --workdir=runs/demo --prompt='def main():'
   tsa-generate --workdir=runs/demo --prompt_file=- --num_samples=4 --temperature=0.7
+  tsa-generate --workdir=runs/demo --chat
   tsa-generate --model=pg19.keras --tokenizer=subword --vocabulary=FILE --length=500
 """
 
@@ -35,6 +36,8 @@ VOCABULARY = flags.DEFINE_string("vocabulary", None, "Vocabulary file for --mode
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue. Empty: start of a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue. -: standard input.")
 COMPLETE = flags.DEFINE_string("complete", None, "Images: name of a split. The lower half of its images is generated.")
+CHAT = flags.DEFINE_bool("chat", False, "Conversation: answers each line of the standard input, and keeps the context.")
+CONTEXT = flags.DEFINE_integer("context_length", 4096, "--chat: maximum number of tokens of the conversation.", 1)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", None, "Sampling temperature. 0: greedy decoding.", lower_bound=0)
@@ -89,6 +92,28 @@ def _check_tokenizer():
         )
 
 
+def run_chat() -> None:
+    """Answer the lines of the standard input."""
+    from tf_sparse_attention.trainers.shared import chat, remote_run, workdir
+    from tf_sparse_attention.trainers.tasks import registry
+
+    def show(text):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def answer(source):
+        settings = {flag.name: flag.value for flag in SETTINGS if flag.value is not None}
+        chat.chat(source, sys.stdin, show, LENGTH.value, SEED.value, CONTEXT.value, settings)
+
+    if WORKDIR.value is None:
+        return answer(make_sample_source())
+    with remote_run.reading(WORKDIR.value) as folder:
+        task = registry.load_task(folder)
+        if not hasattr(task, "make_sample_source"):
+            raise ValueError(f"`--chat` must be False for runs without text. Received: {WORKDIR.value}.")
+        return answer(task.make_sample_source(workdir.load_model(folder)))
+
+
 class Progress:
     """Progress display: prints a single text as it grows, otherwise logs the progress at intervals.
 
@@ -129,6 +154,9 @@ def main() -> None:
     from tf_sparse_attention.trainers.tasks.task import Request
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    _check_tokenizer()
+    if CHAT.value:
+        return run_chat()
     request = Request(
         read_prompt(),
         COMPLETE.value,
@@ -139,7 +167,6 @@ def main() -> None:
         {flag.name: flag.value for flag in SETTINGS if flag.value is not None},
     )
     progress = Progress(NUM_SAMPLES.value)
-    _check_tokenizer()
     with signals.InterruptOnSignal() as stop:
         if WORKDIR.value is None:
             generated = sampling.generate_text(make_sample_source(), request, progress)
@@ -160,6 +187,8 @@ def run() -> None:
     """Run the command."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
+    for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE):
+        flags.mark_flags_as_mutual_exclusive([CHAT, flag])
     command_line.run(__name__, main)
 
 
